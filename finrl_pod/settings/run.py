@@ -115,7 +115,8 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
         "volatility_target": 0.0, "max_tracking_error": 0.0,
     },
-    "tournament": {"max_root_share": 1.0, "search": "narrow", "selection": "best", "inner_folds": 5},
+    "tournament": {"max_root_share": 1.0, "search": "narrow", "selection": "best", "inner_folds": 5,
+        "protected_generations": 0, "novelty": 0.0},
 }  # fmt: skip
 
 
@@ -321,6 +322,14 @@ class TournamentConfig:
     )
     exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
     reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
+    protected_generations: int = setting(
+        2, "generations that a pod with new weights gets before it may be replaced", at_least(0)
+    )
+    novelty: float = setting(
+        0.1,
+        "lowers a pod's score by this times the mean correlation of its active returns with better ones; 0: off",
+        at_least(0),
+    )
     perturb_factor: float = setting(1.25, "inherited hyperparameters are multiplied or divided by it", at_least(1))
     resample_probability: float = setting(0.1, "probability that a hyperparameter is sampled again instead", FRACTION)
     search: Literal["full", "narrow", "off"] = setting(

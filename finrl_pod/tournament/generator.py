@@ -12,7 +12,8 @@ from finrl_pod import random
 from finrl_pod.settings.run import AgentConfig, TournamentConfig
 from finrl_pod.tournament.hyperparameters import Search, configured, perturb, sample_hyperparameters
 from finrl_pod.tournament.leaderboard import Leaderboard
-from finrl_pod.types import Score
+from finrl_pod.tournament.ranking import Comparison, PastScore
+from finrl_pod.types import Floats, Score
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ def next_slots(
     generation: int,
     leaderboard: Leaderboard,
     current: Sequence[Score],
+    history: Mapping[str, PastScore] | None = None,
+    returns: Mapping[str, Floats] | None = None,
 ) -> list[SlotInit]:
     """Next generation of a cohort from its part of the leaderboard and the last scores of its slots.
 
@@ -51,18 +54,28 @@ def next_slots(
     of the leaderboard, weights and optimiser state included, with perturbed hyperparameters; the others continue. The
     numbers of slots are rounded down. Slots with a NaN score are always replaced. If the cohort has no agent on the
     leaderboard, parents are the upper half of the cohort's slots.
+
+    history: all agents that the cohort made before, among which pods are ranked at equal age (`Comparison`). Protected
+    pods continue; `exploit_fraction` is of the others. returns: on validation by id, for the novelty.
     """
-    ranked = sorted(current, key=lambda s: (-s.score if np.isfinite(s.score) else np.inf, s.id))
-    pods, search = len(current), tournament.search
+    comparison = Comparison(tournament, history or {}, returns or {})
+    protected = [score for score in current if comparison.is_protected(score)]
+    ranked = comparison.ranked([score for score in current if score not in protected])
+    pods, compared, search = len(current), len(ranked), tournament.search
     factor, resample = tournament.perturb_factor, tournament.resample_probability
-    reinits, exploits = _round_down(tournament.reinit_fraction * pods), _round_down(tournament.exploit_fraction * pods)
+    reinits, exploits = (
+        _round_down(tournament.reinit_fraction * pods),
+        _round_down(tournament.exploit_fraction * compared),
+    )
     diverged = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
-    parents = pool[: max(1, len(pool) // 2)]
-    slot_inits: list[SlotInit] = []
+    adjusted = comparison.adjusted(pool)
+    order = sorted(range(len(pool)), key=lambda i: -adjusted[i])  # stable: by the leaderboard's order if equal
+    parents = [pool[i] for i in order[: max(1, len(pool) // 2)]]
+    slot_inits = [SlotInit(score.slot, "continue", score.id, score.hyperparameters) for score in protected]
     for rank, score in enumerate(ranked):
         stream = _stream(seed, score.slot, generation)
-        from_bottom = pods - 1 - rank
+        from_bottom = compared - 1 - rank
         if from_bottom < reinits or (not parents and not np.isfinite(score.score)):
             values = sample_hyperparameters(agent, stream, search)
             slot_inits.append(SlotInit(score.slot, "reinit", None, values))

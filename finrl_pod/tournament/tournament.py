@@ -24,6 +24,7 @@ from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
 from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_plain
 from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.ranking import PastScore, past_from_plain, past_score
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Floats, MarketTensor, Score, Tensor
 
@@ -50,6 +51,7 @@ class _State:
     parents: Mapping[str, str | None]
     samples: int
     train_seconds: float
+    history: Mapping[str, PastScore]
 
 
 class Tournament:
@@ -82,7 +84,7 @@ class Tournament:
     def run(self) -> Outcome:
         """Train until the last generation or the wall-clock limit, continuing from the run directory."""
         settings = self.config.tournament
-        state = self._restored() or _State(-1, Leaderboard.from_state(None, settings), (), {}, 0, 0.0)
+        state = self._restored() or _State(-1, Leaderboard.from_state(None, settings), (), {}, 0, 0.0, {})
         while state.generation + 1 < settings.generations:
             if state.generation >= 0 and state.train_seconds >= self._limit:
                 break
@@ -119,6 +121,7 @@ class Tournament:
             parents,
             state.samples + self._taken,
             state.train_seconds + time.perf_counter() - began,
+            {**state.history, **{score.id: past_score(score) for score in scores}},
         )
         returns = {name: x for result in measured for name, x in result.returns.items()}
         self._save(done, cohorts, returns)
@@ -131,7 +134,10 @@ class Tournament:
             return initial_slots(agent, places, config.seed, search=config.tournament.search)
         current = [score for score in state.current if score.slot in places]
         board = state.leaderboard.of_slots(places)
-        return next_slots(agent, config.tournament, config.seed, number, board, current)
+        history = {agent: past for agent, past in state.history.items() if past.slot in places}
+        generations = {score.generation for score in (*board.scores, *current)}
+        returns = self.run_directory.validation_returns(generations) if config.tournament.novelty else {}
+        return next_slots(agent, config.tournament, config.seed, number, board, current, history, returns)
 
     def _cohort(self, number: int, place: int, agent: AgentConfig, slot_inits: Sequence[SlotInit]) -> Cohort:
         def kept(items: int) -> Mapping[str, Tensor] | None:
@@ -204,6 +210,7 @@ class Tournament:
             "parents": dict(state.parents),
             "samples": state.samples,
             "train_seconds": state.train_seconds,
+            "history": {name: asdict(past) for name, past in state.history.items()},
         }
         for place, cohort in enumerate(cohorts):
             if seen := cohort.new_replay_items():
@@ -218,11 +225,17 @@ class Tournament:
         plain = self.run_directory.state()
         if plain is None:
             return None
+        board = Leaderboard.from_state(plain, self.config.tournament)
+        current = tuple(score_from_plain(row, plain["parents"]) for row in plain["current"])
+        # Earlier versions saved no history: what is left of it are these agents.
+        left = {score.id: past_score(score) for score in (*board.scores, *current)}
+        history = {name: past_from_plain(row) for name, row in plain.get("history", {}).items()}
         return _State(
             int(plain["generation"]),
-            Leaderboard.from_state(plain, self.config.tournament),
-            tuple(score_from_plain(row, plain["parents"]) for row in plain["current"]),
+            board,
+            current,
             plain["parents"],
             int(plain["samples"]),
             float(plain["train_seconds"]),
+            history or left,
         )

@@ -77,7 +77,9 @@ def test_document_has_the_documented_keys() -> None:
     assert set(document["data"]) >= {"name", "sha256", "symbols", "start", "end", "columns", "flaws"}
     assert document["splits"]["test"] == ["2019-01-02", "2022-12-28"]
     assert document["splits"]["embargo"] == 5
-    assert set(document["champion"]) == {"id", "algorithm", "members", "lineage"}
+    assert set(document["champion"]) == {
+        "id", "algorithm", "members", "shares", "roots", "mean_correlation", "selection", "lineage"
+    }  # fmt: skip
     assert set(document["leaderboard"][0]) >= {"id", "parent", "generation", "score", "hyperparameters"}
     assert next(iter(document["test"]["strategies"])) == "champion"
     assert set(document["verdict"]) == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 MISSING = "–"
 CHAMPION = "champion"
@@ -63,3 +63,15 @@ def champion_first(names: Iterable[str]) -> list[str]:
 def display_name(name: str) -> str:
     """Display name of a strategy or setting: equal_weight -> equal weight."""
     return name.replace("_", " ")
+
+
+def diversity_of(champion: Mapping[str, Any]) -> str:
+    """How different a champion's members are, to end a sentence; empty for reports of earlier versions."""
+    roots = set(champion.get("roots") or ())
+    if not roots:
+        return ""
+    correlation = champion.get("mean_correlation")
+    text = f" from {len(roots)} root{'s' if len(roots) > 1 else ''} ({', '.join(sorted(roots))})"
+    if correlation is None:
+        return text
+    return f"{text}; the mean correlation of their active returns on validation is {correlation:.2f}"

@@ -11,7 +11,7 @@ from typing import Any
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.palette import Style, styles
@@ -107,8 +107,11 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
         lines.append(
             f"{member} descends from {', from '.join(ancestors)}." if ancestors else f"{member} started from scratch."
         )
-    note = f"Scores on the validation period. Champion {champion['id']} ({champion['algorithm']}) is an ensemble of "
-    note = f'<p class="note">{html.escape(note)}{len(champion["members"])} members.</p>'
+    note = (
+        f"Scores on the validation period. Champion {champion['id']} ({champion['algorithm']}) is an ensemble of "
+        f"{len(champion['members'])} members{diversity_of(champion)}."
+    )
+    note = f'<p class="note">{html.escape(note)}</p>'
     return section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + bullet_list(lines))
 
 

@@ -154,7 +154,8 @@ def _show_figures(settings: Settings, name: str) -> None:
     show_table(leaderboard, columns, "leaderboard", alt=alt)
     champions = cached.champions(run) or tuple(leaderboard["id"].head(cached.config(run).tournament.champion))
     st.subheader("Lineage")
-    st.caption("One column per generation, one row per slot. Rings mark the members of the champion.")
+    caption = "One column per generation, one row per slot. Rings mark the members of the champion."
+    st.caption(f"{caption} {runs.champion_diversity(run)}".rstrip())
     show_figure(
         figures.lineage(agents, champions, training.ancestors(agents, champions)),
         "lineage",

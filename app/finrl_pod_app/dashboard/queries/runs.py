@@ -15,6 +15,7 @@ import pandas as pd
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.settings.run import RunConfig, parse_saved
+from finrl_pod_app.report.columns import diversity_of
 from finrl_pod_app.services import progress_file
 
 MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
@@ -166,6 +167,17 @@ def champions(run: RunFiles) -> tuple[str, ...]:
     if not (run.path / REPORT).exists():
         return ()
     return tuple((read_json(run.path / REPORT).get("champion") or {}).get("members", ()))
+
+
+def champion_diversity(run: RunFiles) -> str:
+    """Roots and mean correlation of a finished run's champion as a sentence; empty before and for earlier versions.
+
+    Raises RunError for a damaged report.
+    """
+    if not (run.path / REPORT).exists():
+        return ""
+    text = diversity_of(read_json(run.path / REPORT).get("champion") or {})
+    return f"The champion's members descend{text}." if text else ""
 
 
 def config(run: RunFiles) -> RunConfig:
