@@ -13,8 +13,8 @@ struct Mandate {
 };
 EXPORT_SIZE(Mandate)
 
-// exp(tilt tanh(score)). A tilt is at most 10.
+// exp(tilt * x) for |x| <= 1. A tilt is at most 10.
 template <class T, int W>
-static inline vec<T, W> tilt_factor(vec<T, W> score, T tilt) {
-  return exp_in_range<W>(tanh<W>(score) * tilt);
+static inline vec<T, W> tilt_factor(vec<T, W> x, double tilt) {
+  return exp2_in_range<W>(x * T(tilt * 1.4426950408889634));  // log2(e)
 }

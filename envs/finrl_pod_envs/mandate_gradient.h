@@ -58,12 +58,12 @@ struct MandateAccount {
 
   // Writes the weights decided. scores, holdings: N numbers each; shares, close, weight: rows.
   void decide(const T* scores, const T* holdings, const T* shares, const T* close, T cash, T* weight) {
-    const T smallest = std::numeric_limits<T>::min(), tilt = T(m.mandate.tilt);
+    const T smallest = std::numeric_limits<T>::min();
     read(planned, holdings, 0);
     read(bend, scores, 0);
     V masses = {}, values = {}, stuck = {}, planned_sum = {}, left_sum = {}, freed = {};
     for (int k = 0; k < count; k++) {
-      const V t = tanh<W>(vector(bend, k)), mass_k = vector(base, k) * exp_in_range<W>(t * tilt);
+      const V t = tanh<W>(vector(bend, k)), mass_k = vector(base, k) * tilt_factor<T, W>(t, m.mandate.tilt);
       const V value = vector(shares, k) * vector(close, k), v = vector(planned, k), can = vector(tradable, k);
       set_vector(bend, k, t);
       set_vector(tilted, k, mass_k);

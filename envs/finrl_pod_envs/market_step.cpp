@@ -73,9 +73,10 @@ struct Worker {
     return PLAIN ? RULES == PLAIN_PORTFOLIO_RATES || RULES == PLAIN_MANDATE_RATES : m.cost_rates != nullptr;
   }
   // Buffers: for W accounts, vectors along the assets; for one account, plain numbers.
-  V *held, *desired, *drifted;
+  V *held, *desired;
   T* flat_desired;
-  V *per_close, *growth;  // of the day, set by `begin_day`: 1 / close, and the next close / close
+  V* capped_base;
+  V *per_close, *rise;  // of the day, set by `begin_day`: 1 / close, and the next close / close less 1
   bool any_window_ends;  // a window ends at this step: last_account is filled for all accounts
 
   // Calls f(vector, first asset, weight) for every vector of a row.
@@ -132,41 +133,53 @@ struct Worker {
     const T* close = static_cast<const T*>(m.close) + day * row.assets;
     each([&](int k, int at, V) {
       per_close[k] = 1 / load<T, W>(close + at);
-      growth[k] = load<T, W>(close + row.assets + at) / load<T, W>(close + at);
+      rise[k] = load<T, W>(close + row.assets + at) / load<T, W>(close + at) - 1;
     });
   }
 
+  // What a mandate decides on for W accounts (`follow` in mandate.py).
   struct Decision {
     V equity;  // in currency; NaN where the holdings are kept
     V growth;  // of equity until the next close, at the weights decided
+    // Of plain rules: weights are `kept` times `from`, the base or the virtual holdings, plus `wanted` times `desired`.
+    T kept;
+    V wanted;
+    const T* from[W];
   };
 
-  // Weights that a mandate decides on (`follow` in mandate.py) into `desired`, and their values at the next close into
-  // `drifted`; the virtual holdings there are these divided by their growth.
+  // Of plain rules, `desired` receives the tilted base; of general ones, the weights decided.
   Decision decide(int64_t e0, int count, int64_t day, V cash) const {
     const int n = row.assets;
     const T* close = static_cast<const T*>(m.close) + day * n;
     const T* base = static_cast<const T*>(m.mandate.base) + day * n;
     const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + day * n : nullptr;
     const bool limits_weight = !PLAIN && m.mandate.max_weight < 1, decides = m.mandate.decides[day];
-    const T tilt = T(m.mandate.tilt), speed = decides ? T(m.mandate.trade_speed) : 0;
+    const T speed = decides ? T(m.mandate.trade_speed) : 0;
     const V zero = {}, one = broadcast<T, W>(1), tiny = broadcast<T, W>(SMALLEST);
     V masses[W] = {}, values[W] = {}, blocked_values[W] = {}, virtual_sums[W] = {}, left_sums[W] = {};
     V freed_counts[W] = {}, base_sum = {};
-    each([&](int, int at, V weight) { base_sum += load<T, W>(base + at) * weight; });
+    V tilted_gains[W] = {}, virtual_gains[W] = {}, base_gain = {};  // of values until the next close; plain rules only
+    each([&](int k, int at, V weight) {
+      base_sum += load<T, W>(base + at) * weight;
+      base_gain += load<T, W>(base + at) * rise[k] * weight;
+    });
     for (int i = 0; i < count; i++) {
       const T* scores = static_cast<const T*>(s.action) + (e0 + i) * n;
       const T* shares = static_cast<const T*>(s.shares) + (e0 + i) * n;
       const T* virtual_holdings = static_cast<const T*>(s.virtual_holdings) + (e0 + i) * n;
-      V *account_desired = desired + i * row.count, mass = {}, worth = {}, before = {};
+      V *account_desired = desired + i * row.count, mass = {}, worth = {}, before = {}, gain = {}, gain_before = {};
       each([&](int k, int at, V weight) {
-        const V tilted = load<T, W>(base + at) * tilt_factor<T, W>(load<T, W>(scores + at), tilt);
+        const V tilted = load<T, W>(base + at) * tilt_factor<T, W>(tanh<W>(load<T, W>(scores + at)), m.mandate.tilt);
         const V value = load<T, W>(shares + at) * load<T, W>(close + at) * weight;
         const V planned = load<T, W>(virtual_holdings + at) * weight;
         account_desired[k] = tilted;
         mass += tilted * weight;
         worth += value;
         before += planned;
+        if (PLAIN) {
+          gain += tilted * weight * rise[k];
+          gain_before += planned * rise[k];
+        }
         if (tradable) {
           const V can_trade = load<T, W>(tradable + at);
           blocked_values[i] += can_trade != 0 ? zero : value;
@@ -177,6 +190,8 @@ struct Worker {
       masses[i] = mass;
       values[i] = worth;
       virtual_sums[i] = before;
+      tilted_gains[i] = gain;
+      virtual_gains[i] = gain_before;
     }
     const V value = horizontal_sums(values), equity = cash + value, planned = horizontal_sums(virtual_sums);
     const V per_worth = 1 / clamp_min(equity, broadcast<T, W>(1e-9));
@@ -186,28 +201,39 @@ struct Worker {
     const V investable = clamp_min(T(m.leverage) - blocked, zero);
     const V per_mass = sum(base_sum) * investable / clamp_min(horizontal_sums(masses), tiny);
     const V kept = clamp_min(planned - blocked, zero) / (left > 0 ? left : one);
-    V growths[W];
-    for (int i = count; i < W; i++) growths[i] = zero;
+    Decision decision;
+    const auto trades = (freed != 0) | (value == 0);
+    decision.equity = decides ? equity : (trades ? equity : broadcast<T, W>(NAN));
+    if (PLAIN) {
+      const auto enters = (value == 0) | !(left > 0);
+      const V before = enters ? broadcast<T, W>(sum(base_gain)) : horizontal_sums(virtual_gains);
+      decision.kept = 1 - speed;
+      decision.wanted = per_mass * speed;
+      decision.growth = 1 + before * decision.kept + horizontal_sums(tilted_gains) * decision.wanted;
+      for (int i = 0; i < count; i++)
+        decision.from[i] = enters[i] ? base : static_cast<const T*>(s.virtual_holdings) + (e0 + i) * n;
+      return decision;
+    }
+    V gains[W] = {};
     for (int i = 0; i < count; i++) {
       const int64_t e = e0 + i;
       const bool fresh = value[i] == 0, enters = fresh || !(left[i] > 0);
       const T* shares = static_cast<const T*>(s.shares) + e * n;
       const T* from = enters ? base : static_cast<const T*>(s.virtual_holdings) + e * n;
-      V *account_desired = desired + i * row.count, *account_drifted = drifted + i * row.count;
-      const T factor = PLAIN ? T(1) : (enters ? investable[i] : kept[i]);
+      V* account_desired = desired + i * row.count;
+      const T factor = enters ? investable[i] : kept[i];
       T scale = per_mass[i];
       if (limits_weight) {
         cap(account_desired, scale);
         scale = 1;
-        each([&](int k, int at, V) { account_drifted[k] = load<T, W>(from + at); });
-        if (enters) cap(account_drifted, factor);
+        each([&](int k, int at, V) { capped_base[k] = load<T, W>(base + at); });
+        if (enters) cap(capped_base, factor);
       }
       auto weight_before = [&](int k, int at) {
-        if (limits_weight) return enters ? account_drifted[k] : account_drifted[k] * factor;
-        return PLAIN ? load<T, W>(from + at) : load<T, W>(from + at) * factor;
+        return limits_weight && enters ? capped_base[k] : load<T, W>(from + at) * factor;
       };
       T allowed = speed;
-      if (!PLAIN && s.budget) {
+      if (s.budget) {
         V change = {};
         each([&](int k, int at, V weight) {
           const V gap = account_desired[k] * scale - weight_before(k, at);
@@ -224,17 +250,13 @@ struct Worker {
           const V stuck = load<T, W>(shares + at) * load<T, W>(close + at) * per_worth[i];
           now = load<T, W>(tradable + at) != 0 ? now : stuck;
         }
-        const V grown = now * growth[k];
         account_desired[k] = now;
-        account_drifted[k] = grown;
-        gain += (grown - now) * weight;
+        gain += now * rise[k] * weight;
       });
-      growths[i] = gain;
+      gains[i] = gain;
     }
-    const V kept_holdings = broadcast<T, W>(NAN);
-    const auto trades = (freed != 0) | (value == 0);
-    return {decides ? equity : (trades ? equity : kept_holdings),
-            clamp_min(1 + horizontal_sums(growths), broadcast<T, W>(1e-9))};
+    decision.growth = 1 + horizontal_sums(gains);
+    return decision;
   }
 
   static void copy_rows(const void* from, void* to, int64_t e0, int64_t e1, int64_t width) {
@@ -297,11 +319,12 @@ struct Worker {
     const V zero = {};
     const T* cash_at = static_cast<const T*>(s.cash) + e0;
     const V cash = count == W ? load<T, W>(cash_at) : gather(cash_at, count);
-    V share = {}, growth_of = {};
+    Decision decision;
+    V share = {}, per_growth = {};
     if (mandate) {
-      const Decision decision = decide(e0, count, day, cash);
+      decision = decide(e0, count, day, cash);
       share = decision.equity;
-      growth_of = 1 / decision.growth;
+      per_growth = 1 / clamp_min(decision.growth, broadcast<T, W>(1e-9));
     } else if (portfolio) {
       share = softmax(e0, count, day, cash);
     }
@@ -318,10 +341,12 @@ struct Worker {
       each([&](int k, int at, V weight) {
         V x, had = load<T, W>(shares + at), price = load<T, W>(fill + at) * weight;
         if (mandate) {
-          x = account_desired[k] * share[i];
+          V target = account_desired[k];
+          if (PLAIN) target = load<T, W>(decision.from[i] + at) * decision.kept + target * decision.wanted[i];
+          x = target * share[i];
           x = PLAIN ? x * per_close[k] - had : x / load<T, W>(close + at) - had;
           x = x == x ? x : zero;
-          store<T, W>(next_virtual + at, drifted[i * row.count + k] * growth_of[i]);
+          store<T, W>(next_virtual + at, (target * rise[k] + target) * per_growth[i]);
         } else if (portfolio) {
           x = account_desired[k] * share[i] / load<T, W>(close + at) - had;
         } else {
@@ -553,12 +578,12 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 #pragma omp parallel if (numbers >= MIN_PARALLEL_SIZE) reduction(+ : ended)
   {
     const Row<T, W> row(n);
-    V held[row.count * W], desired[row.count * W], drifted[row.count * W], per_close[row.count], growth[row.count];
+    V held[row.count * W], desired[row.count * W], capped_base[row.count], per_close[row.count], rise[row.count];
     T flat_desired[n];
-    const Worker<T, S, W, RULES> worker{m,       s,      row, held, desired, drifted, flat_desired, per_close, growth,
-                                        any_window_ends};
-    const Worker<T, S, W, GENERAL> general{m,       s,      row, held, desired, drifted, flat_desired, per_close, growth,
-                                           any_window_ends};
+    const Worker<T, S, W, RULES> worker{m,    s,           row,       held, desired, flat_desired,
+                                        capped_base, per_close, rise, any_window_ends};
+    const Worker<T, S, W, GENERAL> general{m,    s,           row,       held, desired, flat_desired,
+                                           capped_base, per_close, rise, any_window_ends};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;

@@ -122,15 +122,43 @@ static inline vec<double, 4> horizontal_sums(const vec<double, 4>* x) {
 static inline vec<float, 1> horizontal_sums(const vec<float, 1>* x) { return x[0]; }
 static inline vec<double, 1> horizontal_sums(const vec<double, 1>* x) { return x[0]; }
 
-// e^x for -87 <= x <= 88 after Cephes (expf): 2^k times a polynomial of the remainder; |error| about 1 unit in the last
-// place.
+// 2^x for -126 <= x <= 127 after Cephes (exp2f): 2^k times a polynomial of the remainder; |error| about 1 unit in the
+// last place.
 template <int W>
-static inline vec<float, W> exp_in_range(vec<float, W> x) {
+static inline vec<float, W> exp2_in_range(vec<float, W> x) {
   typedef vec<float, W> V;
   typedef vec<int32_t, W> I;
-  V shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  V shifted = x + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number, which its lowest bits hold
+  V r = x - (shifted - 12582912.0f);
+  V p = broadcast<float, W>(1.535336188319500e-4f);
+  p = p * r + 1.339887440266574e-3f;
+  p = p * r + 9.618437357674640e-3f;
+  p = p * r + 5.550332471162809e-2f;
+  p = p * r + 2.402264791363012e-1f;
+  p = p * r + 6.931472028550421e-1f;
+  p = p * r + 1.0f;
+  I power;
+  memcpy(&power, &shifted, sizeof power);
+  power = (power << 23) + (127 << 23);
+  V scale;
+  memcpy(&scale, &power, sizeof scale);
+  return p * scale;
+}
+template <int W>
+static inline vec<double, W> exp2_in_range(vec<double, W> x) {
+  for (int i = 0; i < W; i++) x[i] = std::exp2(x[i]);
+  return x;
+}
+
+// e^x after Cephes (expf): 2^k times a polynomial of the remainder; |error| about 1 unit in the last place.
+template <int W>
+static inline vec<float, W> exp(vec<float, W> x) {
+  typedef vec<float, W> V;
+  typedef vec<int32_t, W> I;
+  V bounded = clamp_max(clamp_min(x, broadcast<float, W>(-87.0f)), broadcast<float, W>(88.0f));
+  V shifted = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
   V k = shifted - 12582912.0f;
-  V r = x - k * 0.693359375f + k * 2.12194440e-4f;
+  V r = bounded - k * 0.693359375f + k * 2.12194440e-4f;
   V p = broadcast<float, W>(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -141,19 +169,7 @@ static inline vec<float, W> exp_in_range(vec<float, W> x) {
   I power = (__builtin_convertvector(k, I) + 127) << 23;
   V scale;
   memcpy(&scale, &power, sizeof scale);
-  return p * scale;
-}
-template <int W>
-static inline vec<double, W> exp_in_range(vec<double, W> x) {
-  for (int i = 0; i < W; i++) x[i] = std::exp(x[i]);
-  return x;
-}
-
-// e^x of any x.
-template <int W>
-static inline vec<float, W> exp(vec<float, W> x) {
-  typedef vec<float, W> V;
-  V value = exp_in_range<W>(clamp_max(clamp_min(x, broadcast<float, W>(-87.0f)), broadcast<float, W>(88.0f)));
+  V value = p * scale;
   value = x < -87.0f ? V{} : value;
   return x != x ? x : value;
 }
