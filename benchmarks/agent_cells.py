@@ -1,0 +1,302 @@
+"""Cells of the study of agents: an agent trained and tested in one fold of a market, beside its base."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from finrl_pod_app.services.champions import load_champion
+from finrl_pod_app.services.presets import preset
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.promotion import EvaluationContext
+from finrl_pod_app.services.training import make_market, train, training_env
+from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.mandate_account import BasePortfolio
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intervals import resample_bars
+from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig
+from finrl_pod.settings.run import AugmentationConfig, FeatureConfig, MandateConfig, RunConfig, SplitConfig
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.types import BacktestResult, Floats, Panel
+
+HERE = Path(__file__).parent
+RETURNS = HERE / ".agents"  # daily returns of each cell
+SEEDS = (0, 1, 2)
+DRAWS, BLOCK, LEVEL = 2_000, 63.0, 0.90  # bootstrap histories, mean block in bars, coverage
+YEAR = 252
+
+# Market -> fold -> (train, validation, test). The last four years are the final test.
+FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
+    "sample": {
+        "2001-06": SplitConfig(
+            ("1990-01-02", "1997-12-31"), ("1998-01-01", "2000-12-31"), ("2001-01-01", "2006-12-31")
+        ),
+        "2007-12": SplitConfig(
+            ("1990-01-02", "2003-12-31"), ("2004-01-01", "2006-12-31"), ("2007-01-01", "2012-12-31")
+        ),
+        "2013-18": SplitConfig(
+            ("1990-01-02", "2009-12-31"), ("2010-01-01", "2012-12-31"), ("2013-01-01", "2018-12-31")
+        ),
+    },
+    "us74": {
+        "2007-12": SplitConfig(
+            ("2000-01-04", "2004-06-30"), ("2004-07-01", "2006-12-31"), ("2007-01-01", "2012-12-31")
+        ),
+        "2013-19": SplitConfig(
+            ("2000-01-04", "2009-12-31"), ("2010-01-01", "2012-12-31"), ("2013-01-01", "2019-09-30")
+        ),
+    },
+}
+FINAL = {"sample": "2019-22", "us74": "2019-23"}  # the presets' own splits
+
+
+class Cell(NamedTuple):
+    """A training. fold: a fold, or that of `FINAL`."""
+
+    market: str
+    fold: str
+    seed: int
+
+    @property
+    def part(self) -> str:
+        return "final" if FINAL[self.market] == self.fold else "fold"
+
+
+def default(market: str) -> RunConfig:
+    """The default agent on a market: what `finrl-pod demo --data MARKET` trains."""
+    return preset("laptop", market)
+
+
+def _mandate(config: RunConfig, **changes: Any) -> RunConfig:
+    return dataclasses.replace(config, mandate=dataclasses.replace(config.mandate, **changes))
+
+
+def _augmentation(config: RunConfig, **changes: Any) -> RunConfig:
+    return dataclasses.replace(config, augmentation=dataclasses.replace(config.augmentation, **changes))
+
+
+def _agent(config: RunConfig, **changes: Any) -> RunConfig:
+    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, **changes))
+
+
+def _tournament(config: RunConfig, **changes: Any) -> RunConfig:
+    return dataclasses.replace(config, tournament=dataclasses.replace(config.tournament, **changes))
+
+
+def _algorithm(config: RunConfig, agent: Any, envs: int, group: int, **tournament: Any) -> RunConfig:
+    environment = dataclasses.replace(config.environment, envs=envs, group=group)
+    return _tournament(dataclasses.replace(config, agent=agent, environment=environment), **tournament)
+
+
+def _unbounded(config: RunConfig) -> RunConfig:
+    """The default before there were mandates: PPO on unconstrained weights."""
+    environment = dataclasses.replace(config.environment, envs=256, group=16, reward="log_return")
+    return dataclasses.replace(
+        config,
+        mandate=MandateConfig(base="none"),
+        agent=PPOConfig(),
+        environment=environment,
+        features=FeatureConfig(),
+        augmentation=AugmentationConfig(),
+        tournament=dataclasses.replace(RunConfig().tournament, samples_per_generation=100_000),
+    )
+
+
+AGENTS: Mapping[str, Callable[[RunConfig], RunConfig]] = {
+    "default": lambda config: config,
+    "unbounded": _unbounded,
+    "ppo": lambda config: _algorithm(config, PPOConfig(), 256, 16, samples_per_generation=100_000),
+    "sac": lambda config: _algorithm(config, SACConfig(), 64, 16, samples_per_generation=10_000),
+    "analytic": lambda config: _algorithm(config, AnalyticConfig(horizon=63), 16, 1),
+    "shac": lambda config: _algorithm(config, SHACConfig(horizon=32), 64, 1),
+    "linear": lambda config: _agent(config, policy="linear"),
+    "equivariant": lambda config: _agent(config, policy="equivariant"),
+    "lookback": lambda config: _agent(config, encoder="convolution", lookback=21),
+    # Ablations of the mandate, of the training worlds and of the tournament.
+    "faster": lambda config: _mandate(config, trade_speed=0.2),
+    "wider": lambda config: _mandate(config, tilt=1.0),
+    "no equal means": lambda config: _augmentation(config, equal_means=False),
+    "equal means": lambda config: _augmentation(config, equal_means=True),
+    "bagging": lambda config: _augmentation(config, bagging_blocks=8),
+    "bootstrap": lambda config: _augmentation(config, worlds=4, bootstrap_block=63),
+    "sub-universes": lambda config: _augmentation(config, worlds=4, asset_share=0.5),
+    "feature noise": lambda config: _augmentation(config, worlds=4, feature_noise=0.3),
+}
+
+
+# ---------------------------------------------------------------------- one training
+
+
+class Trained(NamedTuple):
+    """A champion on its test bars: results of champion, members, base and monthly equal weight."""
+
+    champion: BacktestResult
+    members: list[BacktestResult]
+    base: BacktestResult
+    equal_weight: BacktestResult
+
+
+def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Trained:
+    """Train on the training split, choose on validation, and backtest on test. mandate: of the base."""
+    splits = make_splits(panel.times, config.splits)
+    market = make_market(panel, config, splits)
+    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    with TemporaryDirectory(prefix="finrl-pod-agents-") as folder:
+        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
+        registry = TrialRegistry(Path(folder) / "trials.sqlite")
+        _, members, _ = train(context, run, registry, torch.device("cpu"))
+        champion = load_champion(run, members)
+        single = [PolicyStrategy([run.snapshot(agent)]) for agent in dict.fromkeys(members.ids)]
+    span = _span(splits)
+    terms = (panel, market, *span, rules_of(config.environment), config.environment.cash)
+    return Trained(
+        backtest(champion, *terms),
+        [backtest(member, *terms) for member in single],
+        backtest(BasePortfolio(mandate, config.environment.leverage), *terms),
+        backtest(make_baseline("equal_weight"), *terms),
+    )
+
+
+def _span(splits: Splits) -> tuple[int, int]:
+    return splits.test.first, splits.test.last
+
+
+def config_of(agent: str, cell: Cell) -> RunConfig:
+    """Config of an agent in a cell."""
+    config = default(cell.market)
+    splits = config.splits if cell.part == "final" else FOLDS[cell.market][cell.fold]
+    splits = dataclasses.replace(splits, embargo=config.splits.embargo)
+    return dataclasses.replace(AGENTS[agent](config), seed=cell.seed, splits=splits)
+
+
+def measure_cell(agent: str, cell: Cell) -> list[dict[str, Any]]:
+    """Rows of an agent in a cell; of its members too for the default."""
+    config = config_of(agent, cell)
+    trained = run_agent(config, load_panel(config), default(cell.market).mandate)
+    settings = {"market": cell.market, "fold": cell.fold, "seed": cell.seed, "agent": agent, "part": cell.part}
+    RETURNS.mkdir(exist_ok=True)
+    stored = RETURNS / f"{agent}-{cell.market}-{cell.fold}-{cell.seed}.npz".replace(" ", "_")
+    np.savez(
+        stored,
+        agent=simple_returns(trained.champion.equity),
+        base=simple_returns(trained.base.equity),
+        equal_weight=simple_returns(trained.equal_weight.equity),
+    )
+    rows = comparison_rows(trained.champion, trained.base, trained.equal_weight, settings)
+    if agent == "default":
+        found = [_difference(member, trained.base) for member in trained.members]
+        mean = [float(np.mean([getattr(each, name) for each in found])) for name in ("value", "low", "high")]
+        rows.append(row("sharpe_difference", *mean, {**settings, "agent": "member", "members": len(found)}))
+    return rows
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+class Estimate(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+def comparison_rows(
+    champion: BacktestResult, base: BacktestResult, equal_weight: BacktestResult, settings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rows of an account beside its base: differences with intervals, and what it held and traded."""
+    own, other = simple_returns(champion.equity), simple_returns(base.equity)
+    estimates = paired_statistics(own, other)
+    rows = [row(name, *estimate, settings) for name, estimate in estimates.items()]
+    rows.append(row("sharpe_difference_to_equal_weight", *_difference(champion, equal_weight), settings))
+    ratio = estimates["information_ratio"].value
+    held = champion.weights[len(champion.weights) // 4 :]
+    active = np.abs(held - base.weights[len(base.weights) // 4 :]).sum(1) / 2
+    numbers = {
+        "years_to_show": (1.645 / ratio) ** 2 if ratio > 0 else None,
+        "tracking_error": float((own - other).std(ddof=1) * np.sqrt(YEAR)),
+        "turnover": champion.metrics["turnover"] / 2,
+        "effective_holdings": float((held.sum(1) ** 2 / np.maximum((held**2).sum(1), 1e-12)).mean()),
+        "active_share": float(active.mean()),
+        "drawdown": champion.metrics["max_drawdown"],
+        "base_drawdown": base.metrics["max_drawdown"],
+        "sharpe": champion.metrics["sharpe"],
+        "base_sharpe": base.metrics["sharpe"],
+        "volatility": champion.metrics["annual_volatility"],
+    }
+    rows[0]["config"] |= numbers
+    return rows
+
+
+def paired_statistics(own: Floats, base: Floats) -> dict[str, Estimate]:
+    """Differences of simple returns [T] of an account and its base, with bootstrap intervals from the same draws."""
+    bars = resample_bars(len(own), BLOCK, DRAWS, np.random.default_rng(0))
+    drawn, point = _statistics(own[bars], base[bars]), _statistics(own[None], base[None])
+    ends = (1 - LEVEL) / 2, (1 + LEVEL) / 2
+    return {
+        name: Estimate(float(point[name][0]), *(float(x) for x in np.quantile(values, ends)))
+        for name, values in drawn.items()
+    }
+
+
+def _statistics(own: Floats, base: Floats) -> dict[str, Floats]:
+    """Statistics [D] of simple returns [D, T], annualised."""
+    active = own - base
+    beta = ((own - own.mean(1, keepdims=True)) * (base - base.mean(1, keepdims=True))).mean(1) / base.var(1)
+    return {
+        "sharpe_difference": _sharpe(own) - _sharpe(base),
+        "information_ratio": _sharpe(active),
+        "alpha": (own.mean(1) - beta * base.mean(1)) * YEAR,
+        "beta": beta,
+    }
+
+
+def _sharpe(returns: Floats) -> Floats:
+    spread = returns.std(1, ddof=1)
+    return np.asarray(returns.mean(1) / np.where(spread > 0, spread, np.inf) * np.sqrt(YEAR))
+
+
+def _difference(own: BacktestResult, base: BacktestResult) -> Estimate:
+    return paired_statistics(simple_returns(own.equity), simple_returns(base.equity))["sharpe_difference"]
+
+
+def pooled(agent: str, rows: Sequence[Mapping[str, Any]], part: str = "fold") -> Estimate | None:
+    """Mean difference of Sharpe ratios over cells, seeds averaged; None without the cells' returns.
+
+    The bootstrap draws the same blocks for all seeds of a cell, and for cells of the same fold.
+    """
+    cells: dict[tuple[str, str], list[tuple[Floats, Floats]]] = {}
+    for row in rows:
+        config = row["config"]
+        if row["name"] != "sharpe_difference" or config["agent"] != agent or config["part"] != part:
+            continue
+        name = f"{agent}-{config['market']}-{config['fold']}-{config['seed']}.npz".replace(" ", "_")
+        if not (RETURNS / name).exists():
+            return None
+        with np.load(RETURNS / name) as kept:
+            cells.setdefault((config["market"], config["fold"]), []).append((kept["agent"], kept["base"]))
+    if not cells:
+        return None
+    values, drawn = [], np.zeros(DRAWS)
+    for (_, fold), seeds in cells.items():
+        length = len(seeds[0][0])
+        stream = np.random.default_rng([int(fold[:4])])
+        bars = resample_bars(length, BLOCK, DRAWS, stream)
+        values.append(np.mean([float(_sharpe(a[None])[0] - _sharpe(b[None])[0]) for a, b in seeds]))
+        drawn += np.mean([_sharpe(a[bars]) - _sharpe(b[bars]) for a, b in seeds], axis=0) / len(cells)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(np.mean(values)), float(low), float(high))
+
+
+def row(name: str, value: float, low: float, high: float, config: Mapping[str, Any]) -> dict[str, Any]:
+    interval = {"interval": f"{LEVEL:.0%} block bootstrap"}
+    return {"name": name, "value": value, "low": low, "high": high, "unit": "", "config": {**config, **interval}}
