@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
     BUILT_IN_SPLITS,
+    AugmentationConfig,
     DataConfig,
     EnvironmentConfig,
+    FeatureConfig,
     PPOConfig,
     RunConfig,
     SplitConfig,
@@ -25,17 +28,57 @@ from finrl_pod.settings.toml import closest_key, record_lines
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
 
+# The default agent: a linear policy of ten price features that tilts the base of the default mandate. Algorithms of
+# two families share the leaderboard.
+FEATURES = FeatureConfig(
+    (
+        "momentum_252_21",
+        "momentum_126_21",
+        "return_21",
+        "return_5",
+        "volatility_252",
+        "beta_252",
+        "idiosyncratic_252",
+        "residual_momentum",
+        "trend_200",
+        "drawdown_252",
+    )
+)
+AUGMENTATION = AugmentationConfig(equal_means=True, bagging_blocks=8)
+LINEAR_ANALYTIC = AnalyticConfig(policy="linear", horizon=63, learning_rate=0.03, exploration_noise=0.0)
+LINEAR_PPO = PPOConfig(policy="linear", learning_rate=0.01)
+
+
+def _environment(envs: int, group: int) -> EnvironmentConfig:
+    return EnvironmentConfig(reward="mean_variance", risk_aversion=5.0, envs=envs, group=group)
+
+
 PRESETS: Mapping[str, RunConfig] = {
-    "laptop": RunConfig(),
+    "laptop": RunConfig(
+        features=FEATURES,
+        environment=_environment(64, 4),
+        augmentation=AUGMENTATION,
+        agent=LINEAR_ANALYTIC,
+        cohorts=(LINEAR_PPO,),
+        tournament=TournamentConfig(generations=3, samples_per_generation=40_000, champion=8),
+    ),
     "gpu": RunConfig(
-        environment=EnvironmentConfig(envs=1024),
+        features=FEATURES,
+        environment=_environment(1024, 16),
+        augmentation=AUGMENTATION,
         agent=PPOConfig(hidden=(64, 64)),
+        cohorts=(LINEAR_PPO,),
         tournament=TournamentConfig(
             pods=32, generations=12, samples_per_generation=1_000_000, leaderboard=64, champion=8
         ),
     ),
     "quick": RunConfig(
-        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=40_000, leaderboard=8, champion=2),
+        features=FEATURES,
+        environment=_environment(64, 4),
+        augmentation=AUGMENTATION,
+        agent=LINEAR_ANALYTIC,
+        cohorts=(LINEAR_PPO,),
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=20_000, leaderboard=8, champion=4),
     ),
 }
 
