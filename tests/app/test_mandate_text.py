@@ -86,7 +86,7 @@ def test_settings_name_limits_that_are_off() -> None:
 def test_rows_format_every_measure() -> None:
     period = {measure.key: 0.25 for measure in USAGE}
     rows = dict(
-        zip((m.key for m in USAGE), (cells for _, cells in usage_rows({"test": period, "empty": {}})), strict=True)
+        zip((m.key for m in USAGE), (cells for _, cells in usage_rows({"test": {}, "validation": period})), strict=True)
     )
     assert rows["active_share"] == ["25.0%", "–"]
     assert rows["effective_holdings"] == ["0.2", "–"]

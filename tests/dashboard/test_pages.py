@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard import jobs
+from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.script.main import PAGES
+from finrl_pod_app.report.mandate_text import added_sentence
 
 from finrl_pod.data.store import Store
 from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry
@@ -131,6 +133,30 @@ def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path)
     app.segmented_control(key="data: view").set_value(view).run()
     assert not app.exception
     assert not app.error
+
+
+def test_form_sets_the_mandate(visit: Callable[..., Any], tmp_path: Path) -> None:
+    app = visit("train", tmp_path)
+    app.number_input(key="laptop: mandate.tilt").set_value(0.25)
+    app.selectbox(key="laptop: mandate.decide_every").set_value("month").run()
+    assert not app.exception
+    mandate = tomllib.loads(app.code[0].value)["mandate"]
+    assert (mandate["base"], mandate["tilt"], mandate["decide_every"]) == ("equal_weight", 0.25, "month")
+    app.selectbox(key="laptop: mandate.base").set_value("none").run()
+    assert tomllib.loads(app.code[0].value)["mandate"]["base"] == "none"
+    assert not [field for field in app.number_input if "mandate" in field.key]
+
+
+def test_run_shows_what_its_champion_adds(visit: Callable[..., Any], finished: Path) -> None:
+    sentence = theme.escape_markdown(added_sentence(json.loads((finished / "report.json").read_text())))
+    assert "its base" in sentence
+    app = visit("train", finished.parent, run="mine")
+    assert not app.exception
+    assert sentence in texts(app)
+    tables = [list(table.value.columns) for table in app.table]
+    assert ["Against equal weight", "Value", "90% interval", "Definition"] in tables
+    assert ["Use of the mandate", "Validation", "Test", "Definition"] in tables
+    assert sentence in texts(visit("compare", finished.parent))
 
 
 def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_further_settings_override_the_form() -> None:
         ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),
         ("environment = 3", "environment"),
         ("[environment]\ncost_bps = -1.0", "environment.cost_bps is out of its range, got -1.0"),
+        ("[mandate]\ntilt = -1.0", "mandate.tilt is out of its range, got -1.0"),
         ("[tournament]\npods = 0", "tournament.pods is out of its range, got 0"),
     ],
 )

@@ -10,6 +10,8 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, describe_setting, parse
 
+BASES = ("equal_weight", "inverse_volatility", "minimum_variance", "hierarchical_risk_parity", "none")
+DECIDE_EVERY: tuple[int | str, ...] = (1, 5, 21, "week", "month")
 MAX_NUMBER = 2**53 - 1  # the largest integer of a browser
 
 
@@ -44,7 +46,7 @@ def build_config(choices: Mapping[str, Any], toml: str = "") -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the further settings are not valid TOML: {error}") from None
     config = parse(merge(dict(choices), overrides), "the form")
-    for section in ("environment", "agent", "tournament", "gate"):
+    for section in ("environment", "mandate", "agent", "tournament", "gate"):
         check_settings(f"the form: {section}.", getattr(config, section))
     return config
 

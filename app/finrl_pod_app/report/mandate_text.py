@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from finrl_pod_app.report.columns import MISSING, display_name
 
+PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
 
 
@@ -82,15 +83,19 @@ def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
         return {"base": "none: weights are unconstrained"}
     return {
         display_name(name): "off" if name in OFF_AT_ZERO and not value else display_name(str(value))
-        for name, value in mandate.items()
+        for name, value in {"base": mandate["base"], **mandate}.items()
     }
+
+
+def usage_periods(usage: Mapping[str, Any]) -> list[str]:
+    """The periods of a mandate's use in their order; keys of a saved report are sorted."""
+    return [name for name in PERIODS if name in usage]
 
 
 def usage_rows(usage: Mapping[str, Mapping[str, float | None]]) -> list[tuple[Measure, list[str]]]:
     """Each measure of use with its value in every period."""
-    return [
-        (measure, [format_measure(measure, period.get(measure.key)) for period in usage.values()]) for measure in USAGE
-    ]
+    periods = [usage[name] for name in usage_periods(usage)]
+    return [(measure, [format_measure(measure, period.get(measure.key)) for period in periods]) for measure in USAGE]
 
 
 def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:

@@ -15,7 +15,7 @@ from finrl_pod_app.report.columns import (
     display_name,
     format_metric,
 )
-from finrl_pod_app.report.mandate_text import added_rows, usage_rows
+from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
 
 MAX_LEADERBOARD_ROWS = 32
@@ -163,7 +163,8 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
 
 def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
     """How much of a mandate was used: one row per measure, one column per period."""
-    heads = '<th scope="col">measure</th>' + "".join(f'<th scope="col">{html.escape(name)}</th>' for name in usage)
+    periods = usage_periods(usage)
+    heads = '<th scope="col">measure</th>' + "".join(f'<th scope="col">{html.escape(name)}</th>' for name in periods)
     body = [
         f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
         f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

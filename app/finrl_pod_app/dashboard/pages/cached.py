@@ -85,6 +85,12 @@ def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
     return runs.verdict(run)
 
 
+@lru_cache(maxsize=MAX_RUNS)
+def mandate_parts(run: runs.RunFiles) -> dict[str, Any]:
+    """The parts of a run's report on its mandate; empty without a report."""
+    return runs.mandate_parts(run)
+
+
 @st.cache_resource(max_entries=MAX_DECISIONS, show_spinner=False)
 def decisions(
     target: runs.RunFiles | str,

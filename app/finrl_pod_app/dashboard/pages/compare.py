@@ -19,6 +19,7 @@ from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.mandate_text import added_sentence
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")
 MIN_DATE = date(1900, 1, 1)
@@ -170,6 +171,8 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
         if verdict is None:
             st.caption(f"{name}: not evaluated yet.")
             continue
+        if sentence := added_sentence(cached.mandate_parts(run)):
+            st.markdown(f"{name}: {theme.escape_markdown(sentence)}")
         outcome = "promoted" if verdict["promoted"] else "not promoted"
         with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):
             trials = verdict["trials"]

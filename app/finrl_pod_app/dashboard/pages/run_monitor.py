@@ -12,6 +12,7 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
 from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
@@ -98,6 +99,7 @@ def _show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
     if status == "finished":
         promotion = {True: "promoted", False: "not promoted", None: "not evaluated"}[summary.promoted]
         st.success(f"Finished. Champion: {promotion}.", icon=":material/check_circle:")
+        show_mandate(run)
         return
     completed = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
     st.warning(f"Not running.{completed}", icon=":material/pause_circle:")

@@ -15,11 +15,13 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.run_monitor import show_run
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.dashboard.training_form import build_config, number_field
+from finrl_pod_app.dashboard.training_form import BASES, DECIDE_EVERY, build_config, number_field, setting_label
+from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text, for_panel
 
 MONITOR, CONFIGURE = "Monitor", "New training"
 MIN_DATE = date(1900, 1, 1)
+MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatility_target", "max_tracking_error")
 
 
 def render(settings: Settings) -> None:
@@ -134,6 +136,21 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     )
     cash = number(right, "environment.cash", rules.cash, 100_000.0, "%.0f")
     choices["environment"] |= {"cost_bps": cost, "cash": cash}
+    st.subheader("Mandate", divider="gray", help="Bounds on what every agent may hold and trade.")
+    left, right = st.columns(2)
+    bounds = choices["mandate"]
+    for place, name, options in ((left, "base", BASES), (right, "decide_every", DECIDE_EVERY)):
+        choices["mandate"][name] = place.selectbox(
+            setting_label(f"mandate.{name}"),
+            list(dict.fromkeys((bounds[name], *options))),
+            format_func=lambda value: display_name(str(value)),
+            help=describe_setting(f"mandate.{name}").comment,
+            key=key(f"mandate.{name}"),
+        )
+    if bounds["base"] != "none":
+        for i, name in enumerate(MANDATE_NUMBERS):
+            path, place = f"mandate.{name}", (left, right)[i % 2]
+            choices["mandate"][name] = number(place, path, bounds[name], 0.05, "%.2f")
     return choices
 
 

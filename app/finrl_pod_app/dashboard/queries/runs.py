@@ -25,6 +25,7 @@ CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 _STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB)
 _VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
+_MANDATE_PARTS = ("mandate", "added", "added_to_tilt_zero", "mandate_usage")
 LOG_TAIL_BYTES = 4096
 
 _PROMOTION_LABELS = {None: "", True: "promoted", False: "not promoted"}
@@ -178,6 +179,14 @@ def champion_diversity(run: RunFiles) -> str:
         return ""
     text = diversity_of(read_json(run.path / REPORT).get("champion") or {})
     return f"The champion's members descend{text}." if text else ""
+
+
+def mandate_parts(run: RunFiles) -> dict[str, Any]:
+    """The parts of a finished run's report on its mandate; empty before. Raises RunError for a damaged report."""
+    if not (run.path / REPORT).exists():
+        return {}
+    report = read_json(run.path / REPORT)
+    return {name: report[name] for name in _MANDATE_PARTS if name in report}
 
 
 def config(run: RunFiles) -> RunConfig:

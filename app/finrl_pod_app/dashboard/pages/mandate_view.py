@@ -1,0 +1,59 @@
+"""The mandate of a finished run: what its champion added to the base, how much of the mandate it used, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.widgets import show_text_table
+from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.mandate_text import added_rows, added_sentence, mandate_settings, usage_periods, usage_rows
+
+
+def show_mandate(run: runs.RunFiles) -> None:
+    """Draw the sentence on the base, and the tables of the mandate folded; nothing for runs without them."""
+    parts = cached.mandate_parts(run)
+    if sentence := added_sentence(parts):
+        st.markdown(theme.escape_markdown(sentence))
+    if not parts.get("mandate"):
+        return
+    with st.expander("Mandate"):
+        for key in ("added", "added_to_tilt_zero"):
+            if parts.get(key):
+                _show_added(parts[key])
+        if parts.get("mandate_usage"):
+            _show_usage(parts["mandate_usage"])
+        settings = mandate_settings(parts["mandate"])
+        st.caption(theme.escape_markdown(", ".join(f"{name} {value}" for name, value in settings.items())))
+
+
+def _show_added(added: Mapping[str, Any]) -> None:
+    base = display_name(added["base"])
+    rows = [
+        {"statistic": measure.label, "value": value, "interval": interval, "note": measure.note}
+        for measure, value, interval in added_rows(added)
+    ]
+    headings = {
+        "statistic": f"Against {base}",
+        "value": "Value",
+        "interval": f"{100 * added['level']:.0f}% interval",
+        "note": "Definition",
+    }
+    show_text_table(pd.DataFrame(rows), headings, alt=f"Test returns of the champion against those of {base}.")
+
+
+def _show_usage(usage: Mapping[str, Mapping[str, float | None]]) -> None:
+    periods = usage_periods(usage)
+    rows = [
+        {"measure": measure.label, **dict(zip(periods, cells, strict=True)), "note": measure.note}
+        for measure, cells in usage_rows(usage)
+    ]
+    headings = {"measure": "Use of the mandate", **{name: name.capitalize() for name in periods}, "note": "Definition"}
+    alt = "How much of the mandate was used on validation and test."
+    show_text_table(pd.DataFrame(rows), headings, alt=alt)
