@@ -104,8 +104,9 @@ REMOVED_KEYS: Mapping[str, Mapping[str, str]] = {
 
 
 # Settings that earlier versions did not have, and the values that say what those versions did. A saved run without them
-# gets these values, not today's defaults, and keeps its hash.
+# gets these values, not today's defaults, and keeps its hash. Those of "agent" hold for every cohort.
 EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "agent": {"encoder": "none", "lookback": 32, "encoder_size": 16, "dropout": 0.0, "weight_decay": 0.0},
     "augmentation": {
         "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
         "feature_noise": 0.0,
@@ -412,10 +413,15 @@ class RunConfig:
         """SHA-256 of all settings as JSON, without those that equal `EARLIER_VALUES`."""
         values = dataclasses.asdict(self)
         for name, earlier in EARLIER_VALUES.items():
-            rest = {key: item for key, item in values.pop(name).items() if key not in earlier or item != earlier[key]}
-            if rest:
+            if rest := _without(values.pop(name), earlier):
                 values[name] = rest
+        values["cohorts"] = [_without(agent, EARLIER_VALUES["agent"]) for agent in values["cohorts"]]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _without(values: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Values without those that equal the earlier ones."""
+    return {key: item for key, item in values.items() if key not in earlier or item != earlier[key]}
 
 
 def describe_setting(path: str) -> Setting:
@@ -465,6 +471,8 @@ def parse_saved(values: Mapping[str, Any], where: str) -> RunConfig:
     for name, earlier in EARLIER_VALUES.items():
         if isinstance(saved := values.get(name, {}), dict):
             complete[name] = {**earlier, **saved}
+    if isinstance(cohorts := values.get("cohorts"), list):
+        complete["cohorts"] = [{**EARLIER_VALUES["agent"], **x} if isinstance(x, dict) else x for x in cohorts]
     return parse(complete, where)
 
 

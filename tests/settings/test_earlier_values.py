@@ -7,6 +7,7 @@ import hashlib
 import json
 from typing import Any
 
+from finrl_pod.settings.algorithm_configs import SACConfig, SHACConfig
 from finrl_pod.settings.run import EARLIER_VALUES, RunConfig, as_saved, parse_saved
 
 
@@ -28,6 +29,18 @@ def test_a_saved_run_keeps_its_meaning_and_its_hash() -> None:
             assert getattr(getattr(config, section), name) == value
     assert config.sha256 == hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     assert config.sha256 != RunConfig().sha256
+
+
+def test_cohorts_of_a_saved_run_keep_their_hash() -> None:
+    values = dataclasses.asdict(RunConfig(cohorts=(SACConfig(), SHACConfig(hidden=(8,)))))
+    for name in EARLIER_VALUES["agent"]:
+        for agent in (values["agent"], *values["cohorts"]):
+            del agent[name]
+    config = parse_saved(values, "config.json")
+    assert config.sha256 == RunConfig(cohorts=(SACConfig(), SHACConfig(hidden=(8,)))).sha256
+    assert all(name not in json.dumps(values) for name in EARLIER_VALUES["agent"])
+    with_encoder = RunConfig(cohorts=(SACConfig(encoder="gru"), SHACConfig(hidden=(8,))))
+    assert with_encoder.sha256 != config.sha256
 
 
 def test_a_config_without_the_new_settings_resumes_a_saved_run() -> None:
