@@ -56,6 +56,9 @@ class Interval(NamedTuple):
     base_growth: Tensor
 
 
+# A user's reward is tried on it before anything runs.
+TRIAL = Interval(*(torch.tensor([[[x, y]]]) for x, y in ((1e6, 2e6), (1.01e6, 1.9e6), (0.5, 0.0), (0.01, 0.01))))
+
 UserReward = Callable[[Interval], Tensor]
 
 
@@ -67,10 +70,14 @@ class StepReward:
     """
 
     def __init__(self, config: EnvironmentConfig, bars_per_year: float) -> None:
-        """Raises ConfigError for settings in conflict, InputError for a user's reward that cannot be loaded."""
+        """Raises ConfigError for settings in conflict, InputError for a user's reward that cannot be loaded or
+        fails on a trial interval.
+        """
         check_reward(config)
         self.name, self._config, self._bars_per_year = config.reward, config, bars_per_year
         self._user = load_user_reward(config.reward) if is_file_reference(config.reward) else None
+        if self._user is not None:
+            self._call_user(self._user, TRIAL)
         self.memory = RewardState(config)
         self.growth_only = config.reward in IN_LOG_GROWTH and not self.memory.has_drawdown
         self.is_plain = config.reward in ("log_return", "change") and not any(

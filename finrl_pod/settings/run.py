@@ -186,7 +186,7 @@ class EnvironmentConfig:
     window: int = setting(252, "bars per episode", at_least(1))
     reward: str = setting(
         "log_return",
-        "reward of a step, from one fill to the next (docs/objectives.md), or a function of one's own",
+        "reward of a step, from one fill to the next; see docs/objectives.md",
         Constraint(
             f"one of {', '.join(REWARDS)}, or file.py:function",
             lambda x: x in REWARDS or re.fullmatch(r".+\.py:[A-Za-z_]\w*", x) is not None,

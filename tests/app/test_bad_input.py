@@ -102,6 +102,15 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "NaN": (("cash = 1_000_000.0", "cash = nan"), "environment.cash: Input should be a finite number"),
     "infinity": (("cash = 1_000_000.0", "cash = inf"), "environment.cash: Input should be a finite number"),
     "negative cost": (("cost_bps = 10.0", "cost_bps = -1.0"), "environment.cost_bps is out of its range, got -1.0"),
+    "unknown reward": (
+        ('reward = "log_return"', 'reward = "profit"'),
+        "environment.reward is out of its range, got 'profit': it must be one of log_return, active_return",
+    ),
+    "missing file of a reward": (
+        ('reward = "log_return"', 'reward = "absent.py:mine"'),
+        "there is no file absent.py for the reward absent.py:mine",
+    ),
+    "equal worlds": (("worlds = 1", "worlds = 4"), "augmentation.worlds = 4 would repeat one history"),
     "zero cash": (("cash = 1_000_000.0", "cash = 0.0"), "environment.cash is out of its range, got 0.0"),
     "zero window": (("window = 40", "window = 0"), "environment.window is out of its range, got 0"),
     "zero environments": (("envs = 16", "envs = 0"), "environment.envs is out of its range, got 0"),
@@ -308,3 +317,20 @@ def test_installed_command_prints_the_same_message(store: Path) -> None:
     code, out, err = call(store, "tournament", "good.toml", "--resume", "--out", "missing", "--json")
     assert (code, out) == (2, "")
     assert err == "finrl-pod: there is no run to resume in missing; start it without --resume\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return interval.after * float('nan')", "must return finite numbers, got NaN or infinity for 2 of 2 accounts"),
+        ("return interval.after.mean()", "must return a tensor of shape (1, 1, 2), one number per account, got ()"),
+        ("return interval.profit", "failed: AttributeError"),
+    ],
+)
+def test_failing_user_reward_is_refused(body: str, words: str, error_of: ErrorOf) -> None:
+    Path("mine.py").write_text(f"def reward(interval):\n    {body}\n")
+    config = write(small_config(), ('reward = "log_return"', 'reward = "mine.py:reward"'))
+    message = error_of("tournament", config, "--out", "run")
+    assert "the reward mine.py:reward" in message
+    assert words in message
+    assert not Path("run").exists()

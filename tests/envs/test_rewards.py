@@ -321,6 +321,9 @@ def cautious(interval):
 def nan(interval):
     return interval.after * float("nan")
 
+def late(interval):
+    return interval.after * (1.0 if interval.after.numel() == 2 else float("nan"))
+
 def narrow(interval):
     return interval.after.sum()
 
@@ -361,17 +364,22 @@ def test_a_users_reward_is_called_with_the_interval(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nan", "finite numbers, got NaN or infinity for 4 of 4 accounts"),
-        ("narrow", r"tensor of shape \(1, 2, 2\), one number per account, got \(\)"),
+        ("nan", "finite numbers, got NaN or infinity for 2 of 2 accounts"),
+        ("narrow", r"tensor of shape \(1, 1, 2\), one number per account, got \(\)"),
         ("text", "got str"),
         ("failing", "failed: AttributeError"),
     ],
 )
-def test_a_users_reward_that_fails_is_refused(file: Path, name: str, message: str) -> None:
-    config = EnvironmentConfig(window=10, envs=4, group=2, reward=f"{file}:{name}")
+def test_a_users_reward_that_fails_is_refused_before_a_step(file: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PortfolioEnv(random_market(9, bars=40), EnvironmentConfig(reward=f"{file}:{name}"))
+
+
+def test_a_users_reward_that_fails_later_is_refused_then(file: Path) -> None:
+    config = EnvironmentConfig(window=10, envs=4, group=2, reward=f"{file}:late")
     env = PortfolioEnv(random_market(9, bars=40), config)
     env.reset(0)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="NaN or infinity for 4 of 4 accounts"):
         env.step(torch.zeros(1, 4, 4))
 
 
