@@ -159,12 +159,12 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class MandatedStrategy(Strategy, Protocol):
-    """A strategy that may have a mandate, whose virtual holdings outlive the process.
+    """A strategy that may have a mandate, whose virtual holdings outlive the process."""
 
-    mandate: None if it trades without bounds.
-    """
-
-    mandate: MandateConfig | None
+    @property
+    def mandate(self) -> MandateConfig | None:
+        """None if it trades without bounds."""
+        ...
 
     def state(self) -> Mapping[str, Any] | None:
         """The virtual holdings after the last decision as plain JSON values; None without any."""

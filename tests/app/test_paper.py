@@ -231,6 +231,17 @@ def test_report_and_verdict_must_agree(run: Path) -> None:
         load_promoted(run, SYMBOLS)
 
 
+def test_promoted_run_brings_its_base_and_the_band_of_its_active_returns(run: Path) -> None:
+    loaded = load_promoted(run, SYMBOLS, allow_unpromoted=True)
+    assert loaded.base is not None
+    assert loaded.base.mandate == loaded.strategy.mandate  # type: ignore[attr-defined]
+    assert loaded.band is not None
+    assert (loaded.band.level, len(loaded.band.lower)) == (0.05, 252)
+    assert loaded.band.edge(252) < loaded.band.edge(1) < 0
+    update_report(run, stop_rule=None)
+    assert load_promoted(run, SYMBOLS, allow_unpromoted=True).band is None
+
+
 def test_voting_ensemble_trades_by_the_rule_it_was_tested_with(run: Path) -> None:
     update_report(run, verdict={"promoted": True, "reasons": []})
     file = run / "config.json"

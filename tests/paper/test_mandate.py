@@ -69,7 +69,7 @@ def paper_backtest(terms: PaperConfig, panel: Panel, first: date, last: date) ->
 
 def states(sim: SimulatedDaemon) -> list[dict[str, Any] | None]:
     rows = sim.store.rows(schema.decisions)
-    return [None if row.state is None else json.loads(row.state) for row in rows]
+    return [None if row.state is None else json.loads(row.state)["strategy"] for row in rows]
 
 
 def shares_bought(tested: PaperBacktest) -> dict[str, Decimal]:
@@ -163,7 +163,7 @@ def test_account_without_saved_holdings_starts_from_its_positions(tmp_path: Path
     weights = values / float(marks.equity)
     expected = weights + 0.05 * (1 / 3 - weights)
     assert [json.loads(row.weights)[symbol] for symbol in symbols] == pytest.approx(expected.tolist(), abs=1e-9)
-    assert json.loads(row.state)["weights"] == json.loads(row.weights)
+    assert json.loads(row.state)["strategy"]["weights"] == json.loads(row.weights)
 
 
 def test_restored_holdings_follow_a_change_of_symbols_and_budget() -> None:

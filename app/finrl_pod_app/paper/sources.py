@@ -6,10 +6,12 @@ import hashlib
 from pathlib import Path
 
 from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
+from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig
@@ -98,7 +100,15 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     for member in members.ids:
         for suffix in ("json", "safetensors"):
             digest.update((path / "snapshots" / f"{member}.{suffix}").read_bytes())
-    return LoadedStrategy(strategy, digest.hexdigest(), f"{path} {'+'.join(members.ids)}")
+    base = None if strategy.mandate is None else BasePortfolio(strategy.mandate, strategy.rules.leverage)
+    band = report.get("stop_rule")
+    return LoadedStrategy(
+        strategy,
+        digest.hexdigest(),
+        f"{path} {'+'.join(members.ids)}",
+        base,
+        None if band is None else ActiveBand.from_plain(band),
+    )
 
 
 def _promoted(run: Path) -> bool:

@@ -30,6 +30,7 @@ def show_status(document: Mapping[str, Any]) -> None:
         "account": document["account"] or "unknown yet",
         "equity": "none yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
         "cash": f"{float(document['cash']):,.2f} of {float(document['capital']):,.2f} allocated",
+        "active return": _active_return(document["active_return"]),
         "last decision": "none yet" if last is None else f"{last['bar']}: {last['outcome']} ({last['strategy']})",
         "orders": f"{document['counts']['orders']}, {document['counts']['fills']} fills",
         "slippage": f"{realised}, modelled {slip['modelled_bps']:+.1f} bp",
@@ -132,6 +133,16 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("replaying", total=max((end - start).days, 1))
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
+
+
+def _active_return(measured: Mapping[str, Any] | None) -> str:
+    """The active return with the band's edge, empty if it is not measured."""
+    if measured is None:
+        return ""
+    text = f"{measured['value']:+.2%} over {measured['bars']} sessions"
+    if measured["lower"] is None:
+        return text
+    return f"{text}, {'BELOW' if measured['left'] else 'above'} the band's lower edge of {measured['lower']:+.2%}"
 
 
 def _print_positions(console: Console, title: str, positions: Mapping[str, str]) -> None:

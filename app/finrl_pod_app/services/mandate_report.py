@@ -20,6 +20,7 @@ from finrl_pod.evaluate.active_management import (
 )
 from finrl_pod.evaluate.intervals import MIN_BARS, Interval
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import CHAMPION, REFERENCE
@@ -63,7 +64,7 @@ def mandate_parts(
     market: MarketTensor,
     span: tuple[int, int],
 ) -> dict[str, Any]:
-    """The report's parts mandate, added, added_to_tilt_zero and mandate_usage.
+    """The report's parts mandate, added, added_to_tilt_zero, mandate_usage and stop_rule.
 
     results: of the champion and of baselines on the bars of `span`; the base is tested there if it is not among them.
     span: first and last bar. periods: by name, "test" required, which covers the same bars.
@@ -76,7 +77,14 @@ def mandate_parts(
         "added": added(champion, base, config.seed),
         "added_to_tilt_zero": None if test is None else added(champion, test.tilt_zero, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
+        "stop_rule": None if test is None else _stop_rule(test, config.seed),
     }
+
+
+def _stop_rule(test: MandatePeriod, seed: int) -> dict[str, Any] | None:
+    """The band of active returns, which the paper-trading daemon compares its account with."""
+    band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
+    return None if band is None else band.plain()
 
 
 def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:

@@ -14,8 +14,11 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.brokers.port import BarTable, Broker, Clock, DataFeed
+from finrl_pod.paper.execution import stop_rule
+from finrl_pod.paper.execution.base_account import advance
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, fetch_checked_prices
 from finrl_pod.paper.execution.mandate_limits import risk_limits
@@ -31,18 +34,24 @@ from finrl_pod.paper.records import CorporateAction, Side
 from finrl_pod.paper.runtime.schedule import TradingCycle
 from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
 from finrl_pod.paper.settings import PaperConfig
-from finrl_pod.protocols import Strategy
+from finrl_pod.protocols import MandatedStrategy, Strategy
 
 ZERO = Decimal(0)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedStrategy:
-    """A strategy with a hash of all files that define it."""
+    """A strategy with a hash of all files that define it.
+
+    base: of its mandate, which the active return is measured against; None without one. band: that the active return
+    stayed in in its backtest, None if unknown.
+    """
 
     strategy: Strategy
     sha256: str
     detail: str = ""
+    base: MandatedStrategy | None = None
+    band: ActiveBand | None = None
 
 
 class StrategySource(Protocol):
@@ -170,7 +179,8 @@ class Trader:
         try:
             loaded = self._strategy()
             own = Holdings(c.ledger.positions, self.cash, c.ledger.closes.prices)
-            decision = decide(loaded.strategy, checked, own, state=self._strategy_state())
+            saved = self._saved_state()
+            decision = decide(loaded.strategy, checked, own, state=saved.get("strategy"))
         except (StrategyFailed, FinrlPodError) as error:
             self.skip(cycle, "failed", str(error))
             return
@@ -180,12 +190,17 @@ class Trader:
         kept = [i for i in intents if i.symbol not in halted]
         skipped |= {i.symbol: f"halted: {halted[i.symbol]}" for i in intents if i.symbol in halted}
         outcome = "hold" if decision.weights is None else "orders"
+        base = self._base_account(loaded, checked, saved.get("base"))
+        state = None if decision.state is None and base is None else {"strategy": decision.state, "base": base}
         with c.ledger.store.write() as connection:
-            self._write_decision(connection, cycle, loaded.strategy.name, decision, outcome, skipped)
+            self._write_decision(connection, cycle, loaded.strategy.name, decision, outcome, skipped, state)
             planned = c.ledger.add_intents(connection, c.clock.now(), kept)
         c.ledger.track(planned)
         for symbol, reason in skipped.items():
             c.alert("warning", "symbol", f"{symbol} is not traded: {reason}")
+        before = saved.get("base") or {}
+        if base is not None and (message := stop_rule.warning(base["active_return"], before.get("active_return"))):
+            c.alert("warning", stop_rule.ALERT, message)
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
@@ -265,13 +280,28 @@ class Trader:
                 self._c.alert("info", "strategy", f"strategy is now {loaded.strategy.name}: {loaded.detail}")
         return loaded
 
-    def _strategy_state(self) -> Mapping[str, Any] | None:
-        """Return the virtual holdings after the last decision that had some, None in a new or older journal."""
+    def _saved_state(self) -> Mapping[str, Any]:
+        """Return the virtual holdings of strategy and base after the last decision that had some; empty without any."""
         decisions = schema.decisions.c
         row = self._c.ledger.store.last(
             schema.decisions, decisions.run == self._c.config.name, decisions.state.is_not(None)
         )
-        return None if row is None else json.loads(row.state)
+        return {} if row is None else json.loads(row.state)
+
+    def _base_account(
+        self, loaded: LoadedStrategy, checked: CheckedPrices, saved: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Return the base account after this decision, with the active return over it; None if it has no base."""
+        c, config = self._c, self._c.config
+        if loaded.base is None:
+            return None
+        try:
+            base = advance(loaded.base, saved, checked.panel, config.orders.cash_buffer, config.schedule.mode)
+        except FinrlPodError as error:  # must not stop the trading
+            c.alert("warning", stop_rule.ALERT, f"the active return is unknown: {error}")
+            return None
+        measured = stop_rule.measure(c.ledger.store, config.name, base, self.equity(), loaded.band)
+        return {**base, "active_return": measured}
 
     def _record_problems(self, cycle: TradingCycle, checked: CheckedPrices) -> None:
         """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
@@ -331,7 +361,7 @@ class Trader:
 
     def _write_decision(
         self, connection: Connection, cycle: TradingCycle, strategy: str, decision: Decision, outcome: str,
-        skipped: Mapping[str, str],
+        skipped: Mapping[str, str], state: Mapping[str, Any] | None,
     ) -> None:  # fmt: skip
         weights = None
         if decision.weights is not None:
@@ -341,5 +371,5 @@ class Trader:
             connection, schema.decisions, self._c.clock.now(), run=self._c.config.name, bar=cycle.bar.isoformat(),
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
             detail=json.dumps(dict(skipped), sort_keys=True),
-            state=None if decision.state is None else json.dumps(dict(decision.state), sort_keys=True),
+            state=None if state is None else json.dumps(state, sort_keys=True),
         )  # fmt: skip

@@ -42,7 +42,7 @@ decisions = _table(
     _text("detail"),
     _text("state", optional=True),
     UniqueConstraint("run", "bar"),
-)  # fmt: skip; state: JSON of the strategy's virtual holdings, NULL without any and in rows before version 6
+)  # fmt: skip; state: JSON of virtual holdings, NULL without any and before version 6
 intents = _table(
     "intents", _text("at"), _text("run"), _text("bar"), _text("symbol"), _text("side"), _text("quantity"),
     _text("time_in_force"), _text("type"), _text("limit_price", optional=True), _text("reference_price"),
@@ -153,7 +153,7 @@ def _rename_dialect(connection: Connection) -> None:
 
 
 def _add_state(connection: Connection) -> None:
-    """Version 6: the strategy's virtual holdings after each decision."""
+    """Version 6: the virtual holdings of strategy and base after each decision."""
     _add_missing_columns(connection, "decisions", ("state",), "TEXT")
 
 

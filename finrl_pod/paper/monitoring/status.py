@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -42,6 +43,7 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
         "last_decision": None
         if decision is None
         else {"bar": decision.bar, "outcome": decision.outcome, "strategy": decision.strategy, "feed": decision.feed},
+        "active_return": _active_return(store),
         "counts": {t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
         "slippage": slippage(store, config.broker.cost_bps),
         "waiting_commands": [command.name.value for command in commands.pending_commands(store)],
@@ -50,6 +52,14 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
             for row in store.rows(schema.alerts)[-LATEST_ALERTS:]
         ],
     }
+
+
+def _active_return(store: Store) -> dict[str, Any] | None:
+    """Return the active return over the mandate's base at the last decision that measured it, with the band's edge."""
+    row = store.last(schema.decisions, schema.decisions.c.state.is_not(None))
+    base = None if row is None else json.loads(row.state)["base"]
+    measured: dict[str, Any] | None = None if base is None else base["active_return"]
+    return None if row is None or measured is None else {"bar": row.bar, **measured}
 
 
 def open_intent(symbol: str, tracked: Any) -> dict[str, str]:
