@@ -24,7 +24,8 @@ class Optimised:
     """A skfolio model, fitted on the returns of the trailing `bars` bars at the first bar of each month.
 
     Assets need a price at the decision, at the window's first bar, and on nine tenths of the bars between; gaps are
-    filled forward. The account stays in cash until the window is full, and with needs_gain while no asset has a
+    filled forward. With as many assets as returns, the singular sample covariance is replaced by that of Ledoit and
+    Wolf (2004), which shrinks it. The account stays in cash until the window is full, and with needs_gain while no asset has a
     positive mean return. Raises InputError with the date if a fit fails.
     """
 
@@ -54,6 +55,8 @@ class Optimised:
 
     def _fit(self, returns: Floats, date: str) -> Floats:
         model = self.model()
+        if returns.shape[1] >= len(returns):
+            model.set_params(prior_estimator=_shrunk_covariance())
         try:
             model.fit(returns)
         except Exception as error:
@@ -97,6 +100,13 @@ def hierarchical_risk_parity() -> Optimised:
 def inverse_volatility() -> Optimised:
     """Weights inversely proportional to volatility; 252 bars."""
     return Optimised("inverse_volatility", _inverse_volatility, bars=252)
+
+
+def _shrunk_covariance() -> Any:
+    from skfolio.moments import LedoitWolf
+    from skfolio.prior import EmpiricalPrior
+
+    return EmpiricalPrior(covariance_estimator=LedoitWolf())
 
 
 def _inverse_volatility() -> Any:
