@@ -25,8 +25,8 @@ class Optimised:
 
     Assets need a price at the decision, at the window's first bar, and on nine tenths of the bars between; gaps are
     filled forward. With as many assets as returns, the singular sample covariance is replaced by that of Ledoit and
-    Wolf (2004), which shrinks it. The account stays in cash until the window is full, and with needs_gain while no asset has a
-    positive mean return. Raises InputError with the date if a fit fails.
+    Wolf (2004), which shrinks it. The account stays in cash until the window is full, and with needs_gain while no
+    asset has a positive mean return. Raises InputError with the date if a fit fails.
     """
 
     name: str
