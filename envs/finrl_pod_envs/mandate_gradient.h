@@ -16,8 +16,9 @@ struct MandateAccount {
   const Market& m;
   const int n, count;  // assets, and vectors of a row
   std::vector<T> space;
-  T *base, *growth, *tradable;        // of the day; growth: of closes until the next
-  T *planned, *tilted, *bend, *next;  // of the account: virtual holdings, tilted base, tanh(scores), gradient of results
+  T *base, *growth, *tradable;  // of the day; growth: of closes until the next
+  T *planned, *tilted, *bend,
+      *next;  // of the account: virtual holdings, tilted base, tanh(scores), gradient of results
   T base_sum, speed;
   bool decides;
   // Of the account; `follow` explains them. bounded: equity; keeps: no trades; enters: buys the base at once.
@@ -106,9 +107,9 @@ struct MandateAccount {
     for (int i = 0; i < n; i++) holdings[i] = weight[i] * growth[i] * unit;
   }
 
-  // The adjoint of `decide` and `drift`, after `decide`. g_weight: gradient of the weights; g_drifted: [N] of the virtual
-  // holdings at the next close, or null. Adds to `g_shares`, writes `g_scores` and `g_holdings` [N], and returns the
-  // gradient of equity.
+  // The adjoint of `decide` and `drift`, after `decide`. g_weight: gradient of the weights; g_drifted: [N] of the
+  // virtual holdings at the next close, or null. Adds to `g_shares`, writes `g_scores` and `g_holdings` [N], and
+  // returns the gradient of equity.
   T adjoint(const T* weight, V* g_weight, const T* g_drifted, const T* close, T* g_shares, T* g_scores, T* g_holdings) {
     if (g_drifted) undrift(weight, g_weight, g_drifted);
     const T rest = 1 - speed, smallest = std::numeric_limits<T>::min();

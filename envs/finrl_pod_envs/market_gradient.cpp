@@ -2,7 +2,8 @@
 // the gradients of the step's results, those of its inputs. The reference is MarketEnv.transition in torch under
 // autograd; `tests/envs/test_market_gradient.py` compares the two.
 //
-// An account is processed in rows of vectors, padded at the end with assets of price 1 that are neither held nor bought.
+// An account is processed in rows of vectors, padded at the end with assets of price 1 that are neither held nor
+// bought.
 
 #include <omp.h>
 
@@ -42,7 +43,7 @@ struct Worker {
   MandateAccount<T, W> mandate;
   std::vector<T> space;
   T *close, *fill, *close_next, *fill_next, *per_close, *rates;  // of the group's day
-  T *score, *weight, *old_shares, *bought, *new_shares;  // of the account
+  T *score, *weight, *old_shares, *bought, *new_shares;          // of the account
   std::vector<uint8_t> limit, tradable;
   V* g_weight;
   std::vector<V> gradients;
@@ -301,7 +302,8 @@ struct Worker {
       mean += g_weight[k] * w;
       set_vector(g_now, k, now + all_sold - g_u + g_before * price);
     }
-    T by_equity_before = sum_of(g_equity), *g_action = static_cast<T*>(s.action_gradient) + e * (has_mandate ? n : n + 1);
+    T by_equity_before = sum_of(g_equity),
+      *g_action = static_cast<T*>(s.action_gradient) + e * (has_mandate ? n : n + 1);
     if (has_mandate) {
       const T* g_drifted = reset ? nullptr : static_cast<const T*>(s.next_virtual_holdings_gradient);
       T* g_holdings = static_cast<T*>(s.virtual_holdings_gradient) + e * n;

@@ -37,7 +37,7 @@ struct StepBuffers {
   uint8_t *terminated, *truncated;
   void *next_virtual_holdings, *next_budget;
   void *last_virtual_holdings, *last_budget;  // before a reset, filled as last_account; null where not observed
-  float* rows;  // [.., accounts, 1 + N + width], or null
+  float* rows;                                // [.., accounts, 1 + N + width], or null
 };
 EXPORT_SIZE(StepMarket)
 EXPORT_SIZE(StepBuffers)
@@ -76,7 +76,7 @@ struct Worker {
   V *held, *desired;
   T* flat_desired;
   V* capped_base;
-  V *per_close, *rise;  // of the day, set by `begin_day`: 1 / close, and the next close / close less 1
+  V *per_close, *rise;   // of the day, set by `begin_day`: 1 / close, and the next close / close less 1
   bool any_window_ends;  // a window ends at this step: last_account is filled for all accounts
 
   // Calls f(vector, first asset, weight) for every vector of a row.
@@ -98,8 +98,8 @@ struct Worker {
     for (int i = 0; i < count; i++) to[i] = R(x[i]);
   }
 
-  // Softmax over cash and the tradable assets, not yet divided by its sum, into `desired`; returns equity times leverage
-  // over that sum: the currency per unit of `desired`.
+  // Softmax over cash and the tradable assets, not yet divided by its sum, into `desired`; returns equity times
+  // leverage over that sum: the currency per unit of `desired`.
   V softmax(int64_t e0, int count, int64_t day, V cash) const {
     const int n = row.assets;
     const T* close = static_cast<const T*>(m.close) + day * n;
@@ -334,7 +334,7 @@ struct Worker {
     for (int i = 0; i < count; i++) {
       const int64_t e = e0 + i;
       const T* shares = static_cast<const T*>(s.shares) + e * n;
-      const T* action = static_cast<const T*>(s.action) + e * n;  // read by the stock trading environment only
+      const T* action = static_cast<const T*>(s.action) + e * n;           // read by the stock trading environment only
       T* next_virtual = static_cast<T*>(s.next_virtual_holdings) + e * n;  // of a mandate
       V *account_held = held + i * row.count, *account_desired = desired + i * row.count;
       V proceeds = {}, need = {}, before = {};
@@ -580,9 +580,9 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
     const Row<T, W> row(n);
     V held[row.count * W], desired[row.count * W], capped_base[row.count], per_close[row.count], rise[row.count];
     T flat_desired[n];
-    const Worker<T, S, W, RULES> worker{m,    s,           row,       held, desired, flat_desired,
+    const Worker<T, S, W, RULES> worker{m,           s,         row,  held,           desired, flat_desired,
                                         capped_base, per_close, rise, any_window_ends};
-    const Worker<T, S, W, GENERAL> general{m,    s,           row,       held, desired, flat_desired,
+    const Worker<T, S, W, GENERAL> general{m,           s,         row,  held,           desired, flat_desired,
                                            capped_base, per_close, rise, any_window_ends};
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < groups * chunks; c++) {
@@ -615,11 +615,10 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
 template <class T, class S, int W>
 static int64_t step(const StepMarket& m, const StepBuffers& s) {
   const bool limits = m.mandate.max_weight < 1 || s.budget;
-  const bool plain = m.buy_allocation == PROPORTIONAL && !m.whole_shares && !limits &&
-                     !(m.cost_rates && m.kind != PORTFOLIO);
+  const bool plain =
+      m.buy_allocation == PROPORTIONAL && !m.whole_shares && !limits && !(m.cost_rates && m.kind != PORTFOLIO);
   if (!plain) return run<T, S, W, GENERAL>(m, s);
-  if (m.mandate.base)
-    return m.cost_rates ? run<T, S, W, PLAIN_MANDATE_RATES>(m, s) : run<T, S, W, PLAIN_MANDATE>(m, s);
+  if (m.mandate.base) return m.cost_rates ? run<T, S, W, PLAIN_MANDATE_RATES>(m, s) : run<T, S, W, PLAIN_MANDATE>(m, s);
   if (m.cost_rates) return run<T, S, W, PLAIN_PORTFOLIO_RATES>(m, s);
   return m.kind == PORTFOLIO ? run<T, S, W, PLAIN_PORTFOLIO>(m, s) : run<T, S, W, PLAIN_STOCK_TRADING>(m, s);
 }
