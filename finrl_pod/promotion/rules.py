@@ -140,10 +140,13 @@ def _parts(found: EdgeTest, where: str) -> str:
 
 
 def drawdown_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
-    """The maximum drawdown on test is small enough."""
-    depth = -float(max_drawdown(evidence.test[CHAMPION].equity))
-    sentence = f"Maximum drawdown {evidence.where}: {depth:.1%}; must be at most {gate.max_drawdown:.0%}"
-    return Rule("drawdown", depth, gate.max_drawdown, depth <= gate.max_drawdown, sentence)
+    """The maximum drawdown on test is small enough, or hardly deeper than that of the reference."""
+    depth, base = (-float(max_drawdown(evidence.test[name].equity)) for name in (CHAMPION, evidence.reference))
+    limit = max(gate.max_drawdown, base + gate.max_drawdown_over_base)
+    sentence = f"Maximum drawdown {evidence.where}: {depth:.1%}; must be at most {limit:.1%}"
+    if limit > gate.max_drawdown:
+        sentence += f", {gate.max_drawdown_over_base:.1%} deeper than that of {readable(evidence.reference)}"
+    return Rule("drawdown", depth, limit, depth <= limit, sentence)
 
 
 def break_even_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:

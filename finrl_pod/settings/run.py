@@ -363,6 +363,9 @@ class GateConfig:
         above_and_at_most(0, 0.5),
     )
     max_drawdown: float = setting(0.5, "largest fall from a peak on test; 0.5: half", above_and_at_most(0, 1))
+    max_drawdown_over_base: float = setting(
+        0.03, "a deeper fall passes if it exceeds that of the base by at most this much; -1: never", between(-1, 1)
+    )
     break_even_cost_multiple: float = setting(
         1.5, "growth over the reference on test must survive this multiple of cost_bps", at_least(0)
     )

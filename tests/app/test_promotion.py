@@ -313,7 +313,7 @@ def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pyt
     assert command(["promote", str(finished)]) == 1
     printed = capsys.readouterr().out
     assert "The champion is not promoted: " in printed
-    assert "deflated sharpe" in printed
+    assert "edge" in printed
     assert command(["promote", str(finished), "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == read_verdict(finished).plain()
 

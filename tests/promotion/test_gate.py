@@ -101,8 +101,29 @@ def test_one_failing_rule_refuses_promotion() -> None:
     assert failed(verdict_on(evidence(failures=None), GATE)) == {"audit"}
     assert failed(verdict_on(evidence(failures=None), dataclasses.replace(GATE, audit=False))) == set()
     assert failed(verdict_on(evidence(break_even=14.9), GATE)) == {"break_even"}
-    assert failed(verdict_on(evidence(), dataclasses.replace(GATE, max_drawdown=0.01))) == {"drawdown"}
+    assert failed(
+        verdict_on(evidence(), dataclasses.replace(GATE, max_drawdown=0.01, max_drawdown_over_base=-1.0))
+    ) == {"drawdown"}
     assert failed(verdict_on(evidence(), dataclasses.replace(GATE, significance_level=1e-30))) == {"edge"}
+
+
+def test_a_fall_that_the_base_shares_is_accepted() -> None:
+    fall = np.concatenate([np.linspace(1e6, 4e5, BARS // 2), np.linspace(4e5, 1.2e6, BARS // 2)])
+    noise = 1 + 1e-4 * np.random.default_rng(0).normal(size=BARS)
+
+    def drawdown(depth: float, **settings: float) -> Rule:
+        champion = np.maximum(fall * noise, 1e6 * (1 - depth))
+        test = {
+            "champion": result("champion", 2, equity=champion),
+            "equal_weight": result("equal_weight", 2, equity=fall),
+        }
+        return rule(verdict_on(evidence(test=test), dataclasses.replace(GATE, **settings)), "drawdown")  # type: ignore[arg-type]
+
+    assert drawdown(0.6).passed  # that of the base
+    assert "3.0% deeper than that of equal weight" in drawdown(0.6).sentence
+    assert not drawdown(0.6, max_drawdown_over_base=-0.05).passed
+    assert not drawdown(0.6, max_drawdown_over_base=-1.0).passed
+    assert drawdown(0.45, max_drawdown_over_base=-1.0).passed
 
 
 def test_values_equal_the_statistics() -> None:
