@@ -254,7 +254,7 @@ class AugmentationConfig:
     """Variations of the training split ("worlds") on which agents train instead of on the one history."""
 
     worlds: int = setting(
-        1, "variations of the training split side by side, each with draws of its own", between(1, MAX_WORLDS)
+        1, "variations of the training split side by side, each drawn separately", between(1, MAX_WORLDS)
     )
     equal_means: bool = setting(
         False, "give all assets the same mean log return, which removes the growth that survivors have in hindsight"

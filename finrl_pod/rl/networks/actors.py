@@ -137,7 +137,7 @@ class LinearActor:
 
 
 class LookbackActor:
-    """An actor that reads the codes of an encoder of its own beside the features."""
+    """An actor that reads the codes of a separate encoder beside the features."""
 
     def __init__(self, inner: ActorNetwork, encoder: LookbackEncoder) -> None:
         self.spec, self.heads, self.inner, self.encoder = inner.spec, inner.heads, inner, encoder

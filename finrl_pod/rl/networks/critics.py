@@ -119,7 +119,7 @@ class EquivariantCritic:
 
 
 class LookbackCritic:
-    """A critic that reads the codes of an encoder of its own beside the features."""
+    """A critic that reads the codes of a separate encoder beside the features."""
 
     def __init__(self, inner: CriticNetwork, encoder: LookbackEncoder) -> None:
         self.inner, self.encoder = inner, encoder

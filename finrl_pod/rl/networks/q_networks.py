@@ -106,7 +106,7 @@ class EquivariantQ:
 
 
 class LookbackQ:
-    """A Q-network that reads the codes of an encoder of its own beside the features."""
+    """A Q-network that reads the codes of a separate encoder beside the features."""
 
     def __init__(self, inner: QNetwork, encoder: LookbackEncoder) -> None:
         self.spec, self.inner, self.encoder = inner.spec, inner, encoder
