@@ -7,6 +7,7 @@ others in proportion; cash that the strategy keeps stays cash.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import lru_cache
 
@@ -22,6 +23,8 @@ from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times
 from finrl_pod_strategies.baselines import make_baseline
 
 BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
+REMEMBERED_MONTHS = 1_000
+_remembered: dict[tuple[str, bytes], Floats | None] = {}
 
 
 def with_base(market: MarketTensor, panel: Panel, mandate: MandateConfig | None) -> MarketTensor:
@@ -64,10 +67,9 @@ def base_at(name: str, window: Window) -> Floats:
     """
     if name == "equal_weight":
         return np.asarray(equal_base(torch.from_numpy(window.tradable[-1])).numpy(), dtype=np.float64)
-    strategy = base_strategy(name)
+    lookback = lookback_of(base_strategy(name))
     starts = np.flatnonzero(month_starts(window.times))
-    lookback = lookback_of(strategy)
-    weights = _weights(strategy, _until(window, int(starts[-1]), lookback)) if len(starts) else None
+    weights = _month_weights(name, _until(window, int(starts[-1]), lookback)) if len(starts) else None
     if weights is None:
         raise ConfigError(
             f"mandate.base = {name!r} is not defined at {window.times[-1].astype('datetime64[D]')}: it needs "
@@ -109,6 +111,20 @@ def month_starts(times: Times) -> Bools:
 def _weights(strategy: Strategy, window: Window) -> Floats | None:
     cash = Positions(weights=np.zeros(len(window.symbols)), cash=1.0, equity=1.0)
     return target_weights_of(strategy, window, cash, str(window.times[-1].astype("datetime64[D]")))
+
+
+def _month_weights(name: str, window: Window) -> Floats | None:
+    """Weights of a base at a month's first bar, remembered by the window's contents: each bar of the month asks."""
+    columns = (window.close, window.tradable, window.open, window.high, window.low, window.volume, window.benchmark)
+    digest = hashlib.blake2b(repr((window.symbols, window.times.tobytes())).encode())
+    for column in columns:
+        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    key = (name, digest.digest())
+    if key not in _remembered:
+        _remembered[key] = _weights(base_strategy(name), window)
+        if len(_remembered) > REMEMBERED_MONTHS:
+            del _remembered[next(iter(_remembered))]
+    return _remembered[key]
 
 
 def _until(window: Window, t: int, lookback: int | None) -> Window:
