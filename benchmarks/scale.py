@@ -5,7 +5,7 @@
     python benchmarks/scale.py --only 20x1500x1d --keep /tmp/scale.jsonl --json
 
 Prices are random walks with a common factor, and half spreads of 1 to 5 basis points are charged. `finrl-pod
-tournament` runs in a process of its own, from reading the prices to the report; peak memory is the largest resident set
+tournament` runs in a separate process, from reading the prices to the report; peak memory is the largest resident set
 of that process. Every finished run is a line of `benchmarks/scale.jsonl` and is not repeated; an interrupted one
 continues from its last generation, and the seconds before the interruption are then left out.
 """
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def measure(size: Size, preset: str, work: Path) -> dict[str, Any]:
-    """Run a tournament in its own process: seconds, samples per second and peak memory."""
+    """Run a tournament in a separate process: seconds, samples per second and peak memory."""
     folder = work / f"{size.name}-{preset}"
     store, run = Store(folder / "store"), folder / "run"
     try:

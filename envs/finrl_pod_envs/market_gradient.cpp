@@ -32,7 +32,7 @@ struct GradientBuffers {
 };
 EXPORT_SIZE(GradientBuffers)
 
-// RATES: assets have cost rates of their own.
+// RATES: costs depend on asset and bar.
 template <class T, int W, bool RATES>
 struct Worker {
   typedef vec<T, W> V;
