@@ -91,7 +91,9 @@ def test_actions_are_samples_of_the_policy(parts: list[tuple[Learner, Recorder, 
     for h in range(H):
         with torch.no_grad():
             mean, log_std = learner.algorithm.act(rollout.day[h], rollout.account[h])
-        torch.testing.assert_close(rollout.log_probability[h], log_probability(rollout.action[h], mean, log_std))
+        valid = learner.algorithm.valid_scores(rollout.day[h])
+        density = log_probability(rollout.action[h], mean, log_std, valid)
+        torch.testing.assert_close(rollout.log_probability[h], density)
     noise = rollout.action[0] - mean
     assert noise.std() > 0.5
 
