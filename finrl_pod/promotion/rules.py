@@ -33,7 +33,8 @@ class PromotionEvidence:
 
     validation, test: results of the champion and of every baseline, each over the same bars. validation: None if the
     champion was selected on no single period, as in a walk-forward. trials: [T, N] active returns of the trials that
-    the champion was selected from, on validation if there is one. members: of the champion ensemble. counts: all trials
+    the champion was selected from, on validation if there is one. members, selection: of the champion ensemble, see
+    `selected_z_scores`. procedures: effective number of selections that were compared on validation. counts: all trials
     on the data. looks: at the test period, including this one. break_even: cost in basis points at which the champion's
     growth on test falls to that of the reference. failures: messages of the audit, None if there was none. reference:
     name of the result that active returns are over. where: name of the test period in messages.
@@ -50,6 +51,7 @@ class PromotionEvidence:
     seed: int
     members: int = 1
     selection: Selection = "best"
+    procedures: float = 1.0
     reference: str = REFERENCE
     where: str = "on test"
 
@@ -109,7 +111,7 @@ def selected_period(evidence: PromotionEvidence) -> SelectedPeriod | None:
         evidence.trials,
         evidence.members,
         evidence.selection,
-        independent_selections(evidence.trials, evidence.counts),
+        evidence.procedures * independent_selections(evidence.trials, evidence.counts),
     )
 
 

@@ -19,6 +19,7 @@ from finrl_pod.types import Floats
 Selection = Literal["best", "greedy"]
 DRAWS = 10_000
 MAX_TRIALS = 1_500  # of more trials, this many evenly spaced ones are used
+MAX_ADDITIONS, MIN_GAIN = 64, 1e-9  # of greedy selection, as in `finrl_pod.tournament.selection`
 CHUNK = 2**22  # z-scores drawn at a time
 QUANTILES = 2_000
 
@@ -29,8 +30,8 @@ def selected_z_scores(
     """Z-scores [draws], ascending, of an ensemble selected from trials without an edge.
 
     trials: active returns [T, N] on the bars of the selection; columns that are not finite or constant are left out.
-    members: of the ensemble, with equal shares. selection: "best" takes those with the highest z-scores; "greedy" adds,
-    with replacement, the trial that improves the ensemble most, and keeps the best of the ensembles on the way (Caruana
+    members: trials with the highest z-scores that form the ensemble, with equal shares. selection: "best" ends with
+    them; "greedy" then adds, with replacement, the trial that improves the ensemble most, as long as one does (Caruana
     et al. 2004). Raises InputError for no members, and where no trial is left.
     """
     values = np.asarray(trials, dtype=np.float64)
@@ -73,21 +74,29 @@ def _best(means: Floats, covariance: Floats, members: int) -> Floats:
 
 
 def _greedy(means: Floats, covariance: Floats, members: int) -> Floats:
-    """Z-scores [B] of the best of the ensembles that greedy selection goes through."""
+    """Z-scores [B] of the ensembles that greedy selection ends with."""
     own, rows = np.diag(covariance), np.arange(len(means))
-    total, variance = np.zeros(len(means)), np.zeros(len(means))
-    shared = np.zeros_like(means)  # covariance of the ensemble's sum with every trial
-    best = np.full(len(means), -np.inf)
-    for _ in range(members):
+    members = min(members, len(covariance))
+    scores = means / np.sqrt(own)
+    start = np.argpartition(-scores, members - 1, axis=1)[:, :members]
+    total = np.take_along_axis(means, start, 1).sum(1)
+    shared = covariance[start].sum(1)  # [B, N], covariance of the ensemble's sum with every trial
+    variance = np.take_along_axis(shared, start, 1).sum(1)
+    reached = total / np.sqrt(variance)
+    for _ in range(MAX_ADDITIONS):
         scores = (total[:, None] + means) / np.sqrt(
             np.maximum(variance[:, None] + 2 * shared + own, own * RISK_EPSILON)
         )
         chosen = scores.argmax(1)
-        best = np.maximum(best, scores[rows, chosen])
-        total += means[rows, chosen]
-        variance += 2 * shared[rows, chosen] + own[chosen]
-        shared += covariance[chosen]
-    return best
+        better = scores[rows, chosen] > reached + MIN_GAIN
+        if not better.any():
+            break
+        at, which = rows[better], chosen[better]
+        total[at] += means[at, which]
+        variance[at] += 2 * shared[at, which] + own[which]
+        shared[at] += covariance[which]
+        reached[at] = scores[at, which]
+    return np.asarray(reached, dtype=np.float64)
 
 
 def selection_p_value(z_score: float, null: Floats, repeats: float = 1.0) -> float:

@@ -22,7 +22,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.files import write_json
 from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test, selected_z_score, validation_weight
-from finrl_pod.promotion.selection_null import null_z_scores
+from finrl_pod.promotion.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 from finrl_pod_app.bench.rows import Row
@@ -57,7 +57,7 @@ def calibrate(file: Path) -> None:
 def selection_cells(draws: int = SELECTION_DRAWS) -> list[dict[str, Any]]:
     """Cells over structures, correlations, numbers of trials, members and selections; skills equal and unequal."""
     cells = []
-    grid = itertools.product(STRUCTURES, CORRELATIONS, TRIALS, ((1, "best"), (8, "best"), (8, "greedy")))
+    grid = itertools.product(STRUCTURES, CORRELATIONS, TRIALS, ((1, "best"), (8, "best"), (4, "greedy")))
     for number, (structure, correlation, trials, (members, how)) in enumerate(grid):
         if members > trials or (how == "greedy" and trials > 50):
             continue
@@ -87,22 +87,21 @@ def correlation_matrix(structure: str, correlation: float, trials: int) -> Float
 
 def select(z_scores: Floats, matrix: Floats, members: int, how: str) -> Floats:
     """Shares [B, N] of the ensembles selected by z-scores [B, N] of trials with equal volatility."""
-    rows = np.arange(len(z_scores))
     shares = np.zeros_like(z_scores)
+    np.put_along_axis(shares, np.argsort(-z_scores, 1)[:, :members], 1.0, axis=1)
     if how == "best":
-        np.put_along_axis(shares, np.argsort(-z_scores, 1)[:, :members], 1.0, axis=1)
         return shares
-    best, kept = np.full(len(z_scores), -np.inf), shares.copy()
-    for _ in range(members):
-        total = (shares * z_scores).sum(1, keepdims=True) + z_scores
+    ratio = (shares * z_scores).sum(1) / np.sqrt(((shares @ matrix) * shares).sum(1))
+    for _ in range(MAX_ADDITIONS):
         inner = shares @ matrix
         risk = np.sqrt((inner * shares).sum(1, keepdims=True) + 2 * inner + 1)
-        chosen = (total / risk).argmax(1)
-        shares[rows, chosen] += 1
-        value = (total / risk)[rows, chosen]
-        kept[value > best] = shares[value > best]
-        best = np.maximum(best, value)
-    return kept
+        ratios = ((shares * z_scores).sum(1, keepdims=True) + z_scores) / risk
+        better = np.flatnonzero(ratios.max(1) > ratio + 1e-9)
+        if not len(better):
+            break
+        shares[better, ratios[better].argmax(1)] += 1
+        ratio[better] = ratios[better].max(1)
+    return shares
 
 
 def _select_and_test(

@@ -29,6 +29,7 @@ from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
 from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
 
+COMPARED_PROCEDURES = 2.0  # all, best and greedy: three whose ensembles share most members
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
 OnStage = Callable[[str], None]
 
@@ -121,7 +122,7 @@ def evaluate_edge(
         break_even=0.0,
         failures=None,
         seed=config.seed,
-        members=len(members.ids),
+        **_selection(config, members),
         reference=reference.name,
     )
     statistics: dict[str, Any] = {}
@@ -181,7 +182,7 @@ def evaluate_champion(
             break_even=break_even_cost(decisions, base_decisions, market, *span, *terms, at_least=highest),
             failures=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
             seed=config.seed,
-            members=len(members.ids),
+            **_selection(config, members),
             reference=reference.name,
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
@@ -192,6 +193,16 @@ def evaluate_champion(
         for name, results in (("validation", validation), ("test", test))
     }
     return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, wanted)
+
+
+def _selection(config: RunConfig, members: ChampionMembers) -> dict[str, Any]:
+    """What the gate has to know of a champion's selection."""
+    greedy = members.procedure == "greedy"
+    return {
+        "members": config.tournament.champion if greedy else len(members.ids),
+        "selection": "greedy" if greedy else "best",
+        "procedures": COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0,
+    }
 
 
 def _champion_and_market(
