@@ -285,7 +285,7 @@ class MandateConfig:
     base: str = setting(
         "equal_weight",
         'base portfolio: "none" for unconstrained weights, or a strategy such as "equal_weight", "inverse_volatility", '
-        '"minimum_variance", "hierarchical_risk_parity"',
+        '"minimum_variance", "hierarchical_risk_parity", or file.py:Class of one\'s own',
     )
     tilt: float = setting(0.5, "largest tilt: a base weight is multiplied by exp(-tilt) to exp(tilt)", between(0, 10))
     trade_speed: float = setting(

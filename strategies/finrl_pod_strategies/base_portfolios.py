@@ -17,10 +17,13 @@ import torch
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.evaluate.backtest import lookback_of, target_weights_of, window_at
 from finrl_pod.market.mandate import active, equal_base
+from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window
+from finrl_pod.user_files import is_file_reference
 from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
 REMEMBERED_MONTHS = 1_000
@@ -88,11 +91,19 @@ def base_lookback(name: str) -> int | None:
 
 @lru_cache
 def base_strategy(name: str) -> Strategy:
-    """The strategy of a base. Raises ConfigError for one that does not exist or cannot be a base."""
+    """The strategy of a base: a baseline, or a user's `file.py:Class`.
+
+    Raises ConfigError for one that does not exist or cannot be a base.
+    """
     try:
-        strategy = make_baseline(name)
+        strategy = load_user_strategy(name) if is_file_reference(name) else make_baseline(name)
     except FinrlPodError as error:
         raise ConfigError(f"mandate.base: {error}") from None
+    if isinstance(strategy, UserStrategy) and strategy.lookback is None:
+        raise ConfigError(
+            f"mandate.base = {name!r} needs an attribute lookback (bars, at least 1), so that backtests and the "
+            "paper-trading daemon show it the same bars"
+        )
     if name == "index" or strategy.feature_names:
         raise ConfigError(
             f"mandate.base = {name!r} cannot be a base: it does not weight the assets by their prices alone"
@@ -110,7 +121,13 @@ def month_starts(times: Times) -> Bools:
 
 def _weights(strategy: Strategy, window: Window) -> Floats | None:
     cash = Positions(weights=np.zeros(len(window.symbols)), cash=1.0, equity=1.0)
-    return target_weights_of(strategy, window, cash, str(window.times[-1].astype("datetime64[D]")))
+    date = str(window.times[-1].astype("datetime64[D]"))
+    if isinstance(strategy, UserStrategy):
+        strategy = strategy.recreate()  # the weights may not depend on which bars it was asked at before
+    weights = target_weights_of(strategy, window, cash, date)
+    if weights is not None and (error := weights_error(torch.from_numpy(weights), window.symbols)):
+        raise ConfigError(f"mandate.base: weights of {strategy.name} at {date} {error}")
+    return weights
 
 
 def _month_weights(name: str, window: Window) -> Floats | None:

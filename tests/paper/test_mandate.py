@@ -18,6 +18,7 @@ from finrl_pod_strategies.mandate_account import MandateAccount
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import BrokerError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
+from finrl_pod.paper.execution.decision import Holdings, decide, fetch_checked_prices
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.runtime.replay import replay
@@ -178,3 +179,40 @@ def test_restored_holdings_follow_a_change_of_symbols_and_budget() -> None:
     assert account.state() == {**saved, "budget": 0.5}  # a month's allowance of 6 a year
     account.restore(None, ("A", "B"))
     assert account.state() is None
+
+
+def test_delisted_holding_is_kept_and_its_proceeds_are_spread_over_the_others(tmp_path: Path) -> None:
+    symbols, ends = ("AA", "BB", "CC"), date(2024, 1, 16)
+    panel = prices()
+    close, tradable = panel.close.copy(), panel.tradable.copy()
+    gone = panel.times.astype("datetime64[D]") > np.datetime64(ends)
+    close[gone, 2], tradable[gone, 2] = np.nan, False
+    strategy = TiltedStrategy(replace(SLOW, max_turnover=0.0))
+    delisted = replace(panel, close=close, tradable=tradable)
+    sim = SimulatedDaemon(tmp_path, settings(fractional=True, symbols=symbols), strategy, delisted)
+    sim.day(date(2024, 1, 19))
+    rows = sim.store.rows(schema.decisions)
+    before = next(row for row in rows if row.bar == str(ends))
+    bars = [row.bar for row in sim.store.rows(schema.intents) if row.symbol == "CC"]
+    assert max(bars) <= before.bar  # no order after its last bar
+    shares = {p.symbol: p.quantity for p in sim.account.positions()}
+    assert shares["CC"] > 0
+    ledger = sim.daemon._c.ledger
+    closes, cash = ledger.closes.prices, sim.daemon.trader.cash
+    equity = cash + sum(shares[symbol] * closes[symbol] for symbol in symbols)
+    last = json.loads(rows[-1].weights)
+    assert last["CC"] == pytest.approx(float(shares["CC"] * closes["CC"] / equity), rel=0.02)
+
+    # The payout arrives: at the next decision the others hold its share in proportion to their virtual holdings.
+    paid = Holdings({**shares, "CC": Decimal(0)}, cash + shares["CC"] * closes["CC"], closes)
+    day = date(2024, 1, 19)
+    checked = fetch_checked_prices(sim.broker, symbols, day, (), sim.config.data, lambda *_: None)  # type: ignore[arg-type]
+    still = TiltedStrategy(MandateConfig(tilt=0.5, trade_speed=1e-9))
+    found = decide(still, checked, paid, state=json.loads(rows[-1].state)["strategy"])
+    assert found.weights is not None
+    bar = [str(d) for d in panel.times.astype("datetime64[D]")].index(rows[-1].bar)
+    kept = np.array([last["AA"], last["BB"]]) * (panel.close[bar + 1] / panel.close[bar])[:2]
+    assert str(day) == str(panel.times[bar + 1].astype("datetime64[D]"))
+    assert found.weights[2] == 0
+    assert found.weights[0] / found.weights[1] == pytest.approx(kept[0] / kept[1], rel=1e-6)
+    assert found.weights.sum() == pytest.approx(1.0, abs=1e-6)
