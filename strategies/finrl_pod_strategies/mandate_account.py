@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.mandate import (
     RISK_BARS,
@@ -27,6 +28,7 @@ from finrl_pod.market.mandate import (
     tilted,
     wanted_weights,
 )
+from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window
@@ -64,12 +66,15 @@ class MandateAccount:
         """Target weights [N] at the window's last bar, or None where the mandate does not trade.
 
         scores: [M, N] float64 of M members. combine: wanted weights [M, N] of the members -> [N] of the account.
+        Raises InputError for wanted weights that are not finite or break a limit.
         """
         bar, periods = self._bar(window), bars_per_year(window.times)
         held = torch.from_numpy(positions.weights)
         close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         terms = (self.config, self.leverage, periods)
         wanted = torch.from_numpy(combine(wanted_weights(scores, bar, held, *terms).numpy()))
+        if error := weights_error(wanted, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
+            raise InputError(f"wanted weights {error}")
         self.wanted_tilt = WantedTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *terms)

@@ -82,7 +82,7 @@ def test_limits_between_base_and_largest_weight_only_tighten() -> None:
 def test_price_window_must_cover_the_strategy() -> None:
     slow = portfolio(base="minimum_variance")
     assert slow.lookback == 277
-    with pytest.raises(ConfigError, match=r"data.window must be at least 277 sessions for strategy base, got 276"):
+    with pytest.raises(ConfigError, match=r"data.window must be at least 277 sessions for strategy .*, got 276"):
         risk_limits(config(window=276), slow)
     risk_limits(config(window=277), slow)
     risk_limits(config(window=0), slow)

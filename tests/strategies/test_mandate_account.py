@@ -10,7 +10,8 @@ import torch
 from finrl_pod_strategies.mandate_account import BasePortfolio, MandateAccount, MandateRecorder
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.errors import InputError
+from finrl_pod.evaluate.backtest import backtest, window_at
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Panel, Positions, Window
@@ -81,3 +82,18 @@ def test_base_portfolio_is_the_mandate_at_tilt_zero() -> None:
     assert np.abs(base.weights[1:30] - 0.25).max() < 0.05
     assert base.weights[-1, 2] == 0.0  # delisted, and its money spread over the others
     assert base.weights[-1].sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("combined", "message"),
+    [
+        ([0.1, 0.6, 0.1, 0.1], r"must be at most 0.27 \(mandate.max_weight\), got 0.6 for B"),
+        ([0.25, 0.25, 0.27, 0.27], "may add up to 1 at most"),
+        ([0.2, 0.2, np.nan, 0.2], "must be finite, got nan for C"),
+    ],
+)
+def test_wanted_weights_beyond_the_mandate_are_refused(combined: list[float], message: str) -> None:
+    account, cash = MandateAccount(LIMITED, 1.0), Positions(weights=np.zeros(4), cash=1.0, equity=1.0)
+    window = window_at(prices(), 30, account.lookback)
+    with pytest.raises(InputError, match=f"wanted weights {message}"):
+        account.target_weights(SCORES, lambda _: np.array(combined), window, cash)
