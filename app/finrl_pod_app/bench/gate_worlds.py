@@ -48,7 +48,7 @@ CONFIG = RunConfig(
     features=FeatureConfig(("return_1_rank", "return_21_rank", "return_63_rank", "momentum_252_21_rank")),
     environment=EnvironmentConfig(envs=512),
     agent=PPOConfig(learning_rate=1e-2, hidden=(16, 16)),
-    tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072, leaderboard=16, champion=8),
+    tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072),
 )
 MANDATES = {"default": CONFIG.mandate, "unbounded": MandateConfig(base="none")}
 
