@@ -1,4 +1,4 @@
-"""Panels made from numbers alone, with everything that real ones do: gaps, late starts, early ends."""
+"""Synthetic panels with the features of real ones: gaps, late listings and delistings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from finrl_pod.types import Benchmark, Floats, Panel
 START, END = 40, 360
 
 
-def panel(close: Floats, name: str = "made", **columns: Any) -> Panel:
-    """A panel of closes [T, N] (tradable where finite), and whatever other columns are given."""
+def panel(close: Floats, name: str = "synthetic", **columns: Any) -> Panel:
+    """A panel of closes [T, N] (tradable where finite), with optional further columns."""
     bars, assets = close.shape
     return Panel(
         times=np.datetime64("2020-01-01", "ns") + np.arange(bars).astype("timedelta64[D]"),
@@ -28,22 +28,22 @@ def panel(close: Floats, name: str = "made", **columns: Any) -> Panel:
 def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
     """OHLCV, sectors and an index. S1 starts at bar START, S2 ends with bar END, S3 has gaps, S4 repeats closes.
 
-    The sectors are "a" for S0, S1, S3, ..., "b" for S2, S4, ... and "c" for the last asset alone.
+    The sectors are "a" for S0, S1, S3, ..., "b" for S2, S4, ... and "c" for the last asset.
     """
     rng = np.random.default_rng(seed)
-    moves = rng.normal(3e-4, 0.015, (bars, assets)) + rng.normal(0, 0.01, (bars, 1))
-    moves[rng.random(bars) < 0.3, 4] = 0.0
-    close = 50 * np.exp(moves.cumsum(0))
+    returns = rng.normal(3e-4, 0.015, (bars, assets)) + rng.normal(0, 0.01, (bars, 1))
+    returns[rng.random(bars) < 0.3, 4] = 0.0
+    close = 50 * np.exp(returns.cumsum(0))
     open_ = close * np.exp(rng.normal(0, 0.005, close.shape))
     high = np.maximum(open_, close) * np.exp(rng.random(close.shape) * 0.01)
     low = np.minimum(open_, close) * np.exp(-rng.random(close.shape) * 0.01)
-    there = np.ones(close.shape, dtype=bool)
-    there[:START, 1] = False
-    there[END + 1 :, 2] = False
-    there[rng.random(bars) < 0.1, 3] = False
-    there[100:112, 3] = False
+    listed = np.ones(close.shape, dtype=bool)
+    listed[:START, 1] = False
+    listed[END + 1 :, 2] = False
+    listed[rng.random(bars) < 0.1, 3] = False
+    listed[100:112, 3] = False
     masked: dict[str, Any] = {
-        name: np.where(there, values, np.nan)
+        name: np.where(listed, values, np.nan)
         for name, values in {
             "open": open_,
             "high": high,
@@ -51,10 +51,10 @@ def random_panel(seed: int = 0, bars: int = 420, assets: int = 6) -> Panel:
             "volume": rng.uniform(1e5, 1e6, close.shape),
         }.items()
     }
-    index = Benchmark("made index", 1000 * np.exp(rng.normal(0, 0.01, bars).cumsum()), True)
+    index = Benchmark("synthetic index", 1000 * np.exp(rng.normal(0, 0.01, bars).cumsum()), True)
     sectors = ["b" if n % 2 == 0 and n else "a" for n in range(assets - 1)]
     return dataclasses.replace(
-        panel(np.where(there, close, np.nan), **masked), benchmark=index, sectors=(*sectors, "c")
+        panel(np.where(listed, close, np.nan), **masked), benchmark=index, sectors=(*sectors, "c")
     )
 
 
@@ -72,14 +72,14 @@ def changed_after(source: Panel, bar: int, how: str, seed: int = 1) -> Panel:
             **{name: values[: bar + 1] for name, values in columns.items()},
         )
     order = bar + 1 + rng.permutation(len(source.times) - bar - 1)
-    gone = rng.random(source.close[later].shape) < 0.5
+    missing = rng.random(source.close[later].shape) < 0.5
     for values in columns.values():
         if how == "perturbed":
             values[later] *= np.exp(rng.normal(0, 0.3, values[later].shape))
         elif how == "permuted":
             values[later] = values[order]
         elif how == "missing":
-            values[later][gone] = np.nan
+            values[later][missing] = np.nan
         elif how == "filled":
             values[later] = np.where(np.isfinite(values[later]), values[later], 77.0)
     if index is not None:

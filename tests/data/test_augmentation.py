@@ -1,4 +1,4 @@
-"""Variations of a panel: what they change, and what they keep."""
+"""Augmentations of a panel: equal means, bootstrap and removed assets."""
 
 from __future__ import annotations
 
@@ -33,29 +33,31 @@ def own_returns(source: Panel, asset: int, rows: slice) -> Floats:
 
 
 def test_equalised_means_are_equal_and_nothing_else_changes() -> None:
-    made = equalise_means(PANEL, FIRST, LAST)
+    varied = equalise_means(PANEL, FIRST, LAST)
     rows = slice(FIRST, LAST + 1)
     means, total, bars = [], 0.0, 0
     for asset in range(6):
-        there = FIRST + np.flatnonzero(PANEL.tradable[rows, asset])
-        begin, end = there[0], there[-1]
-        means.append(np.log(made.close[end, asset] / made.close[begin, asset]) / (end - begin))
+        tradable_rows = FIRST + np.flatnonzero(PANEL.tradable[rows, asset])
+        begin, end = tradable_rows[0], tradable_rows[-1]
+        means.append(np.log(varied.close[end, asset] / varied.close[begin, asset]) / (end - begin))
         total += np.log(PANEL.close[end, asset] / PANEL.close[begin, asset])
         bars += end - begin
     np.testing.assert_allclose(means, total / bars, rtol=1e-9)
-    np.testing.assert_array_equal(made.tradable, PANEL.tradable)
+    np.testing.assert_array_equal(varied.tradable, PANEL.tradable)
     for name in ("open", "high", "low"):
-        np.testing.assert_allclose(getattr(made, name) / made.close, getattr(PANEL, name) / PANEL.close)
-    np.testing.assert_array_equal(made.spread, PANEL.spread)
-    np.testing.assert_allclose(made.volume * made.close, PANEL.volume * PANEL.close)
-    moved = np.log(made.close / PANEL.close)
-    np.testing.assert_allclose(np.diff(moved, 2, axis=0)[:, 0], 0, atol=1e-12)  # only a trend
-    np.testing.assert_array_equal(made.close[FIRST], PANEL.close[FIRST])
+        np.testing.assert_allclose(getattr(varied, name) / varied.close, getattr(PANEL, name) / PANEL.close)
+    np.testing.assert_array_equal(varied.spread, PANEL.spread)
+    np.testing.assert_allclose(varied.volume * varied.close, PANEL.volume * PANEL.close)
+    log_ratio = np.log(varied.close / PANEL.close)
+    np.testing.assert_allclose(np.diff(log_ratio, 2, axis=0)[:, 0], 0, atol=1e-12)  # only a trend
+    np.testing.assert_array_equal(varied.close[FIRST], PANEL.close[FIRST])
 
 
 def test_equal_means_ignore_bars_outside_the_range() -> None:
-    later = dataclasses.replace(PANEL, close=np.where(np.arange(420)[:, None] > LAST, 3 * PANEL.close, PANEL.close))
-    a, b = equalise_means(PANEL, FIRST, LAST), equalise_means(later, FIRST, LAST)
+    changed_later = dataclasses.replace(
+        PANEL, close=np.where(np.arange(420)[:, None] > LAST, 3 * PANEL.close, PANEL.close)
+    )
+    a, b = equalise_means(PANEL, FIRST, LAST), equalise_means(changed_later, FIRST, LAST)
     np.testing.assert_array_equal(a.close[: LAST + 1], b.close[: LAST + 1])
 
 
@@ -63,66 +65,67 @@ def test_an_asset_with_one_bar_keeps_its_price() -> None:
     close = np.exp(np.random.default_rng(0).normal(0, 0.01, (50, 3)).cumsum(0))
     close[:, 2] = np.nan
     close[20, 2] = 7.0
-    made = equalise_means(panel(close), 10, 40)
-    assert made.close[20, 2] == 7.0
-    assert np.isfinite(made.close[:, :2]).all()
+    varied = equalise_means(panel(close), 10, 40)
+    assert varied.close[20, 2] == 7.0
+    assert np.isfinite(varied.close[:, :2]).all()
 
 
-def test_resampling_every_bar_by_itself_changes_nothing() -> None:
-    itself = np.arange(FIRST + 1, LAST + 1)[None]
-    made = resample_returns(PANEL, FIRST, itself, np.random.default_rng(0))
+def test_resampling_with_unchanged_rows_returns_the_same_panel() -> None:
+    same_rows = np.arange(FIRST + 1, LAST + 1)[None]
+    varied = resample_returns(PANEL, FIRST, same_rows, np.random.default_rng(0))
     for name in PANEL.columns:
-        np.testing.assert_allclose(getattr(made, name), getattr(PANEL, name), rtol=1e-9)
-    assert made.benchmark is not None
+        np.testing.assert_allclose(getattr(varied, name), getattr(PANEL, name), rtol=1e-9)
+    assert varied.benchmark is not None
     assert PANEL.benchmark is not None
-    np.testing.assert_allclose(made.benchmark.close, PANEL.benchmark.close, rtol=1e-9)
+    np.testing.assert_allclose(varied.benchmark.close, PANEL.benchmark.close, rtol=1e-9)
 
 
 def test_resampled_rows_keep_the_cross_section() -> None:
-    """Where everything trades, a bar has the returns of all assets, and of the index, of one drawn row."""
-    whole = [0, 4, 5]
+    """Where all assets trade, the returns of all assets and the index at a bar come from the same drawn row."""
+    complete = [0, 4, 5]
     rows = stationary_rows(FIRST + 1, LAST, 20, np.random.default_rng(3))
-    made = resample_returns(PANEL, FIRST, rows[None], np.random.default_rng(0))
-    drawn, returns = np.diff(np.log(made.close[:, whole]), axis=0), np.diff(np.log(PANEL.close[:, whole]), axis=0)
+    varied = resample_returns(PANEL, FIRST, rows[None], np.random.default_rng(0))
+    drawn = np.diff(np.log(varied.close[:, complete]), axis=0)
+    returns = np.diff(np.log(PANEL.close[:, complete]), axis=0)
     np.testing.assert_allclose(drawn[FIRST:LAST], returns[rows - 1], atol=1e-12)
     np.testing.assert_allclose(drawn[: FIRST - 1], returns[: FIRST - 1], atol=1e-12)
     np.testing.assert_allclose(drawn[LAST:], returns[LAST:], atol=1e-12)
     for name in ("open", "high", "low"):
-        relative = (getattr(PANEL, name) / PANEL.close)[:, whole]
+        relative = (getattr(PANEL, name) / PANEL.close)[:, complete]
         np.testing.assert_allclose(
-            (getattr(made, name) / made.close)[FIRST + 1 : LAST + 1][:, whole], relative[rows], rtol=1e-9
+            (getattr(varied, name) / varied.close)[FIRST + 1 : LAST + 1][:, complete], relative[rows], rtol=1e-9
         )
-    assert made.spread is not None
-    np.testing.assert_allclose(made.spread[FIRST + 1 : LAST + 1][:, whole], SPREAD[rows][:, whole], rtol=1e-9)
-    assert made.benchmark is not None
+    assert varied.spread is not None
+    np.testing.assert_allclose(varied.spread[FIRST + 1 : LAST + 1][:, complete], SPREAD[rows][:, complete], rtol=1e-9)
+    assert varied.benchmark is not None
     assert PANEL.benchmark is not None
-    index, was = (np.diff(np.log(x.benchmark.close)) for x in (made, PANEL) if x.benchmark is not None)
-    np.testing.assert_allclose(index[FIRST:LAST], was[rows - 1], atol=1e-12)
-    assert not [flaw for flaw in check(made) if flaw.hard]
+    index, index_before = (np.diff(np.log(x.benchmark.close)) for x in (varied, PANEL) if x.benchmark is not None)
+    np.testing.assert_allclose(index[FIRST:LAST], index_before[rows - 1], atol=1e-12)
+    assert not [flaw for flaw in check(varied) if flaw.hard]
 
 
-def test_a_bootstrap_keeps_lifetimes_and_each_assets_returns() -> None:
-    made = bootstrap(PANEL, FIRST, LAST, 20, np.random.default_rng(1))
-    np.testing.assert_array_equal(made.tradable, PANEL.tradable)
-    assert np.isfinite(made.close[made.tradable]).all()
-    assert np.isnan(made.close[:START, 1]).all()
-    assert np.isnan(made.close[END + 1 :, 2]).all()
+def test_bootstrap_keeps_listing_dates_and_draws_returns_of_the_same_asset() -> None:
+    varied = bootstrap(PANEL, FIRST, LAST, 20, np.random.default_rng(1))
+    np.testing.assert_array_equal(varied.tradable, PANEL.tradable)
+    assert np.isfinite(varied.close[varied.tradable]).all()
+    assert np.isnan(varied.close[:START, 1]).all()
+    assert np.isnan(varied.close[END + 1 :, 2]).all()
     rows = slice(FIRST, LAST + 1)
     for asset in range(6):
-        known = own_returns(PANEL, asset, rows)
-        drawn = own_returns(made, asset, rows)
-        nearest = np.abs(drawn[:, None] - known).min(1)
-        assert nearest.max() < 1e-9, f"asset {asset} has a return that it never had"
+        original = own_returns(PANEL, asset, rows)
+        drawn = own_returns(varied, asset, rows)
+        nearest = np.abs(drawn[:, None] - original).min(1)
+        assert nearest.max() < 1e-9, f"asset {asset} has a return that is not in its history"
 
 
-def test_a_late_asset_draws_from_its_own_few_returns() -> None:
+def test_asset_listed_late_is_resampled_from_its_few_returns() -> None:
     close = np.exp(np.random.default_rng(0).normal(0, 0.01, (400, 2)).cumsum(0))
     close[:392, 1] = np.nan
     source = panel(close)
-    made = bootstrap(source, 0, 399, 10, np.random.default_rng(2))
-    known, drawn = own_returns(source, 1, slice(0, 400)), own_returns(made, 1, slice(0, 400))
-    assert np.abs(drawn[:, None] - known).min(1).max() < 1e-9
-    assert made.close[392, 1] == pytest.approx(close[392, 1])
+    varied = bootstrap(source, 0, 399, 10, np.random.default_rng(2))
+    original, drawn = own_returns(source, 1, slice(0, 400)), own_returns(varied, 1, slice(0, 400))
+    assert np.abs(drawn[:, None] - original).min(1).max() < 1e-9
+    assert varied.close[392, 1] == pytest.approx(close[392, 1])
 
 
 def test_marginal_distributions_are_preserved_on_average() -> None:
@@ -135,9 +138,9 @@ def test_marginal_distributions_are_preserved_on_average() -> None:
     )
     assert draws.mean() == pytest.approx(returns.mean(), abs=4 * draws.mean(1).std() / np.sqrt(300))
     assert draws.var() == pytest.approx(returns.var(), rel=0.03)
-    centred, known = draws - draws.mean(), returns[:, 0] - returns.mean()
+    centred, history = draws - draws.mean(), returns[:, 0] - returns.mean()
     correlation = (centred[:, 1:] * centred[:, :-1]).mean() / draws.var()
-    circular = (known * np.roll(known, 1)).mean() / known.var()
+    circular = (history * np.roll(history, 1)).mean() / history.var()
     assert correlation == pytest.approx(circular * (1 - 1 / 40), abs=0.02)  # a block ends with probability 1/40
 
 
@@ -151,13 +154,13 @@ def test_block_lengths_are_geometric() -> None:
     assert (np.diff(stationary_rows(0, 999, 1e9, np.random.default_rng(0))) % 1000 == 1).all()
 
 
-def test_left_out_assets_never_trade_and_do_not_enter_ranks() -> None:
-    kept = np.array([True, False, True, True, False, True])
-    made = without_assets(PANEL, kept)
-    assert not made.tradable[:, ~kept].any()
-    np.testing.assert_array_equal(made.tradable[:, kept], PANEL.tradable[:, kept])
-    alone = compute(made, ("return_5_rank", "return_5"))
-    assert np.isnan(alone[:, ~kept]).all()
-    ranks = alone[200, kept, 0]
+def test_removed_assets_never_trade_and_are_not_ranked() -> None:
+    keep = np.array([True, False, True, True, False, True])
+    varied = without_assets(PANEL, keep)
+    assert not varied.tradable[:, ~keep].any()
+    np.testing.assert_array_equal(varied.tradable[:, keep], PANEL.tradable[:, keep])
+    features = compute(varied, ("return_5_rank", "return_5"))
+    assert np.isnan(features[:, ~keep]).all()
+    ranks = features[200, keep, 0]
     assert len(set(ranks)) == 4
-    assert not np.allclose(ranks, compute(PANEL, ("return_5_rank",))[200, kept, 0])
+    assert not np.allclose(ranks, compute(PANEL, ("return_5_rank",))[200, keep, 0])

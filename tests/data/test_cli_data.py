@@ -1,4 +1,4 @@
-"""`finrl-pod data`: what each command prints, stores and returns, and that failures store nothing."""
+"""`finrl-pod data`: output, stored panels and exit codes of each command; failures store nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plain(result: Result) -> Any:
 
 
 def fault(result: Result) -> FinrlPodError:
-    """The error that the main command line turns into one sentence and an exit code."""
+    """The error that the command line reports in one sentence."""
     assert isinstance(result.exception, FinrlPodError), result.exception
     assert "\n" not in str(result.exception)
     assert result.exception.exit_code == 2
@@ -74,8 +74,8 @@ def test_list_reports_unusable_panels(call: Call, store: Store) -> None:
 
 def test_show_prints_all_fields(call: Call) -> None:
     text = " ".join(call("show", "sample").stdout.split())
-    for words in ("built-in", "AAPL", "price only, no dividends", "hindsight"):
-        assert words in text
+    for message in ("built-in", "AAPL", "price only, no dividends", "hindsight"):
+        assert message in text
     shown = plain(call("show", "sample", "--json"))
     assert shown["bars"] == 8313
     assert shown["benchmark"] == {"name": "S&P 500", "price_only": True}
@@ -101,7 +101,7 @@ def test_invalid_names_are_rejected_first(call: Call, name: str, tmp_path: Path)
     assert "name" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", name)))
 
 
-def test_a_broken_file_leaves_the_old_panel(call: Call, store: Store, tmp_path: Path) -> None:
+def test_importing_an_invalid_file_keeps_the_old_panel(call: Call, store: Store, tmp_path: Path) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     before = store.load("mine").sha256
     (tmp_path / "bad.csv").write_text("date,A\n2024-01-02,1\n2024-01-03,-1\n")
@@ -120,7 +120,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert any("hindsight" in s for s in checked["stated"])
     assert "is usable" in call("check", "sample").stdout
 
-    # The store refuses such a panel: only one written around it, or under older rules, can have a hard flaw.
+    # The store refuses such panels now, but an earlier version may have stored one.
     panel = dataclasses.replace(random_panel(bars=30), name="bad", flaws=())
     close = panel.close.copy()
     close[3, 0] = -1.0
@@ -147,7 +147,7 @@ ALPACA = ("--source", "alpaca", "--start", "2024-01-02", "--end", "2024-01-03")
 
 @pytest.fixture
 def alpaca(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """The closes that Alpaca has, by ticker: the same at both bars."""
+    """Closes that the fake Alpaca server returns, by ticker; the same at both bars."""
     prices = {"AAA": 10.0, "BBB": 20.0}
     monkeypatch.setenv("APCA_API_KEY_ID", "key")
     monkeypatch.setenv("APCA_API_SECRET_KEY", "secret")
@@ -179,7 +179,7 @@ def test_fetch_stores_the_requested_bars(call: Call, store: Store, alpaca: dict[
     assert "secret" not in (store.root / "two" / "manifest.json").read_text()
 
 
-def test_a_fetch_that_misses_tickers_names_them_and_leaves_the_old_panel(
+def test_a_fetch_with_missing_tickers_names_them_and_keeps_the_old_panel(
     call: Call, store: Store, alpaca: dict[str, float]
 ) -> None:
     call("fetch", *ALPACA, "--symbols", "AAA,BBB", "--name", "two")
@@ -191,7 +191,7 @@ def test_a_fetch_that_misses_tickers_names_them_and_leaves_the_old_panel(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("--source", "alpaca", "--symbols", ",", "--start", "2024-01-02", "--end", "2024-01-03"), "must name tickers"),
         (("--source", "alpaca", "--symbols", "A", "--start", "2024", "--end", "2024-01-03"), "--start must be a date"),
@@ -200,10 +200,10 @@ def test_a_fetch_that_misses_tickers_names_them_and_leaves_the_old_panel(
         ((*ALPACA, "--symbols", "A", "--bar", "3d"), "bar must be one of"),
     ],
 )
-def test_bad_arguments_of_fetch(call: Call, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_arguments_of_fetch_are_refused(call: Call, arguments: tuple[str, ...], message: str) -> None:
     error = fault(call("fetch", *arguments, "--name", "x"))
     assert isinstance(error, DataError)
-    assert words in str(error)
+    assert message in str(error)
 
 
 def test_fetch_without_keys_names_the_variables(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

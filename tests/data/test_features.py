@@ -1,4 +1,4 @@
-"""Features: causal, equal to independent formulas, refused by name."""
+"""Features: causal, equal to independent formulas; unknown names are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def own_closes(source: Panel, asset: int) -> pd.Series[float]:
 
 
 def looks_ahead(name: str) -> bool:
-    """Whether any change of later bars reaches an earlier value. The panel is cut inside gaps and lives too."""
+    """Whether a change of later bars changes an earlier value; cuts include bars inside gaps and after listings."""
     before = value(name)
     for bar in (105, 300, 361, 400):
         for how in CHANGES:
@@ -51,7 +51,7 @@ def test_no_feature_looks_ahead(name: str) -> None:
     assert not looks_ahead(name)
 
 
-def test_the_test_of_causality_catches_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_ahead_detects_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_FEATURES", dict(features._FEATURES))
     features.register("next_close")(lambda p: np.roll(p.close, -1, axis=0))
     features.register("demeaned")(lambda p: p.close - np.nanmean(p.close, axis=0))
@@ -66,7 +66,7 @@ def test_untradable_cells_are_undefined_and_the_rest_becomes_defined(name: str) 
     assert np.isfinite(values[330:][PANEL.tradable[330:]]).all()
 
 
-# Each per-ticker feature over the ticker's own closes, as pandas has it.
+# Each per-ticker feature over the ticker's own closes, computed with pandas.
 ORACLES: dict[str, Callable[[Any], Any]] = {
     "return_1": lambda c: np.log(c).diff(),
     "return_21": lambda c: np.log(c / c.shift(21)),
@@ -160,7 +160,7 @@ def test_cross_sections_equal_scipy_bar_by_bar() -> None:
         np.testing.assert_allclose(ranks[t, there], expected, atol=1e-12)
 
 
-def test_ties_share_a_rank_and_one_value_alone_is_in_the_middle() -> None:
+def test_ties_share_a_rank_and_a_single_value_has_the_middle_rank() -> None:
     nan = np.nan
     rows = np.array([[1.0, 1.0, 3.0, nan], [0.1, 0.1, 0.1, nan], [nan, 5.0, nan, nan]])
     expected = np.array([[-0.5, -0.5, 1.0, nan], [0, 0, 0, nan], [nan, 0, nan, nan]])
@@ -228,7 +228,7 @@ def test_missing_columns_are_named_with_the_feature() -> None:
     assert features.available(PANEL) == features.names()
 
 
-def test_bad_registrations_and_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_registrations_and_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_FEATURES", dict(features._FEATURES))
     with pytest.raises(FeatureError, match=r"'return_1' is already registered"):
         features.register("return_1")
@@ -248,7 +248,7 @@ def test_default_features_are_registered_and_need_only_closes() -> None:
     assert set(FeatureConfig().names) <= set(features.available(panel(PANEL.close)))
 
 
-def test_a_panel_shorter_than_every_window_is_all_nan() -> None:
+def test_features_with_windows_longer_than_the_panel_are_nan() -> None:
     short = changed_after(PANEL, 3, "cut")
     values = features.compute(short, features.names())
     assert values.shape == (4, 6, len(features.names()))
@@ -257,7 +257,7 @@ def test_a_panel_shorter_than_every_window_is_all_nan() -> None:
     assert np.isnan(value("return_1", short)[:, 1]).all(), f"ticker 1 starts at bar {START}"
 
 
-WITH_TORCH_NUMPY_AND_PANDAS_ALONE = """
+WITHOUT_OPTIONAL_PACKAGES = """
 import sys
 sys.modules.update(dict.fromkeys(["talib", "scipy", "skfolio", "pyarrow", "pydantic", "safetensors"]))  # None: absent
 import numpy as np
@@ -271,7 +271,7 @@ build_market(Panel(times, ("A", "B", "C"), close, np.isfinite(close)), FeatureCo
 
 
 def test_default_features_need_only_torch_numpy_and_pandas() -> None:
-    subprocess.run([sys.executable, "-c", WITH_TORCH_NUMPY_AND_PANDAS_ALONE], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", WITHOUT_OPTIONAL_PACKAGES], check=True, timeout=120)
 
 
 def test_missing_talib_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""CSV and Parquet, long and wide: what they become, and that every fault names its line."""
+"""Import of long and wide CSV and Parquet files; every error names its line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, text: str, name: str = "p.csv") -> Path:
     return path
 
 
-def test_a_long_file(tmp_path: Path) -> None:
+def test_import_of_a_long_file(tmp_path: Path) -> None:
     panel = read_file(write(tmp_path, LONG))
     assert panel.symbols == ("A", "B")
     assert panel.columns == ("open", "close")
@@ -45,12 +45,12 @@ def test_a_wide_file_equals_its_long_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("text", [LONG, WIDE], ids=["long", "wide"])
-def test_cells_separated_by_semicolons_or_tabs(tmp_path: Path, text: str, separator: str) -> None:
+def test_semicolons_and_tabs_are_accepted_as_separators(tmp_path: Path, text: str, separator: str) -> None:
     other = write(tmp_path, text.replace(",", separator), "q.csv")
     assert read_file(other).sha256 == read_file(write(tmp_path, text, "q2.csv")).sha256
 
 
-def test_the_fixtures_agree_with_one_another() -> None:
+def test_long_and_wide_fixtures_are_equal() -> None:
     with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, a gap"):
         read_file(FIXTURES / "three.csv")
     csv, parquet = (read_file(FIXTURES / f"three.{kind}", allow_gaps=True) for kind in ("csv", "parquet"))
@@ -60,7 +60,7 @@ def test_the_fixtures_agree_with_one_another() -> None:
     assert [f.split()[0:2] for f in wide.flaws[1:]] == [["TRC", "starts"], ["TRC", "ends"]]
 
 
-def test_other_spellings_blank_last_lines_a_byte_order_mark_and_gzip(tmp_path: Path) -> None:
+def test_variants_of_csv_headers_blank_lines_byte_order_mark_and_gzip(tmp_path: Path) -> None:
     text = "\ufeffDate, Ticker ,Close\r\n2024-01-02T00:00:00, NA ,1.25\r\n2024-01-03T00:00:00,NA,1.5\r\n\r\n\r\n"
     panel = read_file(write(tmp_path, text))
     assert panel.symbols == ("NA",)
@@ -71,7 +71,7 @@ def test_other_spellings_blank_last_lines_a_byte_order_mark_and_gzip(tmp_path: P
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=30))
-def test_numbers_are_read_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, prices: list[float]) -> None:
+def test_numbers_are_read_exactly(tmp_path_factory: pytest.TempPathFactory, prices: list[float]) -> None:
     days = pd.date_range("2000-01-01", periods=len(prices)).strftime("%Y-%m-%d")
     text = "\n".join(["date,A", *(f"{d},{p!r}" for d, p in zip(days, prices, strict=True))])
     panel = read_file(write(tmp_path_factory.mktemp("csv"), text))
@@ -87,7 +87,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (edit(LONG, 3, "2.6", "-2.6"), r"p.csv, line 3: close of A on 2024-01-03 is -2.6: prices must be above zero"),
         (edit(LONG, 4, "4.5", "0"), r"p.csv, line 4: close of B on 2024-01-02 is 0: prices must be"),
@@ -128,10 +128,10 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         ("", r"p.csv is empty"),
     ],
 )
-def test_every_fault_names_its_line(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(DataError, match=words) as caught:
+def test_every_error_names_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as excinfo:
         read_file(write(tmp_path, text))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(excinfo.value)
 
 
 def test_parquet_as_written_by_pandas_and_yfinance(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_truncated_parquet_files_raise_data_error(tmp_path: Path, keep: int) -> 
         read_file(path)
 
 
-def test_missing_files_and_unknown_suffixes(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_suffixes_are_refused(tmp_path: Path) -> None:
     for name in ("no.csv", "no.parquet"):
         with pytest.raises(DataError, match=r"cannot read .*No such file"):
             read_file(tmp_path / name)
@@ -239,7 +239,7 @@ def test_the_source_selects_tickers_and_dates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (LONG.replace("2024-01-02,A", "1500-01-02,A"), "line 2: years must be from 1678 to 2261, got 1500"),
         (LONG.replace("2024-01-03,B", "9999-01-03,B"), "line 5: years must be from 1678 to 2261, got 9999"),
@@ -247,15 +247,15 @@ def test_the_source_selects_tickers_and_dates(tmp_path: Path) -> None:
         (LONG.replace("5\n", "5,7\n").replace("6\n", "6,7\n"), "lines have more cells than its header"),
     ],
 )
-def test_years_and_cells_beyond_the_table(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_years_and_cells_out_of_range_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_file(write(tmp_path, text))
 
 
-def test_damaged_gzip_files(tmp_path: Path) -> None:
+def test_damaged_gzip_files_raise_data_error(tmp_path: Path) -> None:
     path = tmp_path / "p.csv.gz"
-    packed = bytearray(gzip.compress(LONG.encode() * 50))
-    packed[20:40] = bytes(20)
-    path.write_bytes(bytes(packed))
+    compressed = bytearray(gzip.compress(LONG.encode() * 50))
+    compressed[20:40] = bytes(20)
+    path.write_bytes(bytes(compressed))
     with pytest.raises(DataError, match="cannot read"):
         read_file(path)

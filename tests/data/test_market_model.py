@@ -37,41 +37,43 @@ def fits(source: Panel, asset: int) -> dict[int, tuple[float, float, float]]:
     """Beta, volatility of residuals and residual momentum at each bar, by least squares on its window."""
     level, bars = market_levels(source), np.flatnonzero(source.tradable[:, asset])
     price, market = np.log(source.close[bars, asset]), level[bars]
-    found = {}
+    result = {}
     for i in range(WINDOW, len(bars)):
         y, x = np.diff(price[i - WINDOW : i + 1]), np.diff(market[i - WINDOW : i + 1])
         design = np.column_stack([np.ones(WINDOW), x])
         (_, slope), (squares,), *_ = np.linalg.lstsq(design, y, rcond=None)
         volatility = np.sqrt(squares / (WINDOW - 2))
         formation = y[: WINDOW - NEAR] - slope * x[: WINDOW - NEAR]
-        found[int(bars[i])] = slope, volatility, formation.sum() / volatility
-    return found
+        result[int(bars[i])] = slope, volatility, formation.sum() / volatility
+    return result
 
 
 @pytest.mark.parametrize("asset", range(6))
 def test_features_equal_least_squares(asset: int) -> None:
     expected = fits(PANEL, asset)
-    for place, name in enumerate(("beta_252", "idiosyncratic_252", "residual_momentum")):
-        got = value(name)[:, asset]
-        assert set(np.flatnonzero(np.isfinite(got))) == set(expected)
-        np.testing.assert_allclose(got[list(expected)], [fit[place] for fit in expected.values()], rtol=1e-7)
+    for i, name in enumerate(("beta_252", "idiosyncratic_252", "residual_momentum")):
+        actual = value(name)[:, asset]
+        assert set(np.flatnonzero(np.isfinite(actual))) == set(expected)
+        np.testing.assert_allclose(actual[list(expected)], [fit[i] for fit in expected.values()], rtol=1e-7)
 
 
-def test_the_market_itself_has_beta_one_and_no_residual() -> None:
-    lone = panel(PANEL.close[:, :1])
-    assert value("beta_252", lone)[WINDOW:] == pytest.approx(1.0)
-    np.testing.assert_array_equal(value("idiosyncratic_252", lone)[WINDOW:], 0.0)
-    np.testing.assert_array_equal(value("residual_momentum", lone)[WINDOW:], 0.0)
+def test_a_market_of_one_ticker_has_beta_one_and_no_residual() -> None:
+    single = panel(PANEL.close[:, :1])
+    assert value("beta_252", single)[WINDOW:] == pytest.approx(1.0)
+    np.testing.assert_array_equal(value("idiosyncratic_252", single)[WINDOW:], 0.0)
+    np.testing.assert_array_equal(value("residual_momentum", single)[WINDOW:], 0.0)
 
 
 def test_betas_average_to_one_where_all_trade() -> None:
-    whole = panel(50 * np.exp(np.random.default_rng(0).normal(0, 0.001, (300, 8)).cumsum(0)))
-    assert value("beta_252", whole)[WINDOW:].mean(1) == pytest.approx(1.0, abs=1e-4)  # of log returns: not exactly
+    complete = panel(50 * np.exp(np.random.default_rng(0).normal(0, 0.001, (300, 8)).cumsum(0)))
+    assert value("beta_252", complete)[WINDOW:].mean(1) == pytest.approx(
+        1.0, abs=1e-4
+    )  # not exactly, as betas are of log returns
 
 
-def test_a_market_that_stands_still_has_no_beta() -> None:
-    still = panel(np.full((300, 2), 10.0))
-    assert np.isnan(market_model.beta(still, WINDOW)).all()
+def test_beta_is_undefined_in_a_constant_market() -> None:
+    constant = panel(np.full((300, 2), 10.0))
+    assert np.isnan(market_model.beta(constant, WINDOW)).all()
 
 
 @pytest.mark.parametrize("name", ["momentum_252_21", "return_5", "residual_momentum"])
@@ -85,12 +87,12 @@ def test_sector_neutral_features_have_the_mean_of_their_sector_removed(name: str
                 assert np.isnan(neutral[t, n])
             else:
                 assert neutral[t, n] == pytest.approx(plain[t, n] - np.mean(peers), abs=1e-12)
-    np.testing.assert_array_equal(neutral[300:, -1], 0.0)  # alone in its sector
+    np.testing.assert_array_equal(neutral[300:, -1], 0.0)  # the only asset of its sector
 
 
 def test_sector_neutral_features_need_sectors() -> None:
     without = dataclasses.replace(PANEL, sectors=None)
-    with pytest.raises(FeatureError, match="'return_5_sector_neutral' needs sectors, which panel 'made' lacks"):
+    with pytest.raises(FeatureError, match="'return_5_sector_neutral' needs sectors, which panel 'synthetic' lacks"):
         value("return_5_sector_neutral", without)
     assert "return_5_sector_neutral" in features.available(PANEL)
     assert "return_5_sector_neutral" not in features.available(without)

@@ -1,4 +1,4 @@
-"""What a panel refuses, what it flags, and how panels derive from one another."""
+"""Validation of panels, flaws that are reported, and selection of tickers and dates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def closes(seed: int = 0, bars: int = T) -> Floats:
     return np.asarray(50 * np.exp(np.cumsum(rng.normal(0, 0.01, (bars, N)), axis=0)))
 
 
-def made(close: Floats | None = None, **options: Any) -> Panel:
+def make(close: Floats | None = None, **options: Any) -> Panel:
     close = closes() if close is None else close
     return make_panel(days(len(close)), SYMBOLS, {"close": close}, **options)
 
@@ -40,7 +40,7 @@ def ohlcv(close: Floats) -> dict[str, Floats]:
 
 def test_a_clean_panel_has_no_flaws_and_copies_its_inputs() -> None:
     close = closes()
-    panel = made(close, name="x", source="y")
+    panel = make(close, name="x", source="y")
     assert panel.flaws == ()
     assert panel.tradable.all()
     assert panel.columns == ("close",)
@@ -51,14 +51,14 @@ def test_a_clean_panel_has_no_flaws_and_copies_its_inputs() -> None:
 @settings(max_examples=40, deadline=None)
 @given(t=st.integers(0, T - 1), n=st.integers(0, N - 1), value=st.sampled_from([0.0, -1.0, np.inf, -np.inf]),
        column=st.sampled_from(["open", "high", "low", "close"]))  # fmt: skip
-def test_an_impossible_price_anywhere_is_refused_by_name(t: int, n: int, value: float, column: str) -> None:
+def test_an_invalid_price_is_refused_with_its_ticker_and_column(t: int, n: int, value: float, column: str) -> None:
     columns = {c: v.copy() for c, v in ohlcv(closes()).items()}
     columns[column][t, n] = value
     with pytest.raises(DataError, match=rf"^cell {t},{n}: {column} of {SYMBOLS[n]} on 2020-01-{t + 1:02d} is "):
         make_panel(days(), SYMBOLS, columns, locate=lambda t, n: f"cell {t},{n}")
 
 
-def test_a_volume_of_zero_is_fine_and_a_negative_one_is_not() -> None:
+def test_zero_volume_is_accepted_and_negative_volume_refused() -> None:
     columns = ohlcv(closes())
     columns["volume"][3, 1] = 0.0
     make_panel(days(), SYMBOLS, columns)
@@ -69,19 +69,19 @@ def test_a_volume_of_zero_is_fine_and_a_negative_one_is_not() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(t=st.integers(1, T - 2), n=st.integers(0, N - 1))
-def test_nan_inside_a_life_is_refused_or_becomes_untradable(t: int, n: int) -> None:
+def test_nan_between_listing_and_delisting_is_refused_or_becomes_untradable(t: int, n: int) -> None:
     close = closes()
     close[t, n] = np.nan
     with pytest.raises(DataError, match=rf"{SYMBOLS[n]} has no close on 2020-01-{t + 1:02d}, a gap: .*gaps"):
-        made(close)
-    panel = made(close, allow_gaps=True)
+        make(close)
+    panel = make(close, allow_gaps=True)
     assert not panel.tradable[t, n]
     assert panel.tradable.sum() == T * N - 1
     day = f"2020-01-{t + 1:02d}"
     assert panel.flaws == (f"{SYMBOLS[n]} lacks 1 bar inside its life, first on {day}, untradable there.",)
 
 
-def test_a_bar_that_lacks_one_column_is_a_gap_as_a_whole() -> None:
+def test_a_bar_that_lacks_one_column_is_a_gap() -> None:
     columns = ohlcv(closes())
     columns["open"] = columns["open"].copy()
     columns["open"][0, 2] = np.nan
@@ -92,11 +92,11 @@ def test_a_bar_that_lacks_one_column_is_a_gap_as_a_whole() -> None:
         np.testing.assert_array_equal(np.isnan(getattr(panel, column)), ~panel.tradable)
 
 
-def test_late_starts_and_early_ends_are_untradable_and_flagged_not_refused() -> None:
+def test_late_listings_and_delistings_are_untradable_and_flagged_not_refused() -> None:
     close = closes()
     close[:4, 0] = np.nan
     close[9:, 1] = np.nan
-    panel = made(close)
+    panel = make(close)
     np.testing.assert_array_equal(panel.tradable, ~np.isnan(close))
     assert panel.flaws == (
         "AAA starts on 2020-01-05 and is untradable before.",
@@ -109,7 +109,7 @@ def test_jumps_above_40_percent_are_flagged_with_ticker_and_date_and_never_repai
     close[5:, 0] = 14.1
     close[7:, 1] = 5.9
     close[8:, 2] = 14.0  # exactly 40% is no jump
-    panel = made(close)
+    panel = make(close)
     np.testing.assert_array_equal(panel.close, close)
     assert [(f.kind, f.symbol, str(f.time)[:10]) for f in check(panel)] == [
         ("jump", "AAA", "2020-01-06"),
@@ -121,7 +121,7 @@ def test_jumps_above_40_percent_are_flagged_with_ticker_and_date_and_never_repai
 
 def test_daily_bars_that_are_weeks_apart_are_flagged() -> None:
     close = np.full((T, N), 10.0)
-    panel = made(close)
+    panel = make(close)
     assert check(panel) == ()
     weekly = dataclasses.replace(panel, times=panel.times[0] + 7 * (panel.times - panel.times[0]))
     assert [f.kind for f in check(weekly)] == ["spacing"]
@@ -130,7 +130,7 @@ def test_daily_bars_that_are_weeks_apart_are_flagged() -> None:
 
 def test_intraday_bars_of_another_length_are_flagged() -> None:
     close = np.full((T, N), 10.0)
-    panel = made(close)
+    panel = make(close)
     hourly = np.datetime64("2024-01-02T14:30", "ns") + np.arange(T) * np.timedelta64(1, "h")
     assert check(dataclasses.replace(panel, times=hourly, bar="1h")) == ()
     flaws = check(dataclasses.replace(panel, times=hourly, bar="15m"))
@@ -142,7 +142,7 @@ def test_a_jump_over_a_gap_is_measured_from_the_last_known_close() -> None:
     close = np.full((T, N), 10.0)
     close[4:6, 0] = np.nan
     close[6:, 0] = 20.0
-    kinds = [f.kind for f in check(made(close, allow_gaps=True))]
+    kinds = [f.kind for f in check(make(close, allow_gaps=True))]
     assert kinds == ["jump", "gap"]
 
 
@@ -157,19 +157,19 @@ def test_an_open_outside_low_and_high_is_flagged() -> None:
 def test_many_flaws_of_a_kind_are_counted() -> None:
     close = np.full((40, N), 10.0)
     close[1::2] = 20.0
-    panel = made(close)
+    panel = make(close)
     assert len(panel.flaws) == SENTENCES_PER_KIND + 1
     assert "107 more flaws of the kind 'jump'" in panel.flaws[-1]
 
 
-@pytest.mark.parametrize(("order", "words"), [([0, 1, 1, 2], "appears twice"), ([0, 2, 1, 3], "comes after")])
-def test_times_that_repeat_or_run_backwards_are_refused(order: list[int], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+@pytest.mark.parametrize(("order", "message"), [([0, 1, 1, 2], "appears twice"), ([0, 2, 1, 3], "comes after")])
+def test_repeated_or_decreasing_times_are_refused(order: list[int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         make_panel(days(4)[order], SYMBOLS, {"close": closes(bars=4)})
 
 
 @pytest.mark.parametrize(
-    ("symbols", "columns", "words"),
+    ("symbols", "columns", "message"),
     [
         (SYMBOLS, {"close": closes(), "vwap": closes()}, "unknown column 'vwap'"),
         (SYMBOLS, {"open": closes()}, "column 'close' is missing"),
@@ -179,8 +179,10 @@ def test_times_that_repeat_or_run_backwards_are_refused(order: list[int], words:
         ((), {"close": closes()[:, :0]}, "there are no prices"),
     ],
 )
-def test_other_hard_faults_are_one_sentence(symbols: tuple[str, ...], columns: dict[str, Floats], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_other_invalid_columns_are_refused_in_one_sentence(
+    symbols: tuple[str, ...], columns: dict[str, Floats], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
         make_panel(days(), symbols, columns)
 
 
@@ -188,17 +190,17 @@ def test_an_empty_panel_and_an_unknown_bar_are_refused() -> None:
     with pytest.raises(DataError, match="there are no prices"):
         make_panel(days(0), SYMBOLS, {"close": closes(bars=0)})
     with pytest.raises(DataError, match="bar must be one of"):
-        made(bar="5d")
+        make(bar="5d")
 
 
 @pytest.mark.parametrize("close", [np.full(T - 1, 1.0), np.r_[np.full(T - 1, 1.0), np.nan]])
 def test_a_benchmark_must_have_a_price_at_every_bar(close: Floats) -> None:
     with pytest.raises(DataError, match="benchmark I "):
-        made(benchmark=Benchmark("I", close, price_only=True))
+        make(benchmark=Benchmark("I", close, price_only=True))
 
 
-def test_check_finds_hard_faults_in_a_panel_built_by_hand() -> None:
-    panel = made()
+def test_check_finds_hard_flaws_in_a_panel_built_without_validation() -> None:
+    panel = make()
     close = panel.close.copy()
     close[3, 1], close[4, 2] = np.nan, -1.0
     flaws = check(dataclasses.replace(panel, close=close))
@@ -207,17 +209,19 @@ def test_check_finds_hard_faults_in_a_panel_built_by_hand() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(picks=st.lists(st.sampled_from(SYMBOLS), min_size=1, unique=True), first=st.integers(0, T - 1), data=st.data())
-def test_select_and_between_commute_and_change_no_value(picks: list[str], first: int, data: st.DataObject) -> None:
+@given(
+    selection=st.lists(st.sampled_from(SYMBOLS), min_size=1, unique=True), first=st.integers(0, T - 1), data=st.data()
+)
+def test_select_and_between_commute_and_keep_all_values(selection: list[str], first: int, data: st.DataObject) -> None:
     last = data.draw(st.integers(first, T - 1))
     close = closes()
     close[:5, 0] = np.nan
     panel = make_panel(days(), SYMBOLS, ohlcv(close), benchmark=Benchmark("I", np.arange(1.0, T + 1), True))
     start, end = str(panel.times[first])[:10], str(panel.times[last])[:10]
-    one, two = between(select(panel, picks), start, end), select(between(panel, start, end), picks)
+    one, two = between(select(panel, selection), start, end), select(between(panel, start, end), selection)
     assert one.sha256 == two.sha256
     assert one.flaws == two.flaws
-    columns = [SYMBOLS.index(s) for s in picks]
+    columns = [SYMBOLS.index(s) for s in selection]
     for name in panel.columns:
         np.testing.assert_array_equal(getattr(one, name), getattr(panel, name)[first : last + 1][:, columns])
     assert one.benchmark is not None
@@ -227,22 +231,22 @@ def test_select_and_between_commute_and_change_no_value(picks: list[str], first:
 def test_derived_panels_keep_source_flaws_and_recompute_the_others() -> None:
     close = closes()
     close[:4, 0] = np.nan
-    panel = made(close, flaws=("Said by the source.",))
+    panel = make(close, flaws=("Reported by the source.",))
     assert len(panel.flaws) == 2
-    assert select(panel, ["BBB"]).flaws == ("Said by the source.",)
-    assert between(panel, "2020-01-05", None).flaws == ("Said by the source.",)
+    assert select(panel, ["BBB"]).flaws == ("Reported by the source.",)
+    assert between(panel, "2020-01-05", None).flaws == ("Reported by the source.",)
     assert select(panel, ()) is panel
 
 
-def test_an_unknown_ticker_is_named_with_its_neighbours() -> None:
+def test_an_unknown_ticker_is_named_with_similar_ones() -> None:
     with pytest.raises(DataError, match="has no ticker AAB, ZZZ: did you mean AAA"):
-        select(made(name="x"), ["AAB", "ZZZ"])
+        select(make(name="x"), ["AAB", "ZZZ"])
     with pytest.raises(DataError, match="appears 2 times"):
-        select(made(), ["AAA", "AAA"])
+        select(make(), ["AAA", "AAA"])
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "words"),
+    ("start", "end", "message"),
     [
         ("2021-01-01", "2021-02-01", "has no bars from 2021-01-01 to 2021-02-01: it covers 2020-01-01 to 2020-01-12"),
         ("2020-01-05", "2020-01-04", "has no bars"),
@@ -250,9 +254,9 @@ def test_an_unknown_ticker_is_named_with_its_neighbours() -> None:
         (None, "2020", "end must be a date"),
     ],
 )
-def test_empty_ranges_and_invalid_dates_are_rejected(start: str, end: str, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        between(made(), start, end)
+def test_empty_ranges_and_invalid_dates_are_rejected(start: str, end: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        between(make(), start, end)
 
 
 def test_a_bare_end_date_includes_the_whole_day_of_intraday_bars() -> None:

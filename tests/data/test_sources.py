@@ -1,4 +1,4 @@
-"""The built-in sample, and what every source has in common."""
+"""The built-in sample, and properties common to all sources."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_the_sample_matches_its_description_without_a_network(monkeypatch: pytes
     assert panel.benchmark.close[0] == 359.69
 
 
-def test_the_samples_prices_are_read_to_the_last_bit() -> None:
-    """Its decimals, 3 for stocks and 2 for the index, are the nearest doubles, so hashes agree between machines."""
+def test_prices_of_the_sample_are_read_exactly() -> None:
+    """3 decimals for stocks and 2 for the index are parsed to the nearest doubles: hashes are equal on all machines."""
     panel = load_sample()
     np.testing.assert_array_equal(panel.close, np.rint(panel.close * 1000) / 1000)
     assert panel.benchmark is not None
@@ -49,7 +49,7 @@ def test_the_samples_prices_are_read_to_the_last_bit() -> None:
 
 
 @pytest.mark.slow
-def test_the_sample_equals_what_skfolio_loads() -> None:
+def test_the_sample_equals_the_dataset_of_skfolio() -> None:
     datasets = pytest.importorskip("skfolio.datasets")
     frame = datasets.load_sp500_dataset()
     panel = load_sample()
@@ -63,8 +63,8 @@ def test_the_samples_flaws_are_computed() -> None:
     text = " ".join(panel.flaws)
     moves = np.abs(panel.close[1:] / panel.close[:-1] - 1)
     assert f"has {(moves > 0.3).sum()} one-day moves above 30%" in text
-    for words in ("hindsight", "Sharpe ratio of 0.98", "no open", "3 decimals", "without dividends"):
-        assert words in text
+    for phrase in ("hindsight", "Sharpe ratio of 0.98", "no open", "3 decimals", "without dividends"):
+        assert phrase in text
     assert sum("in one bar on" in flaw for flaw in panel.flaws) == (moves > 0.4).sum() == 4
 
 
@@ -106,7 +106,7 @@ def test_every_source_implements_the_protocol() -> None:
         open_source("bloomberg")
 
 
-def test_retries_wait_ever_longer_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_waits_grow_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
     calls: list[int] = []

@@ -1,4 +1,4 @@
-"""Splits by date: their bars, their embargo, and what is refused."""
+"""Splits by date: bars, embargo and invalid configurations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_intraday_bars_of_the_last_day_belong_to_the_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"train": ("2018-01-01", "2020-06-30")}, "split train, 2018-01-01 to 2020-06-30, lies outside the data, which "
          "covers 2020-01-01 to 2020-12-31"),
@@ -75,11 +75,11 @@ def test_intraday_bars_of_the_last_day_belong_to_the_split() -> None:
         ({"embargo": -1}, "embargo must be 0 bars or more, got -1"),
     ],
 )  # fmt: skip
-def test_invalid_splits_raise_data_error(change: dict[str, tuple[str, str]], words: str) -> None:
-    with pytest.raises(DataError, match=words):
+def test_invalid_splits_raise_data_error(change: dict[str, tuple[str, str]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         make_splits(YEAR, dataclasses.replace(CONFIG, **change))  # type: ignore[arg-type]
 
 
-def test_no_bars_at_all() -> None:
+def test_splits_of_an_empty_panel_are_refused() -> None:
     with pytest.raises(DataError, match="no bars to split"):
         make_splits(YEAR[:0], CONFIG)

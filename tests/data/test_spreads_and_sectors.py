@@ -16,7 +16,7 @@ from finrl_pod.errors import DataError
 from finrl_pod.types import Floats, Panel
 from tests.data.panels import random_panel
 
-BARS = 380  # of `random_panel`: with gaps, a late start and an early end
+BARS = 380  # of `random_panel`, which has gaps, a late listing and a delisting
 LONG = """time,symbol,close,spread,sector
 2024-01-02,A,2.5,0.001,energy
 2024-01-03,A,2.6,0.002,energy
@@ -32,8 +32,11 @@ def with_spreads(seed: int) -> Panel:
     return dataclasses.replace(panel, spread=spread)
 
 
-def test_a_panel_without_them_has_the_hash_of_before() -> None:
-    panel = dataclasses.replace(random_panel(3, bars=20), sectors=None)
+def test_hash_of_a_panel_without_spreads_and_sectors_is_unchanged() -> None:
+    panel = random_panel(3, bars=20)
+    assert panel.benchmark is not None
+    benchmark = dataclasses.replace(panel.benchmark, name="made index")  # as it was named when the hash was computed
+    panel = dataclasses.replace(panel, sectors=None, benchmark=benchmark)
     assert panel.sha256 == "ab0d1a0675339b6658eaee0700b9dbc004aa0f137f413d4e9d24f97cd752e1b4"
     spreads, sectors = (
         dataclasses.replace(panel, spread=np.zeros_like(panel.close)),
@@ -55,7 +58,7 @@ def test_a_long_file_has_spreads_and_sectors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ("0.002,energy", "0.002,banks", "line 3: A has the sectors 'energy' and 'banks'"),
         ("0.002,energy", "0.002,", "line 3: A has no sector: every ticker needs one"),
@@ -64,9 +67,9 @@ def test_a_long_file_has_spreads_and_sectors(tmp_path: Path) -> None:
         ("0.003,", "21,", "is 21: spreads are fractions of the price, 0 or more and below 1"),
     ],
 )
-def test_faults_name_their_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_errors_name_their_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     (tmp_path / "p.csv").write_text(LONG.replace(old, new))
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         read_file(tmp_path / "p.csv")
 
 
@@ -77,7 +80,7 @@ def test_a_wide_file_may_have_a_ticker_named_sector(tmp_path: Path) -> None:
     assert (panel.sectors, panel.spread) == (None, None)
 
 
-def test_they_survive_the_store_and_slices(tmp_path: Path) -> None:
+def test_spreads_and_sectors_are_stored_and_sliced(tmp_path: Path) -> None:
     panel = dataclasses.replace(with_spreads(1), name="mine")
     manifest = Store(tmp_path).save(panel)
     loaded = Store(tmp_path).load("mine")
@@ -92,14 +95,14 @@ def test_they_survive_the_store_and_slices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.spread, panel.spread[50:60][:, [len(panel.symbols) - 1, 0]])
 
 
-def test_one_sector_for_each_ticker() -> None:
+def test_every_ticker_needs_one_sector() -> None:
     panel = random_panel(0, bars=20)
     with pytest.raises(DataError, match="has 1 sectors: it needs one for each"):
         make_panel(panel.times, panel.symbols, {"close": panel.close}, sectors=("one",), allow_gaps=True)
 
 
 def expected_half_spread(panel: Panel, fill: str) -> Floats:
-    """A loop over cells: half the spread of the bar of the fill, else the last known one, else 0."""
+    """By a loop over cells: half the spread at the bar of the fill, else the last earlier one, else 0."""
     assert panel.spread is not None
     bars, assets = panel.close.shape
     result = np.zeros((bars, assets))

@@ -1,4 +1,4 @@
-"""The store: what goes in comes out, nothing half-written is ever seen, nothing outside the root is ever touched."""
+"""The panel store: exact round trips, atomic writes, and no access outside its root."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from finrl_pod.types import Benchmark, Panel
 from tests.data.panels import random_panel
 
 
-def made(name: str = "mine", seed: int = 0) -> Panel:
-    return dataclasses.replace(random_panel(seed, bars=60), name=name, flaws=("A flaw.",), source="made")
+def small_panel(name: str = "mine", seed: int = 0) -> Panel:
+    return dataclasses.replace(random_panel(seed, bars=60), name=name, flaws=("A flaw.",), source="synthetic")
 
 
 def prices_of(store: Store, name: str) -> Path:
@@ -33,10 +33,10 @@ def prices_of(store: Store, name: str) -> Path:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), adjusted=st.booleans(), benchmark=st.booleans())
-def test_what_is_saved_is_loaded_to_the_last_bit(
+def test_panels_are_loaded_exactly_as_saved(
     tmp_path_factory: pytest.TempPathFactory, seed: int, adjusted: bool, benchmark: bool
 ) -> None:
-    panel = dataclasses.replace(made(seed=seed), adjusted=adjusted, volume=None)
+    panel = dataclasses.replace(small_panel(seed=seed), adjusted=adjusted, volume=None)
     panel = panel if benchmark else dataclasses.replace(panel, benchmark=None)
     store = Store(tmp_path_factory.mktemp("store"))
     manifest = store.save(panel, {"symbols": ["A", "B"]})
@@ -52,52 +52,52 @@ def test_what_is_saved_is_loaded_to_the_last_bit(
 
 def test_the_manifest_records_the_source(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save(made(), {"source": "made", "start": "2020-01-01"})
+    store.save(small_panel(), {"source": "synthetic", "start": "2020-01-01"})
     manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
-    assert manifest["query"] == {"source": "made", "start": "2020-01-01"}
-    assert manifest["source"] == "made"
+    assert manifest["query"] == {"source": "synthetic", "start": "2020-01-01"}
+    assert manifest["source"] == "synthetic"
     assert manifest["adjusted"] is True
     assert manifest["flaws"] == ["A flaw."]
     assert len(manifest["sha256"]) == len(manifest["file_sha256"]) == 64
     assert manifest["created"].endswith("+00:00")
 
 
-def test_saving_again_replaces_and_leaves_one_file_of_prices(tmp_path: Path) -> None:
+def test_saving_again_replaces_the_price_file(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in (1, 2):
-        store.save(made(seed=seed))
-    assert store.load("mine").sha256 == made(seed=2).sha256
+        store.save(small_panel(seed=seed))
+    assert store.load("mine").sha256 == small_panel(seed=2).sha256
     assert len(list((tmp_path / "mine").iterdir())) == 2
 
 
-def test_a_reader_whose_prices_are_replaced_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_retries_if_the_prices_are_replaced_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, read = Store(tmp_path), Path.read_bytes
-    store.save(made(seed=1))
-    later = [made(seed=2)]
+    store.save(small_panel(seed=1))
+    pending = [small_panel(seed=2)]
 
     def read_late(path: Path) -> bytes:
-        if path.suffix == ".parquet" and later:
-            store.save(later.pop())
+        if path.suffix == ".parquet" and pending:
+            store.save(pending.pop())
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_late)
-    assert store.load("mine").sha256 == made(seed=2).sha256
+    assert store.load("mine").sha256 == small_panel(seed=2).sha256
 
 
 def test_a_program_may_exit_right_after_loading(tmp_path: Path) -> None:
-    """A thread of Arrow's that outlives the interpreter would abort it, at times."""
-    Store(tmp_path).save(made())
+    """An Arrow thread that is still running at exit sometimes aborts the interpreter."""
+    Store(tmp_path).save(small_panel())
     code = "import sys; from finrl_pod.data.store import Store; Store(sys.argv[1]).load('mine')"
-    begun = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
-    assert [one.wait(timeout=120) for one in begun] == [0, 0, 0, 0]
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0, 0]
 
 
 def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Path(importlib.util.find_spec("skfolio").submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index, union-attr]
+    data_folder = Path(importlib.util.find_spec("skfolio").submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index, union-attr]
     folder = tmp_path / "skfolio" / "datasets" / "data"
     folder.mkdir(parents=True)
-    (folder / "sp500_dataset.csv.gz").write_bytes((whole / "sp500_dataset.csv.gz").read_bytes()[:100_000])
-    Store(tmp_path / "store").save(made())
+    (folder / "sp500_dataset.csv.gz").write_bytes((data_folder / "sp500_dataset.csv.gz").read_bytes()[:100_000])
+    Store(tmp_path / "store").save(small_panel())
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
     )
@@ -109,35 +109,35 @@ def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_a_failure_at_any_rename_leaves_the_old_panel(
+def test_the_old_panel_is_kept_if_a_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     store = Store(tmp_path)
-    store.save(made(seed=1))
+    store.save(small_panel(seed=1))
     renames = iter(range(1, 10))
-    real = os.replace
+    replace = os.replace
 
     def failing(source: str, target: str) -> None:
         if next(renames) == fails_at:
             raise OSError(28, "No space left on device")
-        real(source, target)
+        replace(source, target)
 
     monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(DataError, match=r"cannot write to .*No space left on device"):
-        store.save(made(seed=2))
+        store.save(small_panel(seed=2))
     monkeypatch.undo()
-    assert store.load("mine").sha256 == made(seed=1).sha256
+    assert store.load("mine").sha256 == small_panel(seed=1).sha256
     assert not list(tmp_path.rglob(".writing-*"))
 
 
-@pytest.mark.parametrize("harm", ["truncate", "alter", "empty"])
-def test_truncated_or_altered_files_raise_data_error(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["truncate", "alter", "empty"])
+def test_truncated_or_altered_files_raise_data_error(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path)
-    store.save(made())
+    store.save(small_panel())
     path = prices_of(store, "mine")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    path.write_bytes({"truncate": data[: len(data) // 2], "alter": data, "empty": b""}[harm])
+    path.write_bytes({"truncate": data[: len(data) // 2], "alter": data, "empty": b""}[damage])
     with pytest.raises(DataError, match=r"was truncated or altered .*: fetch or import 'mine' again"):
         store.load("mine")
 
@@ -145,7 +145,7 @@ def test_truncated_or_altered_files_raise_data_error(tmp_path: Path, harm: str) 
 def test_missing_files_and_damaged_manifests_do_not_hide_other_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for name in ("a", "b", "c"):
-        store.save(made(name))
+        store.save(small_panel(name))
     prices_of(store, "a").unlink()
     with pytest.raises(DataError, match=r"cannot read .*fetch or import 'a' again"):
         store.load("a")
@@ -155,12 +155,12 @@ def test_missing_files_and_damaged_manifests_do_not_hide_other_panels(tmp_path: 
     listed = store.list()
     assert [m.name for m in listed] == ["sample", "us74", "a", "b", "c"]
     assert "damaged" in listed[3].fault
-    assert store.load("c").sha256 == made("c").sha256
+    assert store.load("c").sha256 == small_panel("c").sha256
 
 
 def test_a_wrong_manifest_is_detected(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save(made())
+    store.save(small_panel())
     path = tmp_path / "mine" / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "adjusted": False}))
@@ -177,15 +177,15 @@ def test_a_wrong_manifest_is_detected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "a\x00b", "x" * 65, "a\n"])
 def test_invalid_panel_names_are_rejected(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "root")
-    for call in (lambda: store.save(made(name)), lambda: store.load(name), lambda: store.show(name)):
+    for call in (lambda: store.save(small_panel(name)), lambda: store.load(name), lambda: store.show(name)):
         with pytest.raises(DataError, match="a panel's name has letters"):
             call()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_manifest_cannot_make_the_store_read_elsewhere(tmp_path: Path) -> None:
+def test_a_manifest_cannot_point_outside_the_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "root")
-    store.save(made())
+    store.save(small_panel())
     path = store.root / "mine" / "manifest.json"
     manifest = json.loads(path.read_text())
     os.rename(prices_of(store, "mine"), tmp_path / "outside.parquet")
@@ -195,24 +195,24 @@ def test_a_manifest_cannot_make_the_store_read_elsewhere(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["sample", "us74"])
-def test_built_in_panels_are_always_available_and_their_names_reserved(tmp_path: Path, name: str) -> None:
+def test_built_in_panels_are_always_available_and_their_names_are_reserved(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "nothing")
     assert [m.name for m in store.list()] == ["sample", "us74"]
     assert all(m.builtin for m in store.list())
     assert store.show(name).sha256 == store.load(name).sha256
     with pytest.raises(DataError, match="reserved for the built-in panel"):
-        store.save(made(name))
+        store.save(small_panel(name))
 
 
 def test_an_unknown_name_lists_the_available_panels(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save(made("mine"))
+    store.save(small_panel("mine"))
     with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, us74, mine: .*data fetch"):
         store.load("other")
 
 
-def test_a_panel_that_breaks_a_rule_is_not_stored(tmp_path: Path) -> None:
-    panel = made()
+def test_an_invalid_panel_is_not_stored(tmp_path: Path) -> None:
+    panel = small_panel()
     close = panel.close.copy()
     close[3, 0] = -1.0
     with pytest.raises(DataError, match="panel 'mine' is not stored: close of S0"):
@@ -223,7 +223,7 @@ def test_a_panel_that_breaks_a_rule_is_not_stored(tmp_path: Path) -> None:
 def test_a_root_that_is_a_file_raises_data_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cannot write to .*set FINRL_POD_DATA"):
-        Store(tmp_path / "file").save(made())
+        Store(tmp_path / "file").save(small_panel())
 
 
 def test_the_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The market tensor: what a decision sees and what it fills at, bar by bar."""
+"""The market tensor: observations and fill prices of every bar."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_next_fill_is_the_next_close_without_opens() -> None:
     np.testing.assert_array_equal(market.fillable, np.array(FILLABLE, dtype=bool))
 
 
-def test_same_close_fills_at_the_close_that_was_seen() -> None:
+def test_same_close_fills_at_the_observed_close() -> None:
     market = build_market(small(with_opens=True), (), (0, 5), fill="same_close")
     np.testing.assert_array_equal(market.fill, CARRIED)
     np.testing.assert_array_equal(market.fillable, np.isfinite(CLOSES))
@@ -86,10 +86,10 @@ def test_tradable_and_ended() -> None:
     expected = np.zeros((6, 4), dtype=bool)
     expected[3:, 2] = True  # its last bar is bar 3
     expected[4:, 3] = True
-    np.testing.assert_array_equal(market.ended, expected)  # what trades on the panel's last bar has not ended
+    np.testing.assert_array_equal(market.ended, expected)  # tickers that trade on the panel's last bar have not ended
 
 
-def test_life_and_gaps_of_a_larger_panel() -> None:
+def test_listing_dates_and_gaps_of_a_larger_panel() -> None:
     market = build_market(PANEL, NAMES, FIT)
     assert not market.tradable[:START, 1].any()
     assert (market.close[:START, 1] == 1).all()
@@ -130,7 +130,7 @@ def test_the_normaliser_uses_only_training_bars(how: str) -> None:
     assert torch.equal(after.features[: FIT[1] + 1], before.features[: FIT[1] + 1])
     inside = build_market(changed_after(PANEL, FIT[1] - 1, how), NAMES, FIT)
     assert inside.normaliser != before.normaliser, "the last training bar belongs to the fit"
-    # Features look back up to 21 bars, so bars long before the range are the ones that must not count.
+    # Features look back up to 21 bars, so only bars long before the range must have no effect.
     raw = compute(PANEL, NAMES)
     other = raw.copy()
     other[: FIT[0]] *= 3
@@ -138,7 +138,7 @@ def test_the_normaliser_uses_only_training_bars(how: str) -> None:
     assert fit_normaliser(raw, PANEL.tradable, *FIT, NAMES) == fit_normaliser(other, PANEL.tradable, *FIT, NAMES)
 
 
-def test_untradable_cells_do_not_count_in_the_normaliser() -> None:
+def test_normaliser_ignores_untradable_cells() -> None:
     raw = np.array([[[1.0], [5.0]], [[3.0], [900.0]]])
     fitted = fit_normaliser(raw, np.array([[True, True], [True, False]]), 0, 1, ("x",))
     assert fitted.mean == (3.0,)
@@ -151,7 +151,7 @@ def test_a_constant_feature_becomes_zero() -> None:
     assert fitted.mean == pytest.approx((0.1,))
 
 
-def test_a_fitted_normaliser_is_used_as_it_is_and_only_for_its_features() -> None:
+def test_a_fitted_normaliser_is_used_unchanged_and_only_with_its_features() -> None:
     fitted = build_market(PANEL, NAMES, FIT).normaliser
     later = changed_after(PANEL, 100, "perturbed")
     assert build_market(later, NAMES, fitted).normaliser == fitted
@@ -163,7 +163,7 @@ def test_first_is_the_first_bar_at_which_one_ticker_has_every_feature() -> None:
     assert build_market(PANEL, NAMES, FIT).first == 21
     assert build_market(PANEL, (*NAMES, "momentum_252_21"), (0, 299)).first == 252
     assert build_market(small(), (), (0, 5)).first == 0
-    # Ticker 1 alone has bars early, ticker 0 alone late: no feature of either counts for the other.
+    # Only ticker 1 has early bars, only ticker 0 late ones; features of different tickers must not be combined.
     close = np.full((20, 2), np.nan)
     close[:3, 1], close[4:, 0] = [1.0, 2.0, 3.0], np.arange(1.0, 17.0)
     assert build_market(panel(close), ("return_1", "return_5"), (0, 19)).first == 9
@@ -236,7 +236,7 @@ def test_an_extra_feature_is_normalised_by_the_same_rule() -> None:
         with_extra_feature(market, "extra", values[1:], FIT)
 
 
-def test_a_market_without_features_takes_an_extra_one() -> None:
+def test_an_extra_feature_can_be_added_to_a_market_without_features() -> None:
     market = build_market(PANEL, (), FIT)
     extended = with_extra_feature(market, "leak", leaked_return(market), FIT)
     assert extended.shape[2] == 1
@@ -258,20 +258,20 @@ def test_to_device_moves_every_tensor() -> None:
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-def test_nothing_known_at_a_bar_depends_on_later_bars(fill: str) -> None:
-    """Fill prices and `fillable` of t know bar t+1 (that is what filling means); all the rest knows bars to t."""
+def test_observations_do_not_depend_on_later_bars(fill: str) -> None:
+    """Fill prices and `fillable` at t use bar t+1; all other tensors use bars up to t only."""
     before = build_market(PANEL, NAMES, FIT, fill=fill)  # type: ignore[arg-type]
     bar = 320
     after = build_market(changed_after(PANEL, bar, "missing"), NAMES, FIT, fill=fill)  # type: ignore[arg-type]
-    known = slice(0, bar + 1)
+    past = slice(0, bar + 1)
     for name in ("close", "features", "tradable"):
-        assert torch.equal(getattr(before, name)[known], getattr(after, name)[known]), name
+        assert torch.equal(getattr(before, name)[past], getattr(after, name)[past]), name
     filled = slice(0, bar if fill == "next" else bar + 1)
     assert torch.equal(before.fill[filled], after.fill[filled])
     assert torch.equal(before.fillable[filled], after.fillable[filled])
 
 
-def test_the_samples_size_takes_less_than_a_second() -> None:
+def test_a_panel_of_the_samples_size_takes_less_than_a_second() -> None:
     close = 50 * np.exp(np.random.default_rng(0).normal(0, 0.01, (8313, 20)).cumsum(0))
     source = panel(close)
     seconds = []

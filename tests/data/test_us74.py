@@ -30,27 +30,27 @@ def test_the_panel_matches_its_description() -> None:
     assert medians == pytest.approx([18.3, 2.7, 1.3], abs=0.1)
 
 
-def test_its_flaws_are_computed_and_its_licence_is_beside_it() -> None:
+def test_flaws_are_computed_and_the_licence_is_included() -> None:
     text = " ".join(load_us74().flaws)
-    for words in (
+    for phrase in (
         "Survivorship",
         "Sharpe ratio of 0.72",
         "anonymised",
         "Closes only",
         "has 11 one-day moves above 40%",
     ):
-        assert words in text
+        assert phrase in text
     assert "MIT License" in (us74.FOLDER / "LICENSE").read_text()
 
 
-def test_its_splits_fit_its_dates() -> None:
+def test_default_splits_fit_the_dates() -> None:
     splits = make_splits(load_us74().times, BUILT_IN_SPLITS["us74"])
     assert splits.dates()["train"][0] == "2000-01-04"
     assert splits.dates()["test"] == ["2019-10-01", "2023-09-26"]
 
 
 @pytest.mark.parametrize("name", ["close", "spread"])
-def test_a_damaged_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_damaged_file_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     shutil.copytree(us74.FOLDER, tmp_path / "us74")
     monkeypatch.setattr(us74, "FOLDER", tmp_path / "us74")
     damaged = tmp_path / "us74" / f"{name}.parquet"

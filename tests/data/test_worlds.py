@@ -1,4 +1,4 @@
-"""Training worlds: variations of the training split end to end in one market."""
+"""Training worlds: augmented copies of the training split, concatenated to one market."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def real_market(panel: Panel = PANEL) -> MarketTensor:
 
 def worlds_of(panel: Panel = PANEL, seed: int = 7, **settings: Any) -> TrainingWorlds:
     market = real_market(panel)
-    made = make_worlds(
+    worlds = make_worlds(
         panel,
         TRAIN,
         market,
@@ -42,8 +42,8 @@ def worlds_of(panel: Panel = PANEL, seed: int = 7, **settings: Any) -> TrainingW
         AugmentationConfig(**settings),
         seed,
     )
-    assert made is not None
-    return made
+    assert worlds is not None
+    return worlds
 
 
 def test_without_settings_there_are_no_worlds() -> None:
@@ -51,19 +51,19 @@ def test_without_settings_there_are_no_worlds() -> None:
     assert make_worlds(PANEL, TRAIN, market, lambda _: market, AugmentationConfig(), 0) is None
 
 
-def test_a_world_that_nothing_varies_is_the_training_split() -> None:
-    made, market = worlds_of(bagging_blocks=4), real_market()
-    assert made.market.first == LEAD_BARS
-    assert len(made.market.times) == BARS
+def test_a_world_without_augmentation_is_the_training_split() -> None:
+    worlds, market = worlds_of(bagging_blocks=4), real_market()
+    assert worlds.market.first == LEAD_BARS
+    assert len(worlds.market.times) == BARS
     before = LEAD_BARS - FIRST  # bars that the panel lacks
-    for name in TABLES:  # the last bars do not know how the panel continues
-        real = getattr(market, name)[: TRAIN.last - 1]
-        np.testing.assert_array_equal(getattr(made.market, name)[before : BARS - 2], real, err_msg=name)
-    np.testing.assert_array_equal(made.market.times[before:], PANEL.times[: TRAIN.last + 1])
-    assert (made.first, made.last) == (LEAD_BARS, BARS - 3)
+    for name in TABLES:  # the last two bars differ, as the world ends there
+        expected = getattr(market, name)[: TRAIN.last - 1]
+        np.testing.assert_array_equal(getattr(worlds.market, name)[before : BARS - 2], expected, err_msg=name)
+    np.testing.assert_array_equal(worlds.market.times[before:], PANEL.times[: TRAIN.last + 1])
+    assert (worlds.first, worlds.last) == (LEAD_BARS, BARS - 3)
 
 
-def test_bars_before_the_first_price_trade_nothing() -> None:
+def test_bars_before_the_first_price_are_untradable() -> None:
     market, before = worlds_of(bagging_blocks=4).market, LEAD_BARS - FIRST
     assert not market.tradable[:before].any()
     assert not market.fillable[:before].any()
@@ -72,7 +72,7 @@ def test_bars_before_the_first_price_trade_nothing() -> None:
     assert (np.diff(market.times) == np.timedelta64(1, "D")).all()
 
 
-def test_worlds_know_nothing_of_later_bars() -> None:
+def test_worlds_do_not_depend_on_bars_after_the_training_split() -> None:
     rng = np.random.default_rng(0)
     columns = {name: getattr(PANEL, name).copy() for name in PANEL.columns}
     for values in columns.values():
@@ -83,36 +83,36 @@ def test_worlds_know_nothing_of_later_bars() -> None:
         assert torch.equal(getattr(a.market, name), getattr(b.market, name)), name
 
 
-def test_features_of_a_world_follow_from_its_prices() -> None:
-    made = worlds_of(worlds=2, bootstrap_block=20.0)
-    close, names = made.market.close.numpy(), made.market.normaliser
+def test_features_of_a_world_are_computed_from_its_prices() -> None:
+    worlds = worlds_of(worlds=2, bootstrap_block=20.0)
+    close, names = worlds.market.close.numpy(), worlds.market.normaliser
     mean, std = names.mean[0], names.std[0]
     for world in range(2):
         rows = slice(world * BARS, (world + 1) * BARS)
         returns = np.diff(np.log(close[rows, 0]))
         scaled = np.clip((returns - mean) / std, -10, 10)[LEAD_BARS:]
-        np.testing.assert_allclose(made.market.features[rows][1 + LEAD_BARS :, 0, 0], scaled, atol=1e-5)
+        np.testing.assert_allclose(worlds.market.features[rows][1 + LEAD_BARS :, 0, 0], scaled, atol=1e-5)
     assert not np.allclose(close[:BARS, 0], close[BARS:, 0])
 
 
-def test_draws_follow_seed_and_world() -> None:
-    one, again, other = worlds_of(**VARIED), worlds_of(**VARIED), worlds_of(**VARIED, seed=8)
+def test_draws_depend_only_on_the_seed_and_the_number_of_the_world() -> None:
+    one, repeated, other = worlds_of(**VARIED), worlds_of(**VARIED), worlds_of(**VARIED, seed=8)
     more = worlds_of(**{**VARIED, "worlds": 5})
     for name in TABLES:
-        assert torch.equal(getattr(one.market, name), getattr(again.market, name))
+        assert torch.equal(getattr(one.market, name), getattr(repeated.market, name))
         assert torch.equal(getattr(one.market, name), getattr(more.market, name)[: 3 * BARS])
     assert not torch.equal(one.market.close, other.market.close)
 
 
-def test_each_world_has_assets_of_its_own() -> None:
-    made = worlds_of(worlds=4, asset_share=0.5)
-    traded = made.market.tradable.view(4, BARS, 6).any(1)
+def test_worlds_have_different_assets() -> None:
+    worlds = worlds_of(worlds=4, asset_share=0.5)
+    traded = worlds.market.tradable.view(4, BARS, 6).any(1)
     assert traded.sum(1).tolist() == [3, 3, 3, 3]
     assert len({tuple(row) for row in traded.tolist()}) > 1
-    assert made.market.features[~made.market.tradable].abs().max() == 0
+    assert worlds.market.features[~worlds.market.tradable].abs().max() == 0
 
 
-def test_noise_has_the_set_deviation_where_features_are_defined() -> None:
+def test_noise_has_the_configured_deviation_where_features_are_defined() -> None:
     noisy, market = worlds_of(worlds=2, feature_noise=0.1), real_market()
     clean = market.features[FIRST : TRAIN.last + 1]
     defined = torch.isfinite(market.raw_features[FIRST : TRAIN.last + 1])
@@ -123,20 +123,20 @@ def test_noise_has_the_set_deviation_where_features_are_defined() -> None:
         assert change[~defined].abs().max() == 0
 
 
-def test_no_episode_crosses_a_border() -> None:
-    """Rewards of every reachable decision equal those of the world alone: fills and prices lie inside it."""
-    made, window = worlds_of(worlds=3, bootstrap_block=20.0), 40
-    config = EnvironmentConfig(envs=32, group=2, window=made.window(window), cost_bps=0.0)
+def test_no_episode_crosses_the_border_of_a_world() -> None:
+    """The decision, the fill and the next prices of every reward lie in the same world."""
+    worlds, window = worlds_of(worlds=3, bootstrap_block=20.0), 40
+    config = EnvironmentConfig(envs=32, group=2, window=worlds.window(window), cost_bps=0.0)
     env = make_env(
-        made.market,
+        worlds.market,
         config,
         members=(0, 3),
-        first=made.first,
-        last=made.last,
-        starts=[made.starts(member, window) for member in (0, 3)],
+        first=worlds.first,
+        last=worlds.last,
+        starts=[worlds.starts(member, window) for member in (0, 3)],
     )
     observation = env.reset(1)
-    first_worlds, seen = observation.day // BARS, []
+    first_worlds, visited = observation.day // BARS, []
     for _ in range(120):
         step = env.step(torch.zeros(2, 32, 7))
         day = step.final_observation.day  # [P, G], reached by the decision of the bar before
@@ -145,36 +145,36 @@ def test_no_episode_crosses_a_border() -> None:
         same = torch.where(ended, first_worlds, step.observation.day // BARS)
         assert torch.equal(same, first_worlds), "an episode moved to another world"
         first_worlds = step.observation.day // BARS
-        seen.append(first_worlds)
-    assert torch.stack(seen).unique().tolist() == [0, 1, 2]
+        visited.append(first_worlds)
+    assert torch.stack(visited).unique().tolist() == [0, 1, 2]
 
 
-def test_bags_differ_between_members_and_draw_whole_blocks() -> None:
-    made, window = worlds_of(worlds=2, asset_share=0.5, bagging_blocks=8), 30
+def test_bagging_differs_between_members_and_draws_complete_blocks() -> None:
+    worlds, window = worlds_of(worlds=2, asset_share=0.5, bagging_blocks=8), 30
     stop = BARS - 2 - window + 1
     edges = [LEAD_BARS + (stop - LEAD_BARS) * i // 8 for i in range(9)]
-    bags = [made.starts(member, window) for member in range(6)]
+    bags = [worlds.starts(member, window) for member in range(6)]
     assert len({tuple(bag.tolist()) for bag in bags}) == 6
     for bag in bags:
-        counts = torch.bincount(bag, minlength=2 * BARS)
-        own, other = counts[:BARS], counts[BARS:]
-        late = max(made.first_decisions)
-        assert torch.equal(own[late:], other[late:])  # the same in every world
-        blocks = [counts[max(edges[i], late) : edges[i + 1]].unique() for i in range(8)]
+        start_counts = torch.bincount(bag, minlength=2 * BARS)
+        first_world, second_world = start_counts[:BARS], start_counts[BARS:]
+        latest_start = max(worlds.first_decisions)
+        assert torch.equal(first_world[latest_start:], second_world[latest_start:])  # the same in every world
+        blocks = [start_counts[max(edges[i], latest_start) : edges[i + 1]].unique() for i in range(8)]
         assert all(len(block) <= 1 for block in blocks)
-        assert own[stop:].sum() == 0
-    assert torch.equal(bags[2], made.starts(2, window))
+        assert first_world[stop:].sum() == 0
+    assert torch.equal(bags[2], worlds.starts(2, window))
 
 
 def test_episodes_are_shortened_to_the_worlds() -> None:
-    made = worlds_of(bagging_blocks=1)
-    assert made.window(10_000) == BARS - LEAD_BARS - 2
-    assert made.starts(0, BARS - LEAD_BARS - 2).tolist() == [LEAD_BARS]
+    worlds = worlds_of(bagging_blocks=1)
+    assert worlds.window(10_000) == BARS - LEAD_BARS - 2
+    assert worlds.starts(0, BARS - LEAD_BARS - 2).tolist() == [LEAD_BARS]
 
 
-def test_bars_of_a_year_are_those_of_one_world() -> None:
-    made = worlds_of(worlds=3, bootstrap_block=20.0)
-    assert bars_per_year(made.market.times) == pytest.approx(bars_per_year(PANEL.times), rel=1e-3)
+def test_bars_per_year_are_those_of_a_single_world() -> None:
+    worlds = worlds_of(worlds=3, bootstrap_block=20.0)
+    assert bars_per_year(worlds.market.times) == pytest.approx(bars_per_year(PANEL.times), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -208,19 +208,19 @@ def test_costs_that_cannot_be_multiplied_are_refused(environment: dict[str, Any]
 
 
 @pytest.mark.parametrize("mandate", [None, MandateConfig()])
-def test_costs_of_a_world_are_multiplied_by_its_factor(mandate: MandateConfig | None) -> None:
-    made = worlds_of(worlds=4, cost_factor=4.0)
-    assert made.market.cost_factor is not None
-    factors = made.market.cost_factor.view(4, BARS)
+def test_costs_are_multiplied_by_the_factor_of_the_world(mandate: MandateConfig | None) -> None:
+    worlds = worlds_of(worlds=4, cost_factor=4.0)
+    assert worlds.market.cost_factor is not None
+    factors = worlds.market.cost_factor.view(4, BARS)
     assert (factors == factors[:, :1]).all()
     assert len(factors[:, 0].unique()) == 4
     assert 0.25 < factors.min() < 1 < factors.max() < 4
     config = EnvironmentConfig(envs=16, group=2, window=30, cost_bps=20.0, half_spread_bps=5.0)
-    starts = [made.starts(0, 30)]
-    env = make_env(made.market, config, first=made.first, last=made.last, starts=starts, mandate=mandate)
+    starts = [worlds.starts(0, 30)]
+    env = make_env(worlds.market, config, first=worlds.first, last=worlds.last, starts=starts, mandate=mandate)
     observation = env.reset(0)
     for _ in range(5):
-        rate = made.market.cost_factor[observation.day[0]].repeat_interleave(2) * 25e-4
+        rate = worlds.market.cost_factor[observation.day[0]].repeat_interleave(2) * 25e-4
         assert env.state is not None
         expected = env.transition(env.state, torch.zeros(1, 16, env.action_size))[1]
         step = env.step(torch.zeros(1, 16, env.action_size))

@@ -1,4 +1,4 @@
-"""Yahoo through yfinance itself, against a local server that answers in the shape of Yahoo's chart endpoint."""
+"""Yahoo through yfinance, against a local server with the response format of Yahoo's chart endpoint."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from finrl_pod.data.sources.retry import Retry
 from finrl_pod.data.sources.yahoo import YahooSource
 from finrl_pod.errors import DataError, FetchError, SetupError
 
-# yfinance's own calls into pandas, hidden from users as every DeprecationWarning of a library is.
+# yfinance's own calls into pandas, hidden from users, as Python hides DeprecationWarnings of libraries.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
 START, END = pd.Timestamp("2024-01-02"), pd.Timestamp("2024-01-05")
-QUICK = Retry(attempts=3, first_wait=0.0, longest_wait=0.0, timeout=2.0)
+NO_WAIT = Retry(attempts=3, first_wait=0.0, longest_wait=0.0, timeout=2.0)
 
 
 class Loopback(requests.Session):
-    """Sends every request to the local server, whatever host it was meant for."""
+    """Sends every request to the local server, regardless of its host."""
 
     def __init__(self, base: str) -> None:
         super().__init__()
@@ -38,24 +38,24 @@ class Loopback(requests.Session):
 
 
 class Yahoo:
-    """What the server answers, by ticker: chart objects, or a list of (status, text) to answer first."""
+    """A fake server with chart objects by ticker, and responses (status, text) to send before them."""
 
     def __init__(self) -> None:
         self.charts: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, list[tuple[int, str]]] = {}
-        self.asked: Counter[str] = Counter()
+        self.request_counts: Counter[str] = Counter()
         self.windows: list[tuple[str, str]] = []
 
     def answer(self, request: Request) -> Response:
         if not request.path.startswith("/v8/finance/chart/"):
             return Response("crumb")
         symbol = request.path.rsplit("/", 1)[-1]
-        self.asked[symbol] += 1
+        self.request_counts[symbol] += 1
         if "period1" in request.args:
-            moments = [
+            period = [
                 pd.Timestamp(int(request.args[k]), unit="s", tz="America/New_York") for k in ("period1", "period2")
             ]
-            self.windows.append((str(moments[0])[:16], str(moments[1])[:16]))
+            self.windows.append((str(period[0])[:16], str(period[1])[:16]))
         if self.failures.get(symbol):
             status, text = self.failures[symbol].pop(0)
             return Response(text, status)
@@ -67,14 +67,15 @@ class Yahoo:
 
 def chart(times: list[str], closes: list[float | None], interval: str = "1d") -> dict[str, Any]:
     """One result of the chart endpoint; adjusted closes are half the raw ones."""
-    stamps = [_seconds(t) for t in times]
-    opened = [_seconds(day) + 34_200 for day in sorted({t[:10] for t in times})]
+    timestamps = [_seconds(t) for t in times]
+    session_opens = [_seconds(day) + 34_200 for day in sorted({t[:10] for t in times})]
     zone = {"timezone": "EST", "gmtoffset": -18000}
     meta = {
         "currency": "USD", "symbol": "X", "exchangeName": "NMS", "instrumentType": "EQUITY", "priceHint": 2,
-        "regularMarketTime": stamps[-1], **zone, "dataGranularity": interval, "range": "", "chartPreviousClose": 1.0,
+        "regularMarketTime": timestamps[-1], **zone,
+        "dataGranularity": interval, "range": "", "chartPreviousClose": 1.0,
         "exchangeTimezoneName": "America/New_York", "validRanges": ["1d", "max"], "currentTradingPeriod": {},
-        "tradingPeriods": [[{**zone, "start": start, "end": start + 23_400}] for start in opened],
+        "tradingPeriods": [[{**zone, "start": start, "end": start + 23_400}] for start in session_opens],
     }  # fmt: skip
     quote = {
         "open": closes, "close": closes, "volume": [None if c is None else 1000 for c in closes],
@@ -83,7 +84,7 @@ def chart(times: list[str], closes: list[float | None], interval: str = "1d") ->
     indicators: dict[str, Any] = {"quote": [quote]}
     if interval == "1d":
         indicators["adjclose"] = [{"adjclose": [c and c / 2 for c in closes]}]
-    return {"meta": meta, "timestamp": stamps, "indicators": indicators}
+    return {"meta": meta, "timestamp": timestamps, "indicators": indicators}
 
 
 def _seconds(time: str) -> int:
@@ -95,7 +96,7 @@ DAYS = ["2024-01-02 09:30", "2024-01-03 09:30", "2024-01-04 09:30", "2024-01-05 
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """yfinance remembers time zones and cookies in the user's cache folder: not in these tests."""
+    """Keep yfinance's cache of time zones and cookies out of the user's folder."""
     yfinance = pytest.importorskip("yfinance")
     yfinance.set_tz_cache_location(str(tmp_path_factory.mktemp("yfinance")))
 
@@ -109,7 +110,7 @@ def yahoo(httpserver: HTTPServer) -> Yahoo:
 
 @pytest.fixture
 def source(httpserver: HTTPServer, yahoo: Yahoo) -> YahooSource:
-    return YahooSource(session=Loopback(httpserver.url_for("").rstrip("/")), retry=QUICK)
+    return YahooSource(session=Loopback(httpserver.url_for("").rstrip("/")), retry=NO_WAIT)
 
 
 def test_daily_bars_are_adjusted_and_dated_by_their_session(yahoo: Yahoo, source: YahooSource) -> None:
@@ -159,21 +160,21 @@ def test_missing_tickers_are_named(yahoo: Yahoo, source: YahooSource) -> None:
 def test_transient_errors_are_retried(yahoo: Yahoo, source: YahooSource, failure: tuple[int, str]) -> None:
     symbol = f"YH{failure[0]}"
     yahoo.charts = {symbol: chart(DAYS, [10.0, 11.0, 12.0, 13.0])}
-    # yfinance itself asks a second time after a bad status.
+    # yfinance itself retries once after an error status.
     yahoo.failures = {symbol: [failure] * 2}
     assert source.fetch((symbol,), START, END, "1d").close[0, 0] == 5.0
-    assert yahoo.asked[symbol] > 2
+    assert yahoo.request_counts[symbol] > 2
 
 
 def test_persistent_errors_name_the_ticker_and_the_attempts(yahoo: Yahoo, source: YahooSource) -> None:
     yahoo.failures = {"YI": [(429, "Too Many Requests")] * 50}
     with pytest.raises(FetchError, match="did not deliver YI within 3 attempts"):
         source.fetch(("YI",), START, END, "1d")
-    assert yahoo.asked["YI"] <= 6
+    assert yahoo.request_counts["YI"] <= 6
 
 
 def test_an_unreachable_server_raises_fetch_error() -> None:
-    source = YahooSource(session=Loopback("http://127.0.0.1:9"), retry=QUICK)
+    source = YahooSource(session=Loopback("http://127.0.0.1:9"), retry=NO_WAIT)
     with pytest.raises(FetchError, match="did not deliver YJ"):
         source.fetch(("YJ",), START, END, "1d")
 
@@ -181,7 +182,7 @@ def test_an_unreachable_server_raises_fetch_error() -> None:
 def test_an_unknown_bar_is_rejected_before_any_request(yahoo: Yahoo, source: YahooSource) -> None:
     with pytest.raises(DataError, match="bar must be one of 1d, 1h, 15m, 1m, got '2d'"):
         source.fetch(("YK",), START, END, "2d")
-    assert not yahoo.asked
+    assert not yahoo.request_counts
 
 
 def test_missing_yfinance_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Small panels and their markets, from closes alone."""
+"""Small panels and markets made of close prices."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def ar1(seed: int, bars: int, coefficient: float) -> Floats:
 
 @pytest.fixture(scope="session")
 def market_of() -> MarketOf:
-    """The builder above."""
+    """Function that builds a panel and its market from closes."""
     return build

@@ -1,4 +1,4 @@
-"""What a strategy gets in a backtest, and that it cannot reach the future or change the account."""
+"""The arguments of a strategy in a backtest: no future data, and changes to them have no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prices(seed: int = 0, bars: int = 40, assets: int = 3) -> np.ndarray:
 
 @dataclass
 class Recorder:
-    """Weigh assets by their last return, and record the arguments of every call."""
+    """Weight assets by their last return, and record the arguments of every call."""
 
     name: str = "recorder"
     feature_names: tuple[str, ...] = ()
@@ -121,10 +121,10 @@ def test_a_feature_lookback_gives_the_features_of_past_bars(market_of):
 def test_changing_the_arguments_changes_no_result(market_of, fill):
     panel, market = market_of(prices(), fill=fill, features=FEATURES)
     before, table = panel.sha256, market.raw_features.clone()
-    clean = backtest(Recorder(feature_names=FEATURES), panel, market, 6, 39, RULES, 1000.0)
-    spoilt = backtest(Recorder(feature_names=FEATURES, overwrite=True), panel, market, 6, 39, RULES, 1000.0)
-    np.testing.assert_array_equal(clean.equity, spoilt.equity)
-    np.testing.assert_array_equal(clean.weights, spoilt.weights)
+    unchanged = backtest(Recorder(feature_names=FEATURES), panel, market, 6, 39, RULES, 1000.0)
+    overwritten = backtest(Recorder(feature_names=FEATURES, overwrite=True), panel, market, 6, 39, RULES, 1000.0)
+    np.testing.assert_array_equal(unchanged.equity, overwritten.equity)
+    np.testing.assert_array_equal(unchanged.weights, overwritten.weights)
     assert panel.sha256 == before
     torch.testing.assert_close(market.raw_features, table, rtol=0, atol=0, equal_nan=True)
 

@@ -1,4 +1,4 @@
-"""Exported tables: Parquet is lossless, CSV holds nothing that a spreadsheet executes."""
+"""Exported tables: Parquet is lossless, CSV cells cannot be executed as spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_numbers_are_unchanged_and_times_are_iso_text(tmp_path: Path) -> None:
     table = {"time": times, "symbol": np.array(["=A", "B", "C"], object), "weight": values, "count": [1, 2, 3]}
     parquet, text = write_table(tmp_path / "t", table)
     read = pd.read_parquet(parquet)
-    assert read["symbol"].tolist() == ["=A", "B", "C"]  # a data file holds the data
+    assert read["symbol"].tolist() == ["=A", "B", "C"]  # Parquet is not escaped
     np.testing.assert_array_equal(read["weight"], values)
     np.testing.assert_array_equal(read["time"].to_numpy(), times)
     assert text.read_text().splitlines() == [

@@ -1,4 +1,4 @@
-"""Walk-forward folds: no bar is used early, none is tested twice."""
+"""Walk-forward folds: training ends before the test, and no bar is tested twice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from finrl_pod.evaluate.folds import walk_forward_folds
 def test_spans_are_ordered_separated_and_equally_long(
     start: int, bars: int, folds: int, validation: int, embargo: int
 ) -> None:
-    made = walk_forward_folds(3, start, start + bars - 1, folds, validation, embargo)
-    tested = [bar for fold in made for bar in range(fold.test.first, fold.test.last + 1)]
-    assert tested == list(range(start, start + bars))
-    lengths = [len(fold.test) for fold in made]
+    walk_forward = walk_forward_folds(3, start, start + bars - 1, folds, validation, embargo)
+    tested_bars = [bar for fold in walk_forward for bar in range(fold.test.first, fold.test.last + 1)]
+    assert tested_bars == list(range(start, start + bars))
+    lengths = [len(fold.test) for fold in walk_forward]
     assert max(lengths) - min(lengths) <= 1
-    for fold in made:
+    for fold in walk_forward:
         assert fold.train.first == 3
         assert len(fold.validation) == validation
         assert fold.validation.first - fold.train.last == embargo + 1
@@ -36,17 +36,17 @@ def test_spans_are_ordered_separated_and_equally_long(
 
 def test_spans_equal_those_of_skfolio() -> None:
     """Its expanding walk-forward, purged by validation and embargoes."""
-    made = walk_forward_folds(0, 600, 1199, 6, 50, 5)
+    walk_forward = walk_forward_folds(0, 600, 1199, 6, 50, 5)
     theirs = WalkForward(test_size=100, train_size=540, expand_train=True, purged_size=60)
     splits = list(theirs.split(np.zeros((1200, 1))))
-    assert len(splits) == len(made)
-    for fold, (train, test) in zip(made, splits, strict=True):
+    assert len(splits) == len(walk_forward)
+    for fold, (train, test) in zip(walk_forward, splits, strict=True):
         assert (fold.train.first, fold.train.last) == (train[0], train[-1])
         assert (fold.test.first, fold.test.last) == (test[0], test[-1])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((0, 100, 199, 0, 10, 2), "needs at least 1 fold, got 0"),
         ((0, 100, 199, 51, 10, 2), "cut into 51 tests"),
@@ -55,7 +55,7 @@ def test_spans_equal_those_of_skfolio() -> None:
         ((0, 100, 199, 2, 98, 1), "fold 1 has no bars to train on: 100 bars before its test are fewer than"),
     ],
 )
-def test_invalid_folds_are_refused(arguments: tuple[int, ...], words: str) -> None:
-    with pytest.raises(DataError) as caught:
+def test_invalid_folds_are_refused(arguments: tuple[int, ...], message: str) -> None:
+    with pytest.raises(DataError) as excinfo:
         walk_forward_folds(*arguments)
-    assert words in str(caught.value)
+    assert message in str(excinfo.value)

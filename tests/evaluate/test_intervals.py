@@ -90,19 +90,19 @@ def returns_of(seed: int, bars: int = 1000) -> np.ndarray:
 
 def test_values_equal_those_of_empyrical() -> None:
     returns = returns_of(1)
-    found = account_intervals(returns, draws=20)
-    assert found.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns))
-    assert found.annual_return.value == pytest.approx(empyrical.annual_return(returns))
-    assert found.max_drawdown.value == pytest.approx(empyrical.max_drawdown(returns))
+    intervals = account_intervals(returns, draws=20)
+    assert intervals.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns))
+    assert intervals.annual_return.value == pytest.approx(empyrical.annual_return(returns))
+    assert intervals.max_drawdown.value == pytest.approx(empyrical.max_drawdown(returns))
 
 
 def test_sharpe_ratio_is_in_excess_of_cash() -> None:
     returns = returns_of(1)
     cash = 2e-4 + 1e-4 * np.sin(np.arange(len(returns)))
-    plain, found = account_intervals(returns, draws=200), account_intervals(returns, draws=200, risk_free=cash)
-    assert found.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns, cash))
-    assert found.sharpe.high < plain.sharpe.high
-    assert (found.annual_return, found.max_drawdown) == (plain.annual_return, plain.max_drawdown)
+    plain, intervals = account_intervals(returns, draws=200), account_intervals(returns, draws=200, risk_free=cash)
+    assert intervals.sharpe.value == pytest.approx(empyrical.sharpe_ratio(returns, cash))
+    assert intervals.sharpe.high < plain.sharpe.high
+    assert (intervals.annual_return, intervals.max_drawdown) == (plain.annual_return, plain.max_drawdown)
     with pytest.raises(InputError, match="1000 returns need as many returns of cash"):
         account_intervals(returns, risk_free=cash[1:])
 
@@ -110,25 +110,25 @@ def test_sharpe_ratio_is_in_excess_of_cash() -> None:
 def test_long_histories_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A year of minute bars would take gigabytes at once. Chunks use other draws from the same distribution."""
     returns = returns_of(2)
-    whole = account_intervals(returns, draws=1001)
+    unchunked = account_intervals(returns, draws=1001)
     monkeypatch.setattr(intervals, "MAX_SAMPLED_BARS", 100 * len(returns))
-    parts = account_intervals(returns, draws=1001)
-    assert parts == account_intervals(returns, draws=1001)
-    assert parts.sharpe.value == whole.sharpe.value
-    for one, other in zip(parts, whole, strict=True):
+    chunked = account_intervals(returns, draws=1001)
+    assert chunked == account_intervals(returns, draws=1001)
+    assert chunked.sharpe.value == unchunked.sharpe.value
+    for one, other in zip(chunked, unchunked, strict=True):
         assert one != other
         assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=0.15)
 
 
 def test_interval_agrees_with_the_bootstrap_of_arch() -> None:
     returns = returns_of(2)
-    found = account_intervals(returns, seed=1, draws=3000)
+    intervals = account_intervals(returns, seed=1, draws=3000)
 
     def sharpe(x: np.ndarray) -> float:
         return float(x.mean() / x.std(ddof=1) * np.sqrt(252))
 
     other = StationaryBootstrap(block_length(returns), returns, seed=np.random.default_rng(5)).apply(sharpe, 3000)
-    assert (found.sharpe.low, found.sharpe.high) == pytest.approx(np.quantile(other, [0.05, 0.95]), abs=0.06)
+    assert (intervals.sharpe.low, intervals.sharpe.high) == pytest.approx(np.quantile(other, [0.05, 0.95]), abs=0.06)
 
 
 def test_blocks_have_the_chosen_mean_length() -> None:
@@ -141,25 +141,25 @@ def test_blocks_have_the_chosen_mean_length() -> None:
 
 def test_sharpe_interval_has_its_nominal_coverage() -> None:
     truth = 6e-4 / 0.011 * np.sqrt(252)
-    hits = 0
+    covered = 0
     for seed in range(150):
-        found = account_intervals(returns_of(seed, 400), 0.9, seed=seed, draws=200)
-        hits += found.sharpe.low <= truth <= found.sharpe.high
-    low, high = binomial_interval(hits, 150, 0.99)
+        intervals = account_intervals(returns_of(seed, 400), 0.9, seed=seed, draws=200)
+        covered += intervals.sharpe.low <= truth <= intervals.sharpe.high
+    low, high = binomial_interval(covered, 150, 0.99)
     assert low <= 0.9 <= high
 
 
 def test_account_intervals_are_ordered_and_reproducible() -> None:
-    found = account_intervals(returns_of(3), seed=2, draws=200)
-    for interval in found:
+    intervals = account_intervals(returns_of(3), seed=2, draws=200)
+    for interval in intervals:
         assert interval.low <= interval.high
-    assert found.max_drawdown.high <= 0
-    assert found == account_intervals(returns_of(3), seed=2, draws=200)
-    assert found != account_intervals(returns_of(3), seed=3, draws=200)
+    assert intervals.max_drawdown.high <= 0
+    assert intervals == account_intervals(returns_of(3), seed=2, draws=200)
+    assert intervals != account_intervals(returns_of(3), seed=3, draws=200)
 
 
 @pytest.mark.parametrize(
-    ("returns", "level", "words"),
+    ("returns", "level", "message"),
     [
         (np.zeros(10), 0.9, "at least 20 returns, got 10"),
         (np.zeros(40), 0.9, "returns that vary"),
@@ -168,16 +168,16 @@ def test_account_intervals_are_ordered_and_reproducible() -> None:
         (np.arange(30.0), 1.0, "must lie between 0 and 1, got 1.0"),
     ],
 )
-def test_invalid_returns_are_refused(returns: np.ndarray, level: float, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_invalid_returns_are_refused(returns: np.ndarray, level: float, message: str) -> None:
+    with pytest.raises(InputError) as excinfo:
         account_intervals(returns, level)
-    assert words in str(caught.value)
+    assert message in str(excinfo.value)
 
 
 def test_blocks_are_geometric_and_wrap_around() -> None:
-    places = resample_bars(200, 8.0, 400, np.random.default_rng(0))
-    follows = np.diff(places, axis=1) % 200 == 1
-    # A bar follows the one before unless a block begins (1 in 8) at another place than the next.
-    assert follows.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
-    assert np.bincount(places.ravel(), minlength=200).min() > 200  # of 400 expected: every bar is drawn alike
+    rows = resample_bars(200, 8.0, 400, np.random.default_rng(0))
+    is_next = np.diff(rows, axis=1) % 200 == 1
+    # A bar follows the one before unless a block begins (1 in 8) somewhere other than the next bar.
+    assert is_next.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
+    assert np.bincount(rows.ravel(), minlength=200).min() > 200  # of 400 expected: all bars are equally likely
     assert (resample_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped

@@ -1,4 +1,4 @@
-"""The test of a mean: against scipy's t test and arch's long-run variance, and its size on streams."""
+"""The test of a mean: against scipy's t test and arch's long-run variance, and its size on simulated returns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def autoregressive(rng: np.random.Generator, coefficient: float, shape: tuple[in
 
 
 def test_equals_the_t_test_of_a_symmetric_series_without_autocorrelation() -> None:
-    half = np.random.default_rng(0).normal(size=100)
-    series = np.random.default_rng(9).permutation(np.r_[half, -half]) + 0.1
+    positive = np.random.default_rng(0).normal(size=100)
+    series = np.random.default_rng(9).permutation(np.r_[positive, -positive]) + 0.1
     centred = series - series.mean()
     assert abs(centred[1:] @ centred[:-1] / (centred @ centred)) < 0.03  # bandwidth below one: the sample variance
     p_value = stats.ttest_1samp(series, 0.0, alternative="greater").pvalue
@@ -32,8 +32,8 @@ def test_long_run_variance_equals_the_bartlett_kernel() -> None:
     first = centred[1:] @ centred[:-1] / (centred @ centred)
     bandwidth = int(1.1447 * (4 * first**2 * len(series) / (1 - first**2) ** 2) ** (1 / 3))
     assert bandwidth > 5
-    peer = Bartlett(series, bandwidth=bandwidth, df_adjust=0).cov.long_run
-    assert long_run_variance(series) == pytest.approx(float(np.asarray(peer).item()), rel=1e-6)
+    reference = Bartlett(series, bandwidth=bandwidth, df_adjust=0).cov.long_run
+    assert long_run_variance(series) == pytest.approx(float(np.asarray(reference).item()), rel=1e-6)
     assert long_run_variance(series) == pytest.approx(1 / 0.6**2, rel=0.2)  # of an AR(1): 1 / (1 - coefficient)^2
 
 
@@ -41,8 +41,8 @@ def test_sign_scale_and_bounds() -> None:
     series = np.random.default_rng(2).normal(0.05, 1.0, 500)
     assert mean_z_score(-series) == pytest.approx(-mean_z_score(series))
     assert mean_z_score(1e-5 * series) == pytest.approx(mean_z_score(series))
-    lifted = [mean_z_score(series + d) for d in np.linspace(-0.5, 0.5, 21)]
-    assert lifted == sorted(lifted)
+    shifted = [mean_z_score(series + d) for d in np.linspace(-0.5, 0.5, 21)]
+    assert shifted == sorted(shifted)
     assert mean_z_score(series + 100.0) == MAX_Z_SCORE
     with pytest.raises(InputError, match="at least 20"):
         mean_z_score(series[:19])
@@ -57,14 +57,14 @@ def test_size_with_autocorrelation(coefficient: float) -> None:
     scores = np.array([mean_z_score(row) for row in series])
     assert 0.012 <= (scores > 1.96).mean() <= 0.042
     if coefficient > 0:
-        plain = series.mean(1) / series.std(1) * np.sqrt(series.shape[1])
-        assert (plain > 1.96).mean() > 0.06
+        naive = series.mean(1) / series.std(1) * np.sqrt(series.shape[1])
+        assert (naive > 1.96).mean() > 0.06
 
 
 def test_size_with_skewness() -> None:
     """Where the plain t test accepts 3.5% of series with rare large losses at 2.5%, about 2.5% exceed 1.96."""
     series = 1 - np.random.default_rng(4).exponential(size=(4000, 200))
     scores = np.array([mean_z_score(row) for row in series])
-    plain = stats.ttest_1samp(series, 0.0, axis=1, alternative="greater").pvalue
-    assert (plain < 0.025).mean() > 0.033
+    naive = stats.ttest_1samp(series, 0.0, axis=1, alternative="greater").pvalue
+    assert (naive < 0.025).mean() > 0.033
     assert 0.018 <= (scores > stats.norm.isf(0.025)).mean() <= 0.034

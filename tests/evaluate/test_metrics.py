@@ -27,7 +27,7 @@ def test_metrics_equal_those_of_empyrical(seed, periods):
 
     equity = curve(seed)
     returns = equity[1:] / equity[:-1] - 1
-    ours = metrics.summary(equity, periods_per_year=periods)
+    values = metrics.summary(equity, periods_per_year=periods)
     oracle = {
         "cumulative_return": empyrical.cum_returns_final(returns),
         "annual_return": empyrical.annual_return(returns, annualization=periods),
@@ -38,7 +38,7 @@ def test_metrics_equal_those_of_empyrical(seed, periods):
         "max_drawdown": empyrical.max_drawdown(returns),
     }
     for name, value in oracle.items():
-        assert ours[name] == pytest.approx(float(value), rel=1e-9), name
+        assert values[name] == pytest.approx(float(value), rel=1e-9), name
 
 
 def test_summary_has_exactly_the_declared_metrics():
@@ -63,21 +63,21 @@ def test_metrics_of_cash_are_zero():
 
 
 def test_ratios_without_risk_are_nan_and_null_in_json():
-    found = metrics.summary(1.001 ** np.arange(300))
-    assert np.isnan(found["sharpe"])
-    assert np.isnan(found["sortino"])
-    assert np.isnan(found["calmar"])
-    assert found["annual_volatility"] == pytest.approx(0.0, abs=1e-9)
-    written = to_plain(found)
-    assert written["sharpe"] is None
-    assert json.loads(json.dumps(written, allow_nan=False))["cumulative_return"] == pytest.approx(1.001**299 - 1)
+    values = metrics.summary(1.001 ** np.arange(300))
+    assert np.isnan(values["sharpe"])
+    assert np.isnan(values["sortino"])
+    assert np.isnan(values["calmar"])
+    assert values["annual_volatility"] == pytest.approx(0.0, abs=1e-9)
+    as_json = to_plain(values)
+    assert as_json["sharpe"] is None
+    assert json.loads(json.dumps(as_json, allow_nan=False))["cumulative_return"] == pytest.approx(1.001**299 - 1)
 
 
 def test_metrics_after_ruin():
-    found = metrics.summary(np.array([100.0, 50.0, -1.0, -1.0]))
-    assert found["annual_return"] == -1.0
-    assert found["max_drawdown"] == pytest.approx(-1.01)
-    assert np.isfinite(found["sharpe"])
+    values = metrics.summary(np.array([100.0, 50.0, -1.0, -1.0]))
+    assert values["annual_return"] == -1.0
+    assert values["max_drawdown"] == pytest.approx(-1.01)
+    assert np.isfinite(values["sharpe"])
 
 
 def test_turnover_is_one_sided_and_annual():
@@ -101,9 +101,9 @@ def test_ratios_in_excess_of_cash_agree_with_empyrical():
     rng = np.random.default_rng(4)
     returns, cash = rng.normal(0.0006, 0.01, 300), np.abs(rng.normal(1e-4, 2e-5, 300))
     equity = 100 * np.cumprod(np.append(1.0, 1 + returns))
-    made = metrics.summary(equity, risk_free=cash)
-    assert made["sharpe"] == pytest.approx(empyrical.sharpe_ratio(returns, cash))
-    assert made["sortino"] == pytest.approx(empyrical.sortino_ratio(returns - cash))
+    values = metrics.summary(equity, risk_free=cash)
+    assert values["sharpe"] == pytest.approx(empyrical.sharpe_ratio(returns, cash))
+    assert values["sortino"] == pytest.approx(empyrical.sortino_ratio(returns - cash))
     assert metrics.summary(100 * np.cumprod(np.append(1.0, 1 + cash)), risk_free=cash)["sharpe"] == 0.0
     with pytest.raises(InputError, match="as many returns of cash"):
         metrics.summary(equity, risk_free=cash[:-1])
@@ -116,7 +116,7 @@ def test_bars_per_year_of_an_exchange():
     hours = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel()
     assert metrics.bars_per_year(hours) == 7 * 252
     assert metrics.bars_per_year(hours[:-3]) == pytest.approx(7 * 252, rel=0.02)
-    assert metrics.bars_per_year(days[-8:]) == 252  # Christmas and the turn of the year
+    assert metrics.bars_per_year(days[-8:]) == 252  # days around Christmas and New Year
 
 
 @pytest.mark.parametrize(

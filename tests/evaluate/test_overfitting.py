@@ -16,18 +16,18 @@ WORST = [[1, 2, 3], [4, 1.1, 0], [2, 2.5, 1.3], [0.2, 3, 5]]
 MIXED = [[3, 1, 2], [2.5, 1.1, 0], [1.2, 2.5, 1.3], [2.2, 0.4, 2.7]]
 
 
-def plain_cscv(returns: np.ndarray, blocks: int) -> tuple[list[float], list[int]]:
-    """Logits and choices by the definition, a split at a time, by the Sharpe ratio."""
+def reference_cscv(returns: np.ndarray, blocks: int) -> tuple[list[float], list[int]]:
+    """Logits and selected trials of every split by the Sharpe ratio, as defined by Bailey et al."""
     parts = np.array_split(np.arange(len(returns)), blocks)
     logits, selected = [], []
-    for ways in combinations(range(blocks), blocks // 2):
-        inside = np.concatenate([parts[b] for b in range(blocks) if b in ways])
-        outside = np.concatenate([parts[b] for b in range(blocks) if b not in ways])
-        ratio = [returns[rows].mean(0) / returns[rows].std(0, ddof=1) for rows in (inside, outside)]
+    for chosen in combinations(range(blocks), blocks // 2):
+        in_sample = np.concatenate([parts[b] for b in range(blocks) if b in chosen])
+        out_of_sample = np.concatenate([parts[b] for b in range(blocks) if b not in chosen])
+        ratio = [returns[rows].mean(0) / returns[rows].std(0, ddof=1) for rows in (in_sample, out_of_sample)]
         best = int(ratio[0].argmax())
         rank = int((ratio[1] <= ratio[1][best]).sum())
-        share = rank / (returns.shape[1] + 1)
-        logits.append(float(np.log(share / (1 - share))))
+        fraction = rank / (returns.shape[1] + 1)
+        logits.append(float(np.log(fraction / (1 - fraction))))
         selected.append(best)
     return logits, selected
 
@@ -39,18 +39,18 @@ def test_worked_examples() -> None:
 
 @pytest.mark.parametrize(("blocks", "splits"), [(8, 70), (16, 12870)])
 def test_number_of_splits(blocks: int, splits: int) -> None:
-    found = backtest_overfitting(np.random.default_rng(0).normal(size=(64, 3)), blocks)
-    assert len(found.logits) == splits == comb(blocks, blocks // 2)
+    result = backtest_overfitting(np.random.default_rng(0).normal(size=(64, 3)), blocks)
+    assert len(result.logits) == splits == comb(blocks, blocks // 2)
 
 
 @pytest.mark.parametrize("blocks", [2, 4, 6, 10])
 def test_pbo_equals_a_plain_loop_over_the_splits(blocks: int) -> None:
     returns = np.random.default_rng(blocks).normal(3e-4, 0.01, (30 * blocks, 9))
-    found = backtest_overfitting(returns, blocks)
-    logits, selected = plain_cscv(returns, blocks)
-    assert found.logits == pytest.approx(logits)
-    assert found.selected.tolist() == selected
-    assert found.pbo == pytest.approx(np.mean([x <= 0 for x in logits]))
+    result = backtest_overfitting(returns, blocks)
+    logits, selected = reference_cscv(returns, blocks)
+    assert result.logits == pytest.approx(logits)
+    assert result.selected.tolist() == selected
+    assert result.pbo == pytest.approx(np.mean([x <= 0 for x in logits]))
 
 
 def test_pbo_is_about_one_half_under_the_null() -> None:
@@ -63,14 +63,14 @@ def test_pbo_is_about_one_half_under_the_null() -> None:
 def test_a_trial_with_an_edge_has_low_pbo() -> None:
     returns = np.random.default_rng(1).normal(0, 0.01, (1000, 50))
     returns[:, 7] += 0.002
-    found = backtest_overfitting(returns, 8)
-    assert found.pbo < 0.01
-    assert found.loss_probability < 0.05
-    assert (found.selected == 7).mean() > 0.95
+    result = backtest_overfitting(returns, 8)
+    assert result.pbo < 0.01
+    assert result.loss_probability < 0.05
+    assert (result.selected == 7).mean() > 0.95
 
 
 def test_alternating_trials_are_overfitted() -> None:
-    """Each trial is good in one half of the blocks: what is best in sample is worst out of it."""
+    """Each trial is good in one half of the blocks: the best in sample is the worst out of sample."""
     rng = np.random.default_rng(2)
     returns = rng.normal(0, 0.001, (400, 8))
     for n in range(8):
@@ -79,23 +79,23 @@ def test_alternating_trials_are_overfitted() -> None:
 
 
 def test_equal_trials_share_their_rank() -> None:
-    one = np.random.default_rng(3).normal(size=(80, 1))
-    found = backtest_overfitting(np.repeat(one, 3, axis=1), 4)
-    assert found.logits == pytest.approx(np.zeros(6))  # the middle of three: not above the median
-    assert found.pbo == 1.0
+    trial = np.random.default_rng(3).normal(size=(80, 1))
+    result = backtest_overfitting(np.repeat(trial, 3, axis=1), 4)
+    assert result.logits == pytest.approx(np.zeros(6))  # the middle of three: not above the median
+    assert result.pbo == 1.0
 
 
 @pytest.mark.slow
 def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
     returns = np.random.default_rng(4).normal(0, 0.01, (2500, 1000))
     began = time.process_time()
-    found = backtest_overfitting(returns, 16)
-    assert len(found.logits) == 12870
+    result = backtest_overfitting(returns, 16)
+    assert len(result.logits) == 12870
     assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(
-    ("returns", "blocks", "words"),
+    ("returns", "blocks", "message"),
     [
         (np.zeros((40, 1)), 4, "at least two trials, got 1"),
         (np.random.default_rng(0).normal(size=(40, 3)), 5, "an even number of blocks from 2 to 20, got 5"),
@@ -106,10 +106,10 @@ def test_a_thousand_trials_of_ten_years_take_seconds() -> None:
         (np.zeros(40), 4, "bars x trials"),
     ],
 )
-def test_invalid_returns_are_refused(returns: np.ndarray, blocks: int, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_invalid_returns_are_refused(returns: np.ndarray, blocks: int, message: str) -> None:
+    with pytest.raises(InputError) as excinfo:
         backtest_overfitting(returns, blocks)
-    assert words in str(caught.value)
+    assert message in str(excinfo.value)
 
 
 def test_an_unknown_metric_is_refused() -> None:

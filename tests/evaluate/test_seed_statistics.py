@@ -30,11 +30,11 @@ def test_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(0)
     tasks = np.array([0.0, 1.0, 2.0, 3.0])
     truth = interquartile_mean(rng.normal(tasks, 0.3, (40_000, 4)))
-    hits = 0
+    covered = 0
     for _ in range(100):
-        found = interquartile_mean_interval(rng.normal(tasks, 0.3, (12, 4)), 0.9, draws=120)
-        hits += found.low <= truth <= found.high
-    low, high = binomial_interval(hits, 100, 0.999)
+        interval = interquartile_mean_interval(rng.normal(tasks, 0.3, (12, 4)), 0.9, draws=120)
+        covered += interval.low <= truth <= interval.high
+    low, high = binomial_interval(covered, 100, 0.999)
     assert low <= 0.9 <= high
 
 
@@ -47,13 +47,13 @@ def test_runs_are_resampled_within_their_task() -> None:
 
 def test_difference_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(3)
-    hits = 0
+    covered = 0
     for _ in range(100):
         ours, theirs = rng.normal(1.5, 1, (12, 1)), rng.normal(1, 2, (15, 1))
-        found = difference_interval(ours, theirs, 0.9, draws=120)
-        assert found.value == pytest.approx(stats.trim_mean(ours, 0.25)[0] - stats.trim_mean(theirs, 0.25)[0])
-        hits += found.low <= 0.5 <= found.high
-    low, high = binomial_interval(hits, 100, 0.999)
+        interval = difference_interval(ours, theirs, 0.9, draws=120)
+        assert interval.value == pytest.approx(stats.trim_mean(ours, 0.25)[0] - stats.trim_mean(theirs, 0.25)[0])
+        covered += interval.low <= 0.5 <= interval.high
+    low, high = binomial_interval(covered, 100, 0.999)
     assert low <= 0.9 <= high
 
 
@@ -61,9 +61,9 @@ def test_improvement_is_the_mann_whitney_statistic() -> None:
     rng = np.random.default_rng(2)
     ours, theirs = rng.normal(0.4, 1, (9, 1)), rng.normal(0, 1, (11, 1))
     expected = stats.mannwhitneyu(ours[:, 0], theirs[:, 0]).statistic / (9 * 11)
-    found = probability_of_improvement(ours, theirs, draws=400)
-    assert found.value == pytest.approx(expected)
-    assert found.low <= found.value <= found.high
+    interval = probability_of_improvement(ours, theirs, draws=400)
+    assert interval.value == pytest.approx(expected)
+    assert interval.low <= interval.value <= interval.high
 
 
 def test_improvement_at_the_extremes() -> None:
@@ -77,7 +77,7 @@ def test_improvement_at_the_extremes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda: interquartile_mean_interval([[1.0, 2.0]]), "at least two runs, got 1"),
         (lambda: interquartile_mean_interval([[1.0], [np.nan]]), "run 1 has one that is not"),
@@ -89,7 +89,7 @@ def test_improvement_at_the_extremes() -> None:
         (lambda: difference_interval([1.0, 2.0], [1.0]), "at least two runs, got 1"),
     ],
 )
-def test_invalid_scores_are_refused(call, words: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError) as caught:
+def test_invalid_scores_are_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError) as excinfo:
         call()
-    assert words in str(caught.value)
+    assert message in str(excinfo.value)

@@ -52,8 +52,8 @@ def test_dsr_equals_published_values() -> None:
     [(250, 0.0, 3.0, 2.73), (52, 0.0, 3.0, 2.83), (12, 0.0, 3.0, 3.24), (12, -0.72, 5.78, 4.99)],
 )
 def test_published_minimum_track_records(periods: int, skewness: float, kurtosis: float, years: float) -> None:
-    of = Moments(2 / math.sqrt(periods), skewness, kurtosis)
-    assert minimum_track_record(of, 1 / math.sqrt(periods)) / periods == pytest.approx(years, abs=5e-3)
+    observed = Moments(2 / math.sqrt(periods), skewness, kurtosis)
+    assert minimum_track_record(observed, 1 / math.sqrt(periods)) / periods == pytest.approx(years, abs=5e-3)
 
 
 @pytest.mark.parametrize(("trials", "value"), [(10, 1.5746), (100, 2.5306), (1000, 3.2551)])
@@ -74,21 +74,21 @@ def skewed(seed: int, bars: int = 700) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(4))
 def test_moments_equal_those_of_scipy(seed: int) -> None:
     returns = skewed(seed)
-    own = moments(returns)
-    assert own.sharpe == pytest.approx(returns.mean() / returns.std(ddof=1))
-    assert own.skewness == pytest.approx(stats.skew(returns))
-    assert own.kurtosis == pytest.approx(stats.kurtosis(returns, fisher=False))
-    assert own.observations == 700
+    sample = moments(returns)
+    assert sample.sharpe == pytest.approx(returns.mean() / returns.std(ddof=1))
+    assert sample.skewness == pytest.approx(stats.skew(returns))
+    assert sample.kurtosis == pytest.approx(stats.kurtosis(returns, fisher=False))
+    assert sample.observations == 700
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_psr_and_dsr_agree_with_skfolio(seed: int) -> None:
     returns = skewed(seed)
-    own = moments(returns)
-    assert probabilistic_sharpe(own, 0.01) == pytest.approx(peer_probabilistic(returns, 0.01), abs=1e-4)
+    sample = moments(returns)
+    assert probabilistic_sharpe(sample, 0.01) == pytest.approx(peer_probabilistic(returns, 0.01), abs=1e-4)
     trials = np.random.default_rng(seed).normal(0, 0.02, 40)
     expected = peer_deflated(returns, trials)
-    assert deflated_sharpe(own, float(trials.var(ddof=1)), 40) == pytest.approx(expected, abs=1e-4)
+    assert deflated_sharpe(sample, float(trials.var(ddof=1)), 40) == pytest.approx(expected, abs=1e-4)
 
 
 def test_psr_is_uniform_under_the_null_hypothesis() -> None:
@@ -98,14 +98,14 @@ def test_psr_is_uniform_under_the_null_hypothesis() -> None:
 
 
 def test_minimum_track_record_reaches_the_confidence() -> None:
-    of = Moments(0.08, -0.5, 6.0, 20)
-    bars = minimum_track_record(of, 0.02, 0.9)
-    assert probabilistic_sharpe(of._replace(observations=math.ceil(bars)), 0.02) == pytest.approx(0.9, abs=1e-3)
-    assert minimum_track_record(of, 0.08) == math.inf
+    observed = Moments(0.08, -0.5, 6.0, 20)
+    bars = minimum_track_record(observed, 0.02, 0.9)
+    assert probabilistic_sharpe(observed._replace(observations=math.ceil(bars)), 0.02) == pytest.approx(0.9, abs=1e-3)
+    assert minimum_track_record(observed, 0.08) == math.inf
 
 
 @pytest.mark.parametrize(
-    ("returns", "words"),
+    ("returns", "message"),
     [
         (np.zeros(5), "at least 20 returns, got 5"),
         (np.full(50, 0.01), "returns that vary, all 50 are 0.01"),
@@ -113,10 +113,10 @@ def test_minimum_track_record_reaches_the_confidence() -> None:
         (np.zeros((30, 2)), "an array of shape (30, 2)"),
     ],
 )
-def test_invalid_returns_are_refused(returns: np.ndarray, words: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_invalid_returns_are_refused(returns: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError) as excinfo:
         moments(returns)
-    assert words in str(caught.value)
+    assert message in str(excinfo.value)
 
 
 def test_impossible_moments_are_refused() -> None:
@@ -183,28 +183,30 @@ def test_spa_has_its_nominal_size() -> None:
 
 def test_a_better_model_is_detected() -> None:
     base = market(2, 1000)
-    tried = models(2, base, 10)
-    tried[:, 4] += 8e-4
-    assert superior_predictive_ability(base, tried, draws=DRAWS) <= 0.01
-    assert reality_check(base, tried, draws=DRAWS) <= 0.01
+    candidates = models(2, base, 10)
+    candidates[:, 4] += 8e-4
+    assert superior_predictive_ability(base, candidates, draws=DRAWS) <= 0.01
+    assert reality_check(base, candidates, draws=DRAWS) <= 0.01
 
 
 def test_bad_models_cost_spa_less_power_than_the_reality_check() -> None:
     base = market(3, 500)
-    tried = np.c_[models(3, base, 1, 4e-4), base[:, None] + np.random.default_rng(9).normal(-5e-3, 0.03, (500, 20))]
-    assert superior_predictive_ability(base, tried, draws=999) < reality_check(base, tried, draws=999)
+    candidates = np.c_[
+        models(3, base, 1, 4e-4), base[:, None] + np.random.default_rng(9).normal(-5e-3, 0.03, (500, 20))
+    ]
+    assert superior_predictive_ability(base, candidates, draws=999) < reality_check(base, candidates, draws=999)
 
 
 def test_spa_is_reproducible_by_seed() -> None:
     base = market(4)
-    tried = models(4, base, 3)
-    assert superior_predictive_ability(base, tried, seed=3, draws=99) == superior_predictive_ability(
-        base, tried, seed=3, draws=99
+    candidates = models(4, base, 3)
+    assert superior_predictive_ability(base, candidates, seed=3, draws=99) == superior_predictive_ability(
+        base, candidates, seed=3, draws=99
     )
 
 
 @pytest.mark.parametrize(
-    ("base", "tried", "words"),
+    ("base", "candidates", "message"),
     [
         (np.zeros(10), np.zeros((10, 2)), "at least 20 bars, got 10"),
         (np.zeros(30), np.zeros((29, 2)), "the same bars"),
@@ -213,10 +215,10 @@ def test_spa_is_reproducible_by_seed() -> None:
         (np.arange(30.0), np.c_[np.arange(30.0) ** 2, np.arange(30.0) + 1], "model 1 differs from the benchmark by"),
     ],
 )
-def test_invalid_models_are_refused(base: np.ndarray, tried: np.ndarray, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        superior_predictive_ability(base, tried)
-    assert words in str(caught.value)
+def test_invalid_models_are_refused(base: np.ndarray, candidates: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError) as excinfo:
+        superior_predictive_ability(base, candidates)
+    assert message in str(excinfo.value)
 
 
 def test_zero_draws_are_refused() -> None:

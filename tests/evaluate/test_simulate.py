@@ -1,4 +1,4 @@
-"""The backtest engine against a plain Python loop and closed forms, and the decisions that it refuses."""
+"""The backtest engine against a plain Python loop and closed forms; invalid decisions are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
 
-FREE = ExecutionRules(cost_rate=0.0)
+NO_COSTS = ExecutionRules(cost_rate=0.0)
 
 
 def prices(seed: int, bars: int, assets: int, gaps: float = 0.0) -> np.ndarray:
@@ -38,54 +38,54 @@ def decisions(seed: int, bars: int, assets: int) -> list[list[float] | None]:
     return [None if rng.random() < 0.3 else row.tolist() for row in drawn]
 
 
-def plain_loop(close, opens, fill, plan, cash, rate, whole):
+def simulate_in_python(close, opens, fill, plan, cash, rate, whole_shares):
     """Independent implementation of the market's rules on lists of floats, one asset at a time.
 
     close: [T][N], NaN where untradable. Returns (equity, weights, turnover, cost) of each bar, marked at closes.
     """
     bars, assets = len(close), len(close[0])
-    known, last_price = [], [1.0] * assets
+    marks, last_price = [], [1.0] * assets
     for row in close:
         last_price = [p if not math.isnan(p) else q for p, q in zip(row, last_price, strict=True)]
-        known.append(last_price)
+        marks.append(last_price)
     shares, history = [0.0] * assets, []
 
     def trade(t, bar):
         """Fill the decision of t at `bar`; returns turnover and cost."""
         nonlocal cash
-        price, can, over = [], [], []
+        price, fillable, delisted = [], [], []
         for i in range(assets):
             ok = not math.isnan(close[t][i]) and not math.isnan(close[bar][i])
-            can.append(ok)
-            over.append(all(math.isnan(close[s][i]) for s in range(t + 1, bars)))
+            fillable.append(ok)
+            delisted.append(all(math.isnan(close[s][i]) for s in range(t + 1, bars)))
             at_open = bar > t and opens is not None
-            price.append((opens[bar][i] if at_open else close[bar][i]) if ok else known[t][i])
-        total = cash + sum(s * p for s, p in zip(shares, known[t], strict=True))
-        wanted = [0.0] * assets
+            price.append((opens[bar][i] if at_open else close[bar][i]) if ok else marks[t][i])
+        total = cash + sum(s * p for s, p in zip(shares, marks[t], strict=True))
+        order = [0.0] * assets
         for i in range(assets):
-            if can[i] and plan[t] is not None:
-                wanted[i] = plan[t][i] * total / known[t][i] - shares[i]
-            elif not can[i] and over[i]:
-                wanted[i] = -shares[i]
-            if whole:
-                wanted[i] = math.trunc(wanted[i])
+            if fillable[i] and plan[t] is not None:
+                order[i] = plan[t][i] * total / marks[t][i] - shares[i]
+            elif not fillable[i] and delisted[i]:
+                order[i] = -shares[i]
+            if whole_shares:
+                order[i] = math.trunc(order[i])
         before = cash + sum(s * p for s, p in zip(shares, price, strict=True))
-        traded = 0.0
+        notional = 0.0
         for i in range(assets):
-            if wanted[i] < 0:
-                amount = min(-wanted[i], shares[i])
+            if order[i] < 0:
+                amount = min(-order[i], shares[i])
                 shares[i] -= amount
                 cash += amount * price[i] * (1 - rate)
-                traded += amount * price[i]
-        bill = sum(w * p for w, p in zip(wanted, price, strict=True) if w > 0) * (1 + rate)
-        factor = min(1.0, cash / bill) if bill > 0 else 1.0
+                notional += amount * price[i]
+        purchase = sum(w * p for w, p in zip(order, price, strict=True) if w > 0) * (1 + rate)
+        scale = min(1.0, cash / purchase) if purchase > 0 else 1.0
         for i in range(assets):
-            if wanted[i] > 0:
-                amount = math.floor(wanted[i] * factor) if whole else wanted[i] * factor
+            if order[i] > 0:
+                amount = math.floor(order[i] * scale) if whole_shares else order[i] * scale
                 shares[i] += amount
                 cash -= amount * price[i] * (1 + rate)
-                traded += amount * price[i]
-        return traded / before, traded * rate
+                notional += amount * price[i]
+        return notional / before, notional * rate
 
     for bar in range(bars):
         flow = (0.0, 0.0)
@@ -93,8 +93,8 @@ def plain_loop(close, opens, fill, plan, cash, rate, whole):
             flow = trade(bar, bar)
         if fill == "next" and bar > 0:
             flow = trade(bar - 1, bar)
-        equity = cash + sum(s * p for s, p in zip(shares, known[bar], strict=True))
-        history.append((equity, [s * p / equity for s, p in zip(shares, known[bar], strict=True)], *flow))
+        equity = cash + sum(s * p for s, p in zip(shares, marks[bar], strict=True))
+        history.append((equity, [s * p / equity for s, p in zip(shares, marks[bar], strict=True)], *flow))
     return history
 
 
@@ -125,7 +125,9 @@ def test_engine_equals_a_plain_loop(market_of, seed, bars, assets, fill, gaps, r
     _, market = market_of(close, fill=fill, open_=opens)
     plan = decisions(seed, bars, assets)
     ledger = simulate(market, follow_plans([plan]), 0, bars - 1, ExecutionRules(rate), 10_000.0)
-    rows = plain_loop(close.tolist(), None if opens is None else opens.tolist(), fill, plan, 10_000.0, rate, False)
+    rows = simulate_in_python(
+        close.tolist(), None if opens is None else opens.tolist(), fill, plan, 10_000.0, rate, False
+    )
     for column, values in enumerate([ledger.equity, ledger.weights, ledger.turnover, ledger.costs]):
         expected = torch.tensor([row[column] for row in rows], dtype=torch.float64)
         torch.testing.assert_close(values[:, 0], expected, rtol=1e-9, atol=1e-9)
@@ -138,7 +140,7 @@ def test_whole_shares_equal_the_plain_loop_and_stay_whole(market_of, seed, fill)
     _, market = market_of(close, fill=fill)
     plan = decisions(seed, 10, 3)
     ledger = simulate(market, follow_plans([plan]), 0, 9, ExecutionRules(0.001, whole_shares=True), 10_000.0)
-    rows = plain_loop(close.tolist(), None, fill, plan, 10_000.0, 0.001, True)
+    rows = simulate_in_python(close.tolist(), None, fill, plan, 10_000.0, 0.001, True)
     expected = torch.tensor([row[0] for row in rows], dtype=torch.float64)
     torch.testing.assert_close(ledger.equity[:, 0], expected, rtol=1e-9, atol=0)
     assert torch.equal(ledger.shares, ledger.shares.round())
@@ -148,11 +150,11 @@ def test_batched_accounts_equal_single_accounts(market_of):
     close = prices(4, 30, 4, 0.1)
     _, market = market_of(close)
     plans = [[row or [0.0] * 4 for row in decisions(seed, 30, 4)] for seed in range(5)]
-    together = simulate(market, follow_plans(plans), 0, 29, ExecutionRules(), 1e5, batch=5)
+    batched = simulate(market, follow_plans(plans), 0, 29, ExecutionRules(), 1e5, batch=5)
     for i, plan in enumerate(plans):
-        alone = simulate(market, follow_plans([plan]), 0, 29, ExecutionRules(), 1e5)
-        torch.testing.assert_close(together.equity[:, i], alone.equity[:, 0], rtol=1e-12, atol=0)
-        torch.testing.assert_close(together.weights[:, i], alone.weights[:, 0], rtol=1e-12, atol=1e-15)
+        single = simulate(market, follow_plans([plan]), 0, 29, ExecutionRules(), 1e5)
+        torch.testing.assert_close(batched.equity[:, i], single.equity[:, 0], rtol=1e-12, atol=0)
+        torch.testing.assert_close(batched.weights[:, i], single.weights[:, 0], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
@@ -160,22 +162,27 @@ def test_buy_and_hold_without_costs_is_the_mean_of_relative_prices(market_of, fi
     close = prices(8, 50, 6)
     _, market = market_of(close, fill=fill)
     ledger = simulate(
-        market, lambda t, c, s: torch.full((1, 6), 1 / 6, dtype=torch.float64) if t == 5 else None, 5, 49, FREE, 1000.0
+        market,
+        lambda t, c, s: torch.full((1, 6), 1 / 6, dtype=torch.float64) if t == 5 else None,
+        5,
+        49,
+        NO_COSTS,
+        1000.0,
     )
     bought = close[6] if fill == "next" else close[5]
-    # With next-bar fills the order is sized at the decision's close, and bought as far as the cash goes.
+    # With next-bar fills the order is sized at the decision's close, and scaled down to the available cash.
     shares = 1000.0 / 6 / close[5]
     shares *= min(1.0, 1000.0 / (shares @ bought))
-    left = 1000.0 - shares @ bought
+    cash_left = 1000.0 - shares @ bought
     start = 6 if fill == "next" else 5
-    np.testing.assert_allclose(ledger.equity[start - 5 :, 0], left + close[start:] @ shares, rtol=1e-12)
+    np.testing.assert_allclose(ledger.equity[start - 5 :, 0], cash_left + close[start:] @ shares, rtol=1e-12)
     assert ledger.equity[0, 0] == 1000.0
 
 
 def test_daily_equal_weight_without_costs_grows_by_the_mean_return(market_of):
     close = prices(9, 40, 5)
     _, market = market_of(close, fill="same_close")
-    ledger = simulate(market, lambda t, c, s: torch.full((1, 5), 0.2, dtype=torch.float64), 0, 39, FREE, 1.0)
+    ledger = simulate(market, lambda t, c, s: torch.full((1, 5), 0.2, dtype=torch.float64), 0, 39, NO_COSTS, 1.0)
     expected = np.log((close[1:] / close[:-1]).mean(1))
     np.testing.assert_allclose(ledger.log_returns[:, 0], expected, rtol=1e-9, atol=1e-13)
 
@@ -185,8 +192,8 @@ def test_account_without_trades_keeps_its_cash_and_delisted_holdings_are_sold_at
     close[3:, 1] = np.nan
     close[2, 1] = 15.0
     _, market = market_of(close)
-    idle = simulate(market, lambda t, c, s: None, 0, 5, ExecutionRules(), 500.0)
-    assert idle.equity.unique().tolist() == [500.0]
+    untraded = simulate(market, lambda t, c, s: None, 0, 5, ExecutionRules(), 500.0)
+    assert untraded.equity.unique().tolist() == [500.0]
     plan = lambda t, c, s: torch.tensor([[0.0, 1.0]]) if t == 0 else None  # noqa: E731
     ledger = simulate(market, plan, 0, 5, ExecutionRules(0.01), 1010.0)
     assert ledger.shares.tolist() == [[0.0, 0.0]]
@@ -198,16 +205,16 @@ def test_decide_is_called_with_copies_at_every_bar_but_the_last(market_of):
     _, market = market_of(prices(1, 12, 3))
     decision_bars = []
 
-    def vandal(t, cash, shares):
+    def decide_and_overwrite(t, cash, shares):
         decision_bars.append(t)
         cash.fill_(1e9)
         shares.fill_(1e9)
         return torch.full((1, 3), 0.3)
 
-    ledger = simulate(market, vandal, 2, 9, ExecutionRules(), 100.0)
-    gentle = simulate(market, lambda t, c, s: torch.full((1, 3), 0.3), 2, 9, ExecutionRules(), 100.0)
+    ledger = simulate(market, decide_and_overwrite, 2, 9, ExecutionRules(), 100.0)
+    expected = simulate(market, lambda t, c, s: torch.full((1, 3), 0.3), 2, 9, ExecutionRules(), 100.0)
     assert decision_bars == list(range(2, 9))
-    assert torch.equal(ledger.equity, gentle.equity)
+    assert torch.equal(ledger.equity, expected.equity)
     assert ledger.equity.shape == (8, 1)
     assert ledger.weights.shape == (8, 1, 3)
 
@@ -219,7 +226,7 @@ def test_account_ruined_by_shorts_is_closed_out_with_finite_results(market_of):
     ledger = simulate(market, lambda t, c, s: torch.tensor([[-1.0]]) if t == 0 else None, 0, 4, rules, 100.0)
     assert ledger.equity[2, 0] < 0
     assert not ledger.shares.any()
-    assert ledger.equity[3, 0] == ledger.equity[4, 0]  # what was lost does not come back
+    assert ledger.equity[3, 0] == ledger.equity[4, 0]  # a closed-out account stays at its loss
     assert torch.isfinite(ledger.log_returns).all()
     assert torch.isfinite(ledger.weights).all()
 
@@ -244,8 +251,8 @@ def test_delisted_holdings_are_sold_under_any_costs(market_of, costs, delisting_
     rules = ExecutionRules(0.0, short=weight < 0, frictions=Frictions(costs, delisting_return=delisting_return))
     ledger = simulate(market, once([weight, 0.5]), 0, 9, rules, 100_000.0)
     assert not ledger.shares[0, 0]
-    lost = -weight * delisting_return * 100_000
-    assert ledger.equity[-1, 0] == pytest.approx(100_000 - lost, abs=250)
+    loss = -weight * delisting_return * 100_000
+    assert ledger.equity[-1, 0] == pytest.approx(100_000 - loss, abs=250)
 
 
 def test_unsold_holdings_count_against_the_gross_limit(market_of):
@@ -256,10 +263,10 @@ def test_unsold_holdings_count_against_the_gross_limit(market_of):
     market = dataclasses.replace(market, fill_volume=volume, volatility=torch.full((12, 2), 0.01))
     rules = ExecutionRules(0.0, short=True, frictions=Frictions(participation=0.01))
 
-    def turned(t, c, s):
+    def reverse_position(t, c, s):
         return torch.tensor([[1.0, 0.0]] if t < 5 else [[0.0, -1.0]], dtype=torch.float64)
 
-    gross = simulate(market, turned, 0, 11, rules, 100_000.0).weights.abs().sum(-1)
+    gross = simulate(market, reverse_position, 0, 11, rules, 100_000.0).weights.abs().sum(-1)
     assert float(gross.max()) <= 1 + 1e-9
 
 
@@ -267,24 +274,24 @@ def test_leverage_below_one_caps_target_weights(market_of):
     close = np.full((8, 2), 100.0)
     close[3:6, 0] = np.nan
     _, market = market_of(close)
-    wanted = [[1.0, 0.0]] * 3 + [[0.0, 1.0]] * 5
+    weights = [[1.0, 0.0]] * 3 + [[0.0, 1.0]] * 5
     ledger = simulate(
-        market, lambda t, c, s: torch.tensor([wanted[t]]), 0, 7, ExecutionRules(0.0, leverage=0.5), 1000.0
+        market, lambda t, c, s: torch.tensor([weights[t]]), 0, 7, ExecutionRules(0.0, leverage=0.5), 1000.0
     )
     np.testing.assert_allclose(ledger.weights[1:, 0].sum(-1), 0.5)
-    np.testing.assert_allclose(ledger.weights[4, 0], [0.5, 0.0])  # what is locked in leaves no room
+    np.testing.assert_allclose(ledger.weights[4, 0], [0.5, 0.0])  # the suspended holding uses up the leverage
 
 
 @pytest.mark.parametrize(
     ("weights", "rules", "message"),
     [
-        (torch.tensor([[0.5, torch.nan]]), FREE, "2020-01-04 must be finite, got nan for S1"),
-        (torch.tensor([[0.9, 0.2]]), FREE, "2020-01-04 may add up to 1 at most .* got 1.1"),
+        (torch.tensor([[0.5, torch.nan]]), NO_COSTS, "2020-01-04 must be finite, got nan for S1"),
+        (torch.tensor([[0.9, 0.2]]), NO_COSTS, "2020-01-04 may add up to 1 at most .* got 1.1"),
         (torch.tensor([[1.4, 0.2]]), ExecutionRules(leverage=1.5), "2020-01-04 may add up to 1.5 at most"),
         (torch.tensor([[0.9, -0.2]]), ExecutionRules(short=True), "2020-01-04 may add up to 1 at most"),
-        (torch.tensor([[0.5, -0.2]]), FREE, "2020-01-04 must not be negative .* got -0.2 for S1"),
-        (torch.tensor([0.5, 0.2]), FREE, "2020-01-04 must have the shape"),
-        (torch.tensor([[0.5, 0.2, 0.1]]), FREE, "2020-01-04 must have the shape"),
+        (torch.tensor([[0.5, -0.2]]), NO_COSTS, "2020-01-04 must not be negative .* got -0.2 for S1"),
+        (torch.tensor([0.5, 0.2]), NO_COSTS, "2020-01-04 must have the shape"),
+        (torch.tensor([[0.5, 0.2, 0.1]]), NO_COSTS, "2020-01-04 must have the shape"),
     ],
 )
 def test_invalid_weights_are_refused_with_the_date(market_of, weights, rules, message):
@@ -299,7 +306,7 @@ def test_invalid_weights_are_refused_with_the_date(market_of, weights, rules, me
 def test_invalid_ranges_are_refused(market_of, first, last, cash):
     _, market = market_of(prices(0, 8, 2))
     with pytest.raises(InputError):
-        simulate(market, lambda t, c, s: None, first, last, FREE, cash)
+        simulate(market, lambda t, c, s: None, first, last, NO_COSTS, cash)
 
 
 @pytest.mark.parametrize("batch", [1, 64])

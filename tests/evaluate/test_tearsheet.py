@@ -24,9 +24,9 @@ def test_drawdowns_of_a_worked_example() -> None:
     equity = [100, 110, 99, 105, 110, 120, 60, 90]
     times = days(8)
     deep, shallow = tearsheet.drawdowns(times, equity)
-    label = [str(day) for day in times.astype("datetime64[D]")]
-    assert deep == tearsheet.Drawdown(label[5], label[6], None, pytest.approx(-0.5), 2)
-    assert shallow == tearsheet.Drawdown(label[1], label[2], label[4], pytest.approx(-0.1), 3)
+    dates = [str(day) for day in times.astype("datetime64[D]")]
+    assert deep == tearsheet.Drawdown(dates[5], dates[6], None, pytest.approx(-0.5), 2)
+    assert shallow == tearsheet.Drawdown(dates[1], dates[2], dates[4], pytest.approx(-0.1), 3)
     assert tearsheet.longest_drawdown(times, equity) == 3
     assert tearsheet.drawdowns(times, np.arange(1.0, 9.0)) == []
     assert tearsheet.longest_drawdown(times, np.arange(1.0, 9.0)) == 0
@@ -42,16 +42,16 @@ def test_deepest_drawdown_equals_the_metric() -> None:
 
 def test_monthly_returns_agree_with_pandas_and_compound_to_the_total() -> None:
     equity, times = curve(1), days(500)
-    got = tearsheet.monthly_returns(times, equity)
-    lasts = pd.Series(equity, pd.DatetimeIndex(times)).resample("ME").last()
-    expected = lasts / lasts.shift(1).fillna(equity[0]) - 1
-    flat = [value for months in got.values() for value in months.values()]
+    actual = tearsheet.monthly_returns(times, equity)
+    month_ends = pd.Series(equity, pd.DatetimeIndex(times)).resample("ME").last()
+    expected = month_ends / month_ends.shift(1).fillna(equity[0]) - 1
+    flat = [value for months in actual.values() for value in months.values()]
     assert flat == pytest.approx(list(expected))
-    assert list(got["2020"]) == [str(month) for month in range(1, 13)]
+    assert list(actual["2020"]) == [str(month) for month in range(1, 13)]
     assert np.prod([1 + value for value in flat]) == pytest.approx(equity[-1] / equity[0])
-    marks = pd.Series(equity, pd.DatetimeIndex(times)).resample("YE").last()
-    years = marks / marks.shift(1).fillna(equity[0]) - 1
-    assert [tearsheet.compound_return(months) for months in got.values()] == pytest.approx(list(years))
+    year_ends = pd.Series(equity, pd.DatetimeIndex(times)).resample("YE").last()
+    years = year_ends / year_ends.shift(1).fillna(equity[0]) - 1
+    assert [tearsheet.compound_return(months) for months in actual.values()] == pytest.approx(list(years))
 
 
 def test_rolling_sharpe_agrees_with_pandas() -> None:
@@ -71,13 +71,13 @@ def test_moments_and_tails_agree_with_scipy_and_empyrical() -> None:
 
     equity = curve(5)
     returns = equity[1:] / equity[:-1] - 1
-    got = tearsheet.return_distribution(equity)
-    assert got["skewness"] == pytest.approx(stats.skew(returns))
-    assert got["kurtosis"] == pytest.approx(stats.kurtosis(returns, fisher=False))
-    assert got["value_at_risk"] == pytest.approx(empyrical.value_at_risk(returns, 0.05))
-    assert got["expected_shortfall"] == pytest.approx(empyrical.conditional_value_at_risk(returns, 0.05), rel=0.02)
-    assert got["deviation"] == pytest.approx(returns.std(ddof=1))
-    assert (got["worst"], got["best"]) == (returns.min(), returns.max())
+    actual = tearsheet.return_distribution(equity)
+    assert actual["skewness"] == pytest.approx(stats.skew(returns))
+    assert actual["kurtosis"] == pytest.approx(stats.kurtosis(returns, fisher=False))
+    assert actual["value_at_risk"] == pytest.approx(empyrical.value_at_risk(returns, 0.05))
+    assert actual["expected_shortfall"] == pytest.approx(empyrical.conditional_value_at_risk(returns, 0.05), rel=0.02)
+    assert actual["deviation"] == pytest.approx(returns.std(ddof=1))
+    assert (actual["worst"], actual["best"]) == (returns.min(), returns.max())
     flat = tearsheet.return_distribution(np.full(30, 5.0))
     assert (flat["skewness"], flat["mean"]) == (None, 0.0)
 
@@ -92,12 +92,12 @@ def test_cost_summary_by_kind_and_drag() -> None:
 def test_equity_band_starts_at_one_is_reproducible_and_covers_a_lognormal_walk() -> None:
     equity = curve(7, 1000)
     band = tearsheet.equity_band(equity, seed=1)
-    again = tearsheet.equity_band(equity, seed=1)
-    assert band == again
+    repeated = tearsheet.equity_band(equity, seed=1)
+    assert band == repeated
     assert (band["places"][0], band["places"][-1]) == (0, 999)
     assert (band["low"][0], band["high"][0]) == (1.0, 1.0)
     assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
-    # Independent normal returns: the band at the end is that of the normal law around what was drawn.
+    # Independent normal returns: the band at the end is the normal approximation around the sample mean.
     r = np.diff(np.log(equity))
     half = stats.norm.ppf(0.95) * r.std() * 999**0.5
     assert np.log(band["low"][-1]) == pytest.approx(r.sum() - half, abs=0.15 * half)

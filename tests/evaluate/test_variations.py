@@ -33,11 +33,11 @@ def gappy_market(seed: int, fill: str = "next") -> MarketTensor:
     )
 
 
-def random_tables(count: int, holds: float = 0.0) -> torch.Tensor:
+def random_tables(count: int, hold_probability: float = 0.0) -> torch.Tensor:
     """Target weights [W, T, N] that often exceed the cash, with NaN rows that keep the holdings."""
     rng = np.random.default_rng(count)
     tables = rng.dirichlet(np.ones(ASSETS) * 0.4, (count, BARS))
-    tables[rng.random((count, BARS)) < holds] = np.nan
+    tables[rng.random((count, BARS)) < hold_probability] = np.nan
     return torch.from_numpy(tables)
 
 
@@ -58,25 +58,25 @@ QUOTED = ExecutionRules(0.001, frictions=Frictions((QuotedHalfSpread(),)))
 
 @pytest.mark.parametrize("seed", [3, 4])
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-@pytest.mark.parametrize("holds", [0.0, 0.6])
+@pytest.mark.parametrize("hold_probability", [0.0, 0.6])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_kernel_equals_the_engine(seed: int, fill: str, holds: float, dtype: torch.dtype) -> None:
-    market, tables = gappy_market(seed, fill), random_tables(9, holds).to(dtype)
+def test_kernel_equals_the_engine(seed: int, fill: str, hold_probability: float, dtype: torch.dtype) -> None:
+    market, tables = gappy_market(seed, fill), random_tables(9, hold_probability).to(dtype)
     kernel = kernel_for(market)
     if kernel is None:
         pytest.skip("no C++ compiler")
     kinds = (*PLAIN, QUOTED)
     jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, kinds[v % 4]) for v in range(31)]
-    done = replay_native(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
-    assert done is not None
-    equity, turnover, costs = done
+    replayed = replay_native(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
+    assert replayed is not None
+    equity, turnover, costs = replayed
     for v, job in enumerate(jobs):
-        want = simulate_job(market, tables[job.table].double(), job)
+        expected = simulate_job(market, tables[job.table].double(), job)
         length = job.last - job.first + 1
-        np.testing.assert_allclose(equity[v, :length], want.equity[:, 0], rtol=1e-12)
+        np.testing.assert_allclose(equity[v, :length], expected.equity[:, 0], rtol=1e-12)
         assert np.isnan(equity[v, length:]).all()
-        assert costs[v] == pytest.approx(want.costs.sum().item(), rel=1e-10, abs=1e-9)
-        assert turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
+        assert costs[v] == pytest.approx(expected.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert turnover[v] == pytest.approx(expected.turnover.sum().item(), rel=1e-10)
 
 
 @pytest.mark.parametrize("assets", [1, 3, 4, 8, 30])
@@ -86,14 +86,14 @@ def test_kernel_supports_any_number_of_assets(assets: int) -> None:
     if kernel is None:
         pytest.skip("no C++ compiler")
     table = torch.rand(1, 20, assets, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / assets
-    done = replay_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
-    assert done is not None
+    replayed = replay_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
+    assert replayed is not None
     np.testing.assert_allclose(
-        done[0][0], simulate_job(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
+        replayed[0][0], simulate_job(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
     )
 
 
-def test_unsupported_rules_are_left_to_the_engine() -> None:
+def test_unsupported_rules_use_the_engine() -> None:
     assert [proportional_rate(rules) for rules in (*PLAIN, QUOTED)] == pytest.approx([0.0, 0.01, 0.003, 0.001])
     for rules in (
         ExecutionRules(whole_shares=True),
@@ -110,9 +110,9 @@ def test_unsupported_rules_are_left_to_the_engine() -> None:
 
 
 @pytest.mark.parametrize("fill", ["next", "same_close"])
-@pytest.mark.parametrize("holds", [0.0, 0.6])
-def test_every_job_equals_its_own_simulation(fill: str, holds: float) -> None:
-    market, tables = gappy_market(3, fill), random_tables(7, holds)
+@pytest.mark.parametrize("hold_probability", [0.0, 0.6])
+def test_every_job_equals_a_single_simulation(fill: str, hold_probability: float) -> None:
+    market, tables = gappy_market(3, fill), random_tables(7, hold_probability)
     rules = [
         *PLAIN,
         QUOTED,
@@ -120,18 +120,18 @@ def test_every_job_equals_its_own_simulation(fill: str, holds: float) -> None:
         ExecutionRules(0.001, frictions=Frictions((PerShare(0.01, 1.0),), cash_rates=(("2020-01-01", 0.05),))),
     ]
     jobs = [Job(v % 7, v % 3, BARS - 1 - v % 4, rules[v % len(rules)]) for v in range(30)]
-    done = replay(market, tables, jobs, CASH)
+    replayed = replay(market, tables, jobs, CASH)
     for v, job in enumerate(jobs):
-        want = simulate_job(market, tables[job.table], job)
+        expected = simulate_job(market, tables[job.table], job)
         length = job.last - job.first + 1
-        np.testing.assert_allclose(done.equity[v, :length], want.equity[:, 0], rtol=1e-12)
-        assert np.isnan(done.equity[v, length:]).all()
-        assert done.costs[v] == pytest.approx(want.costs.sum().item(), rel=1e-10, abs=1e-9)
-        assert done.turnover[v] == pytest.approx(want.turnover.sum().item(), rel=1e-10)
+        np.testing.assert_allclose(replayed.equity[v, :length], expected.equity[:, 0], rtol=1e-12)
+        assert np.isnan(replayed.equity[v, length:]).all()
+        assert replayed.costs[v] == pytest.approx(expected.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert replayed.turnover[v] == pytest.approx(expected.turnover.sum().item(), rel=1e-10)
 
 
-def test_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
-    class Drift:
+def test_replay_of_a_recorded_strategy_has_the_metrics_of_its_backtest(market_of) -> None:
+    class DriftingWeights:
         name, feature_names = "drift", ()
 
         def target_weights(self, window, positions):
@@ -141,34 +141,34 @@ def test_recorded_strategy_replays_to_its_own_metrics(market_of) -> None:
             return score / score.sum()
 
     panel, market = market_of(50 * np.exp(np.random.default_rng(0).normal(0, 0.02, (60, 3)).cumsum(0)))
-    strategy = RecordingStrategy(Drift())
+    strategy = RecordingStrategy(DriftingWeights())
     result = backtest(strategy, panel, market, 4, 50, ExecutionRules(0.002), 1e5)
     tables = torch.from_numpy(strategy.table(market.times)).unsqueeze(0)
-    done = replay(market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5)
-    same, dearer = done.metrics()
+    replayed = replay(market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5)
+    same, at_higher_cost = replayed.metrics()
     assert same == pytest.approx(dict(result.metrics), rel=1e-9)
-    assert dearer["cumulative_return"] < same["cumulative_return"]
+    assert at_higher_cost["cumulative_return"] < same["cumulative_return"]
 
 
-def test_strategy_without_decisions_replays_to_cash(market_of) -> None:
-    class Rest:
+def test_replay_of_a_strategy_without_decisions_stays_in_cash(market_of) -> None:
+    class NoDecisions:
         name, feature_names = "rest", ()
 
         def target_weights(self, window, positions):
             return None
 
     panel, market = market_of(np.full((30, 3), 10.0))
-    strategy = RecordingStrategy(Rest())
+    strategy = RecordingStrategy(NoDecisions())
     backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
     table = strategy.table(market.times)
     assert table.shape == (30, 3)
-    done = replay(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
-    assert done.metrics()[0]["cumulative_return"] == 0.0
+    replayed = replay(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
+    assert replayed.metrics()[0]["cumulative_return"] == 0.0
 
 
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("corrupt", "message"),
     [
         (lambda x: x.__setitem__((1, 5, 2), -0.1), "negative"),
         (lambda x: x.__setitem__((1, 5, 2), -2 * WEIGHT_TOLERANCE), "negative"),
@@ -177,12 +177,12 @@ def test_strategy_without_decisions_replays_to_cash(market_of) -> None:
         (lambda x: x.__setitem__((1, 5, 2), float("inf")), "finite"),
     ],
 )
-def test_invalid_targets_are_refused_with_their_bar(spoil, words: str, native: bool, monkeypatch) -> None:
+def test_invalid_targets_are_refused_with_their_bar(corrupt, message: str, native: bool, monkeypatch) -> None:
     if not native:
         monkeypatch.setattr("finrl_pod.evaluate.variations.kernel_for", lambda market: None)
     tables = random_tables(3)
-    spoil(tables)
-    with pytest.raises(InputError, match=f"2020-01-06 .*{words}"):
+    corrupt(tables)
+    with pytest.raises(InputError, match=f"2020-01-06 .*{message}"):
         replay(gappy_market(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
 
 

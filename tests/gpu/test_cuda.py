@@ -1,4 +1,4 @@
-"""The same numbers on a CUDA device as on the CPU. Run where there is one: pytest -m gpu."""
+"""Results on a CUDA device equal those on the CPU. Run with pytest -m gpu."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_pipeline_that_steps_on_the_cpu_and_learns_on_the_device() -> None:
 
 
 def test_a_pipeline_of_a_market_on_the_device(market: MarketTensor) -> None:
-    """Two processes on one device, around a ring in its memory."""
+    """Two processes share a ring buffer in the memory of one device."""
     make_market = functools.partial(make_env, to_device(market, DEVICE), RULES, first=market.first, last=60)
     agent = SACConfig(policy="mlp", hidden=(16,), batch_size=16, buffer_size=1024, learning_starts=64, gradient_steps=2)
     with Pipeline(make_market, agent, seed=1) as pipeline:

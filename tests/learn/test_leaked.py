@@ -1,4 +1,4 @@
-"""Small markets with leaked future returns: agents exploit the leak, and find nothing without one."""
+"""Small markets with leaked future returns: agents exploit the leak and have no edge without one."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_oracle_growth_equals_a_plain_loop(random_walk: tuple[Panel, MarketTenso
     for t in range(first, last):
         # Sized at the close of t, filled at the close of t+1, for the return from t+1 to t+2.
         best = int(np.argmax(close[t + 2] / close[t + 1]))
-        wanted = (cash + shares * close[t, held]) / close[t, best]
+        target_shares = (cash + shares * close[t, held]) / close[t, best]
         if best != held:
             cash, shares, held = cash + shares * close[t + 1, held] * (1 - rate), 0.0, best
-        price, change = close[t + 1, held], wanted - shares
+        price, change = close[t + 1, held], target_shares - shares
         change = min(change, cash / (price * (1 + rate)))
         cash -= change * price * (1 + rate if change > 0 else 1 - rate)
         shares += change

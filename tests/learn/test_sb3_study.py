@@ -71,21 +71,21 @@ def test_networks_equal_those_of_sb3_in_size_and_initial_spread(study: ModuleTyp
 
 
 def row(cell: Any, study: ModuleType, side: str, seed: int, score: float) -> dict[str, Any]:
-    own = cell.algorithm if side == study.OURS else cell.against
+    algorithm = cell.algorithm if side == study.OURS else cell.against
     return {
-        "algorithm": own, "env": cell.env, "seed": seed, "side": side, "asked": cell.steps, "steps": cell.steps,
+        "algorithm": algorithm, "env": cell.env, "seed": seed, "side": side, "asked": cell.steps, "steps": cell.steps,
         "score": score, "seconds": 20.0, "cpu_seconds": 10.0 + seed, "settings": study._digest(cell),
     }  # fmt: skip
 
 
 def test_finished_trainings_are_skipped_and_truncated_lines_repeated(study: ModuleType, tmp_path: Path) -> None:
     cell = cells(study)[0]
-    kept = tmp_path / "study.jsonl"
-    study.append(kept, row(cell, study, study.OURS, 0, 1.0))
-    study.append(kept, row(cell, study, study.THEIRS, 0, 2.0))
-    with kept.open("a") as file:
+    results_file = tmp_path / "study.jsonl"
+    study.append(results_file, row(cell, study, study.OURS, 0, 1.0))
+    study.append(results_file, row(cell, study, study.THEIRS, 0, 2.0))
+    with results_file.open("a") as file:
         file.write('{"algorithm": "ppo", "en')
-    rows = study.read(kept)
+    rows = study.read(results_file)
     assert [r["score"] for r in rows] == [1.0, 2.0]
     assert study._matches(rows[0], cell, 0, study.OURS)
     assert not study._matches(rows[0], cell, 1, study.OURS)
@@ -93,12 +93,12 @@ def test_finished_trainings_are_skipped_and_truncated_lines_repeated(study: Modu
 
 
 def test_table_marks_rows_whose_interval_lies_below_zero(study: ModuleType) -> None:
-    good, bad, alone, lonely = cells(study)[:4]
+    good, bad, single_seed, unpaired = cells(study)[:4]
     rows = [row(good, study, side, s, 100.0 + s) for side in (study.OURS, study.THEIRS) for s in range(5)]
     rows += [row(bad, study, study.OURS, s, 10.0 + s) for s in range(5)]
     rows += [row(bad, study, study.THEIRS, s, 90.0 + s) for s in range(5)]
-    rows += [row(alone, study, study.OURS, 0, 5.0), row(alone, study, study.THEIRS, 0, 3.0)]
-    rows += [row(lonely, study, study.OURS, 0, 7.0)]  # its counterpart is the previous cell's
+    rows += [row(single_seed, study, study.OURS, 0, 5.0), row(single_seed, study, study.THEIRS, 0, 3.0)]
+    rows += [row(unpaired, study, study.OURS, 0, 7.0)]  # SB3's side is that of the previous cell
     lines = study.table(rows).splitlines()[2:]
     first, second, third, fourth = ([text.strip() for text in line.split("|")[1:-1]] for line in lines)
     assert first[3:8] == ["5", "102.0 (100.0 to 104.0)", "102.0 (100.0 to 104.0)", first[6], "yes"]

@@ -75,9 +75,9 @@ def test_capped_weights_equal_water_filling(assets, limit, total, seed):
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(assets, 0.4)) * total
     weights[rng.random(assets) < 0.2] = 0.0
-    found = capped(torch.from_numpy(weights), limit).numpy()
+    actual = capped(torch.from_numpy(weights), limit).numpy()
     expected = weights if limit >= 1 else water_filling(weights, limit)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
 def test_gradient_of_capped_weights_is_that_of_finite_differences():
@@ -92,7 +92,7 @@ def test_score_zero_holds_the_base_exactly():
     np.testing.assert_allclose(weights.numpy(), base, rtol=1e-15)
 
 
-def test_untradable_holdings_reduce_what_is_invested():
+def test_untradable_holdings_reduce_the_investable_weight():
     tradable = [True, True, False]
     bar = bar_of([0.6, 0.4, 0.0], tradable)
     held = torch.tensor([0.3, 0.3, 0.25]).double()
@@ -100,7 +100,7 @@ def test_untradable_holdings_reduce_what_is_invested():
     np.testing.assert_allclose(weights.numpy(), np.array([0.6, 0.4, 0.0]) * 0.75)
 
 
-def test_limits_on_risk_scale_to_their_values():
+def test_risk_limits_hold_with_equality_when_binding():
     rng = np.random.default_rng(0)
     returns = torch.from_numpy(rng.normal(0, 0.02, (252, 5)))
     bar = bar_of(np.full(5, 0.2), returns=returns)
@@ -117,13 +117,13 @@ def test_limits_on_risk_scale_to_their_values():
     target = MandateConfig(tilt=2.0, volatility_target=0.05)
     assert volatility(wanted_weights(scores, bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
     assert volatility(entry_weights(bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
-    loose = MandateConfig(tilt=2.0, volatility_target=9.0, max_tracking_error=9.0)
-    free = wanted_weights(scores, bar, held, MandateConfig(tilt=2.0), 1.0, YEAR)
-    np.testing.assert_allclose(wanted_weights(scores, bar, held, loose, 1.0, YEAR), free, rtol=1e-14)
+    wide = MandateConfig(tilt=2.0, volatility_target=9.0, max_tracking_error=9.0)
+    unlimited = wanted_weights(scores, bar, held, MandateConfig(tilt=2.0), 1.0, YEAR)
+    np.testing.assert_allclose(wanted_weights(scores, bar, held, wide, 1.0, YEAR), unlimited, rtol=1e-14)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_weight": 0.3}, {"max_tracking_error": 0.01}, {"volatility_target": 0.05}])
-def test_wanted_weights_have_exact_gradients(limits):
+def test_target_weights_have_exact_gradients(limits):
     rng = np.random.default_rng(1)
     bar = bar_of(rng.dirichlet(np.ones(5) * 5), returns=torch.from_numpy(rng.normal(0, 0.02, (40, 5))))
     scores = torch.from_numpy(rng.normal(size=5)).requires_grad_()
@@ -135,16 +135,16 @@ def test_wanted_weights_have_exact_gradients(limits):
 # ---------------------------------------------------------------------- virtual holdings
 
 
-def step(virtual, wanted, held=None, bar=None, budget=None, **settings_of):
-    wanted = torch.as_tensor(wanted, dtype=torch.float64)
+def step(virtual, target, held=None, bar=None, budget=None, **settings_of):
+    target = torch.as_tensor(target, dtype=torch.float64)
     virtual = torch.as_tensor(virtual, dtype=torch.float64)
     held = virtual if held is None else torch.as_tensor(held, dtype=torch.float64)
-    bar = bar or equal_bar(len(wanted))
+    bar = bar or equal_bar(len(target))
     budget = None if budget is None else torch.tensor(budget, dtype=torch.float64)
-    return follow(wanted, bar.base, bar, held, virtual, budget, MandateConfig(**settings_of))
+    return follow(target, bar.base, bar, held, virtual, budget, MandateConfig(**settings_of))
 
 
-def test_a_decision_trades_a_share_of_the_gap():
+def test_a_decision_trades_a_fraction_of_the_distance_to_the_target():
     decision = step([0.5, 0.5], [0.8, 0.2], trade_speed=0.1)
     np.testing.assert_allclose(decision.weights, [0.53, 0.47])
     assert bool(decision.trades)
@@ -162,7 +162,7 @@ def test_between_decisions_the_holdings_are_kept():
     assert not bool(decision.trades)
 
 
-def test_money_of_a_delisting_is_spread_in_proportion_at_once():
+def test_proceeds_of_a_delisting_are_reinvested_in_proportion_at_once():
     bar = bar_of([0.5, 0.5, 0.0], [True, True, False], decides=False)
     decision = step([0.4, 0.2, 0.4], [0.5, 0.5, 0.0], held=[0.4, 0.2, 0.0], bar=bar)
     np.testing.assert_allclose(decision.weights, [2 / 3, 1 / 3, 0.0])
@@ -198,8 +198,8 @@ def test_virtual_holdings_stay_weights(assets, seed):
         bar = bar_of(base / base.sum(), tradable)
         held = torch.where(torch.from_numpy(rng.random(assets) < 0.9), virtual, 0.0)
         terms = (bar, held, config, 1.0)
-        wanted = wanted_weights(torch.from_numpy(rng.normal(size=assets)), *terms, YEAR)
-        virtual = follow(wanted, entry_weights(*terms, YEAR), bar, held, virtual, None, config).weights
+        target = wanted_weights(torch.from_numpy(rng.normal(size=assets)), *terms, YEAR)
+        virtual = follow(target, entry_weights(*terms, YEAR), bar, held, virtual, None, config).weights
         assert float(virtual.min()) >= 0
         assert float(virtual.sum()) <= 1 + 1e-12
         virtual = drift(virtual, torch.from_numpy(rng.uniform(0.5, 1.5, assets)))

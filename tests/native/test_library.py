@@ -62,18 +62,20 @@ def test_source_is_compiled_once_and_then_loaded_from_the_cache(write_source: Wr
     assert library.load(path) is not None
     assert cached.stat().st_mtime_ns == written
     library.load(write_source(DOUBLE.replace("2 * x", "x + x")))
-    assert len(list(library.cache_folder().iterdir())) == 2  # a changed source is another library
+    assert len(list(library.cache_folder().iterdir())) == 2  # a changed source gets a separate library
 
 
 @needs_compiler
-def test_unwritable_cache_is_not_needed(write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_works_with_an_unwritable_cache(
+    write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     assert call_twice(library.load(write_source(DOUBLE))) == 42.0
 
 
 @needs_compiler
-def test_failed_compilation_is_a_warning(write_source: Writer, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_compilation_logs_a_warning(write_source: Writer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert library.load(write_source("this is not C++\n")) is None
     assert "source.cpp could not be compiled" in caplog.text
@@ -115,8 +117,8 @@ def test_structs_with_the_same_fields_are_accepted(write_source: Writer) -> None
     [
         (structure("Sizes", columns=ctypes.c_int64 * 3, rows=ctypes.c_int64), "rows"),  # order
         (structure("Sizes", rows=ctypes.c_int64, columns=ctypes.c_double * 3), "columns"),  # type
-        (structure("Sizes", rows=ctypes.c_int64), "Sizes"),  # a field too few
-        (structure("Sizes", rows=ctypes.c_int64, columns=ctypes.c_int64 * 2), "24 in Python"),  # length of an array
+        (structure("Sizes", rows=ctypes.c_int64), "Sizes"),  # a missing field
+        (structure("Sizes", rows=ctypes.c_int64, columns=ctypes.c_int64 * 2), "24 in Python"),  # array length
         (structure("Other", rows=ctypes.c_int64), "EXPORT_SIZE"),  # not exported
     ],
 )
@@ -131,7 +133,7 @@ def test_struct_that_differs_from_the_source_is_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
 def test_all_sources_compile_without_warnings(source: Path) -> None:
-    """The front end and templates only: warnings of the optimiser depend on the compiler's version."""
+    """Without optimisation, whose warnings depend on the compiler's version."""
     compiler = library.find_compiler()
     assert compiler is not None
     flags = [flag for flag in library.FLAGS if flag != "-O3"]

@@ -16,8 +16,8 @@ BARS, SYMBOLS = 600, 10
 def prices(seed: int = 0, bars: int = BARS, symbols: int = SYMBOLS) -> Floats:
     """Prices [T, N]; half of each symbol's variance is common to all, as for stocks."""
     draw = np.random.default_rng(seed)
-    moves = draw.normal(0, 0.01, (bars, 1)) + draw.normal(0, 0.01, (bars, symbols))
-    return np.asarray(100 * np.exp(np.cumsum(moves, 0)))
+    returns = draw.normal(0, 0.01, (bars, 1)) + draw.normal(0, 0.01, (bars, symbols))
+    return np.asarray(100 * np.exp(np.cumsum(returns, 0)))
 
 
 def panel(close: Floats, first: str = "2020-01-06", step: str = "1D", names: str = "S") -> Panel:
@@ -27,19 +27,19 @@ def panel(close: Floats, first: str = "2020-01-06", step: str = "1D", names: str
 
 
 def part_of(close: Floats, rows: slice = slice(None), columns: slice = slice(None)) -> Panel:
-    whole = panel(close)
+    full = panel(close)
     part = close[rows, columns]
     return dataclasses.replace(
-        whole, times=whole.times[rows], symbols=whole.symbols[columns], close=part, tradable=np.isfinite(part)
+        full, times=full.times[rows], symbols=full.symbols[columns], close=part, tradable=np.isfinite(part)
     )
 
 
 def resampled(close: Floats, days: int, offset: int) -> Panel:
     """Bars of `days` days from a Monday on, each dated `offset` days after its first day."""
-    whole = panel(close)
+    full = panel(close)
     ends = np.arange(days - 1, len(close), days)
-    times = whole.times[ends - days + 1] + np.timedelta64(offset, "D")
-    return dataclasses.replace(whole, times=times, close=close[ends], tradable=np.isfinite(close[ends]))
+    times = full.times[ends - days + 1] + np.timedelta64(offset, "D")
+    return dataclasses.replace(full, times=times, close=close[ends], tradable=np.isfinite(close[ends]))
 
 
 def with_split(close: Floats) -> Floats:

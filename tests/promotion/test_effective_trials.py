@@ -17,7 +17,7 @@ def groups(sizes: list[int], noise: float = 0.4, bars: int = 500, seed: int = 0)
 
 
 @pytest.mark.parametrize("sizes", [[5, 5], [3, 9, 4], [4] * 8, [6, 6, 6, 6]])
-def test_planted_clusters_are_counted(sizes: list[int]) -> None:
+def test_effective_trials_equal_the_number_of_clusters(sizes: list[int]) -> None:
     assert effective_trial_count(groups(sizes)) == len(sizes)
 
 

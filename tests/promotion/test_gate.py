@@ -36,30 +36,30 @@ DRAWS = 100
 def result(name: str, seed: int, drift: float = 0.0, bars: int = BARS, equity: Any = None) -> BacktestResult:
     """Equity with a market factor common to all results of the same length and seed, and a separate drift."""
     market = np.random.default_rng(seed).normal(2e-4, 0.01, bars)
-    own = np.random.default_rng([seed, *name.encode()]).normal(drift, 0.003, bars)
-    curve = 1e6 * np.exp(np.cumsum(market + own)) if equity is None else np.asarray(equity, dtype=float)
-    times = np.busday_offset("2020-01-01", np.arange(len(curve))).astype("datetime64[ns]")
-    weights = np.zeros((len(curve), 1))
-    return BacktestResult(name, times, ("A",), curve, weights, weights[:, 0], weights[:, 0], {})
+    idiosyncratic = np.random.default_rng([seed, *name.encode()]).normal(drift, 0.003, bars)
+    values = 1e6 * np.exp(np.cumsum(market + idiosyncratic)) if equity is None else np.asarray(equity, dtype=float)
+    times = np.busday_offset("2020-01-01", np.arange(len(values))).astype("datetime64[ns]")
+    weights = np.zeros((len(values), 1))
+    return BacktestResult(name, times, ("A",), values, weights, weights[:, 0], weights[:, 0], {})
 
 
 def results(seed: int, edge: float, **more: BacktestResult) -> dict[str, BacktestResult]:
-    made = {"champion": result("champion", seed, edge)}
-    made |= {name: result(name, seed) for name in ("equal_weight", "momentum_12_1")}
-    return {**made, **more}
+    by_name = {"champion": result("champion", seed, edge)}
+    by_name |= {name: result(name, seed) for name in ("equal_weight", "momentum_12_1")}
+    return {**by_name, **more}
 
 
-def tried(edge: float, count: int = 12, seed: int = 5) -> np.ndarray:
-    """Excess returns [T, N] of trials, the last one the best."""
+def trial_returns(edge: float, count: int = 12, seed: int = 5) -> np.ndarray:
+    """Excess returns [T, N] of trials; the last trial is the best."""
     rng = np.random.default_rng(seed)
     return rng.normal(0, 0.003, (BARS - 1, count)) + edge * np.linspace(0.5, 1.0, count)
 
 
 def evidence(edge: float = 1.6e-3, **changes: Any) -> PromotionEvidence:
-    made = PromotionEvidence(
+    defaults = PromotionEvidence(
         validation=results(1, edge),
         test=results(2, edge),
-        trials=tried(edge),
+        trials=trial_returns(edge),
         counts=TrialCounts(40, 6, 2),
         looks=1,
         cost_bps=10.0,
@@ -67,7 +67,7 @@ def evidence(edge: float = 1.6e-3, **changes: Any) -> PromotionEvidence:
         failures=(),
         seed=3,
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(defaults, **changes)
 
 
 def verdict_on(given: PromotionEvidence, gate: GateConfig) -> Verdict:
@@ -108,14 +108,14 @@ def test_one_failing_rule_refuses_promotion() -> None:
 
 
 def test_a_fall_that_the_base_shares_is_accepted() -> None:
-    fall = np.concatenate([np.linspace(1e6, 4e5, BARS // 2), np.linspace(4e5, 1.2e6, BARS // 2)])
+    crash = np.concatenate([np.linspace(1e6, 4e5, BARS // 2), np.linspace(4e5, 1.2e6, BARS // 2)])
     noise = 1 + 1e-4 * np.random.default_rng(0).normal(size=BARS)
 
     def drawdown(depth: float, **settings: float) -> Rule:
-        champion = np.maximum(fall * noise, 1e6 * (1 - depth))
+        champion = np.maximum(crash * noise, 1e6 * (1 - depth))
         test = {
             "champion": result("champion", 2, equity=champion),
-            "equal_weight": result("equal_weight", 2, equity=fall),
+            "equal_weight": result("equal_weight", 2, equity=crash),
         }
         return rule(verdict_on(evidence(test=test), dataclasses.replace(GATE, **settings)), "drawdown")  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def test_values_equal_the_statistics() -> None:
     assert verdict.statistics["edge"] == dataclasses.asdict(found)
     active = active_returns(given.validation or {})
     variance = null_sharpe_variance(given.trials)
-    assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill widens the spread
+    assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill increases the variance
     assert verdict.statistics["deflated_sharpe"] == deflated_sharpe(moments(active), variance, 40)
     assert verdict.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(active), variance, 6)
     assert verdict.statistics["overfitting"]["pbo"] == backtest_overfitting(given.trials, 8).pbo
@@ -168,13 +168,13 @@ def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:
     def p_value(edge: float) -> float:
         return rule(verdict_on(evidence(edge), GATE), "edge").value or 0.0
 
-    near = next(e for e in np.arange(1e-5, 8e-4, 2e-5) if p_value(e) < 0.025)
-    assert "edge" not in failed(verdict_on(evidence(near), GATE))
-    assert "edge" in failed(verdict_on(evidence(near, looks=10), GATE))
+    smallest_edge = next(e for e in np.arange(1e-5, 8e-4, 2e-5) if p_value(e) < 0.025)
+    assert "edge" not in failed(verdict_on(evidence(smallest_edge), GATE))
+    assert "edge" in failed(verdict_on(evidence(smallest_edge, looks=10), GATE))
 
 
 def test_other_runs_on_the_data_count_as_further_selections() -> None:
-    trials = tried(0.0)
+    trials = trial_returns(0.0)
     assert independent_selections(trials, TrialCounts(13, 12, 1)) == 1.0  # one run is one selection
     assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 9)) == 6.0
     assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 2)) == 2.0
@@ -186,7 +186,7 @@ def test_other_runs_on_the_data_count_as_further_selections() -> None:
     assert len(set(values)) == 3
 
 
-def test_without_a_validation_period_only_test_counts() -> None:
+def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
     given = evidence(validation=None)
     verdict = verdict_on(given, GATE)
     found = edge_test(active_returns(given.test), None)
@@ -196,22 +196,22 @@ def test_without_a_validation_period_only_test_counts() -> None:
 
 
 def test_ruined_champion_fails_without_an_error() -> None:
-    fall = result("champion", 2, equity=np.linspace(1e6, -1e5, BARS))
-    verdict = verdict_on(evidence(test={**results(2, 0.0), "champion": fall}), GATE)
+    ruined = result("champion", 2, equity=np.linspace(1e6, -1e5, BARS))
+    verdict = verdict_on(evidence(test={**results(2, 0.0), "champion": ruined}), GATE)
     assert {"drawdown", "edge"} <= failed(verdict)
     assert verdict.statistics["test_intervals"] is None
 
 
-def test_single_trial_is_judged_without_overfitting_statistics() -> None:
-    verdict = verdict_on(evidence(trials=tried(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
+def test_single_trial_has_no_overfitting_statistics() -> None:
+    verdict = verdict_on(evidence(trials=trial_returns(1.6e-3, 1), counts=TrialCounts(1, 1, 1)), GATE)
     assert verdict.promoted
     assert "overfitting" not in verdict.statistics
     nothing = verdict_on(evidence(trials=np.zeros((BARS - 1, 2))), GATE)
     assert "at least one trial with returns that vary" in rule(nothing, "edge").sentence
 
 
-def test_diverged_and_constant_trials_are_left_out() -> None:
-    trials = np.c_[tried(0.0, 3), np.full(BARS - 1, np.nan), np.zeros(BARS - 1)]
+def test_diverged_and_constant_trials_are_excluded() -> None:
+    trials = np.c_[trial_returns(0.0, 3), np.full(BARS - 1, np.nan), np.zeros(BARS - 1)]
     assert varying_trials(trials).shape[1] == 3
 
 
@@ -223,8 +223,8 @@ def test_null_sharpe_variance_ignores_skill() -> None:
     skilled = noise + np.linspace(-2e-3, 2e-3, 300)
     assert trial_sharpes(skilled).var(ddof=1) > 5 / 500
     assert null_sharpe_variance(skilled) == pytest.approx(1 / 500, rel=0.05)
-    alike = 0.99 * noise[:, :1] + 0.01 * noise  # correlated trials hardly differ by luck
-    assert null_sharpe_variance(alike) < 1e-3 / 500
+    correlated = 0.99 * noise[:, :1] + 0.01 * noise  # correlated trials hardly differ by chance
+    assert null_sharpe_variance(correlated) < 1e-3 / 500
     assert null_sharpe_variance(noise[:, :1]) == 0.0
 
 
@@ -248,8 +248,8 @@ def test_minimum_bars_suffice_and_one_less_does_not() -> None:
     assert min_bars(GateConfig()) == (33, 21)
 
     def short(bars: int) -> PromotionEvidence:
-        made = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
-        return evidence(validation=made, test=made, trials=tried(0.0)[: bars - 1])
+        by_name = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
+        return evidence(validation=by_name, test=by_name, trials=trial_returns(0.0)[: bars - 1])
 
     assert not verdict_on(short(validation), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):

@@ -19,7 +19,7 @@ def expected_maximum(count: int) -> float:
     return float(value)
 
 
-def test_nothing_selected_is_standard_normal() -> None:
+def test_null_distribution_without_selection_is_standard_normal() -> None:
     for null in (null_z_scores(np.eye(1), 1), null_z_scores(equicorrelated(6, 0.4), 6)):
         assert stats.kstest(null, "norm").pvalue > 0.01
         assert effective_trials(null) < 1.05
@@ -66,7 +66,7 @@ def test_greedy_selection_beats_its_start_and_no_ensemble_beats_the_best_weights
         assert (greedy <= np.sort(largest) + 1e-9).all()
 
 
-def test_more_trials_cost_more_and_correlated_ones_less() -> None:
+def test_p_value_rises_with_trials_and_less_with_correlated_ones() -> None:
     means = [null_z_scores(np.eye(n), 1).mean() for n in (1, 2, 5, 20, 200)]
     assert means == sorted(means)
     means = [null_z_scores(equicorrelated(20, rho), 4).mean() for rho in (0.0, 0.3, 0.6, 0.9, 0.99)]
@@ -74,7 +74,7 @@ def test_more_trials_cost_more_and_correlated_ones_less() -> None:
     assert means[-1] < 0.2
 
 
-def test_p_value_counts_and_repeats() -> None:
+def test_p_value_is_the_share_of_larger_draws_and_is_reproducible() -> None:
     null = np.arange(99.0)
     assert selection_p_value(1e9, null) == pytest.approx(1 / 100)
     assert selection_p_value(-1.0, null) == 1.0
@@ -83,7 +83,7 @@ def test_p_value_counts_and_repeats() -> None:
     assert selection_p_value(-1.0, null, 3.0) == 1.0
 
 
-def test_trials_give_their_covariance_and_unusable_ones_are_left_out() -> None:
+def test_null_uses_the_covariance_of_trials_and_excludes_unusable_ones() -> None:
     trials = np.random.default_rng(5).normal(size=(3000, 4)) @ np.linalg.cholesky(equicorrelated(4, 0.5)).T * 1e-3
     null = selected_z_scores(trials, 2, seed=1)
     assert null.mean() == pytest.approx(null_z_scores(equicorrelated(4, 0.5), 2, seed=2).mean(), abs=0.05)

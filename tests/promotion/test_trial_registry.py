@@ -62,39 +62,39 @@ def test_clusters_are_counted_per_period_and_diverged_trials_as_one(registry: Tr
     assert registry.counts(DATA) == TrialCounts(15, 4, 3)
 
 
-def test_looks_count_once_per_subject_and_by_overlapping_days(registry: TrialRegistry) -> None:
+def test_looks_count_once_per_subject_and_only_with_overlapping_days(registry: TrialRegistry) -> None:
     assert registry.look(look("a")) == 1
     assert registry.look(look("a")) == 1
     assert registry.look(look("b")) == 2
     assert registry.look(look("c", "2022-06-01", "2023-06-01")) == 3  # overlaps with both
     assert registry.look(look("d", "2023-07-01", "2024-06-01")) == 1
     assert registry.look(look("e", data="e" * 64)) == 1
-    assert registry.look(look("a")) == 1  # later looks do not count for an earlier one
+    assert registry.look(look("a")) == 1  # an earlier look does not count later ones
 
 
 def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> None:
-    walk = np.random.default_rng(3).normal(0, 0.01, (400, 4)) + np.random.default_rng(4).normal(0, 0.02, (400, 1))
+    returns = np.random.default_rng(3).normal(0, 0.01, (400, 4)) + np.random.default_rng(4).normal(0, 0.02, (400, 1))
     times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
-    close = 100 * np.exp(np.cumsum(walk, 0))
-    whole = Panel(times, tuple("ABCD"), close, np.isfinite(close))
+    close = 100 * np.exp(np.cumsum(returns, 0))
+    full = Panel(times, tuple("ABCD"), close, np.isfinite(close))
     later = Panel(times[1:], tuple("ABCD"), close[1:], np.isfinite(close[1:]))
     other = Panel(times, tuple("ABCD"), close[::-1].copy(), np.isfinite(close))
 
     def look_count(subject: str, panel: Panel, first: str = "2019-06-01", last: str = "2019-12-31") -> int:
         return registry.look(look(subject, first, last, panel.sha256), panel)
 
-    assert look_count("a", whole) == 1
+    assert look_count("a", full) == 1
     assert look_count("b", later) == 2
-    assert look_count("a", later) == 2  # a refreshed panel is the same subject
+    assert look_count("a", later) == 2  # the same subject on an updated panel
     assert look_count("c", other) == 1
     assert look_count("d", later, "2020-01-01", "2020-02-01") == 1  # no look at these days yet
-    assert look_count("e", whole) == 3
-    assert look_count("a", whole) == 1
+    assert look_count("e", full) == 3
+    assert look_count("a", full) == 1
     same = {entry["data_sha256"]: entry["same_market"] for entry in registry.data_sets()}
-    assert same == {whole.sha256: [later.sha256], later.sha256: [whole.sha256], other.sha256: []}
+    assert same == {full.sha256: [later.sha256], later.sha256: [full.sha256], other.sha256: []}
 
 
-def test_looks_without_a_fingerprint_count_for_their_own_data(registry: TrialRegistry) -> None:
+def test_looks_without_a_fingerprint_count_only_for_the_same_panel(registry: TrialRegistry) -> None:
     close = 100 * np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.01, (400, 2)), 0))
     times = np.arange("2019-01-01", 400, dtype="datetime64[D]").astype("datetime64[ns]")
     panel = Panel(times, ("A", "B"), close, np.isfinite(close))
@@ -103,7 +103,7 @@ def test_looks_without_a_fingerprint_count_for_their_own_data(registry: TrialReg
         database.execute("DROP TABLE outlines")
     later = Panel(times[1:], ("A", "B"), close[1:], np.isfinite(close[1:]))
     assert registry.look(look("b", data=later.sha256), later) == 1
-    assert registry.look(look("c", data=panel.sha256), panel) == 3  # its own looks, and now those of the same market
+    assert registry.look(look("c", data=panel.sha256), panel) == 3  # looks at this panel and at the same market
 
 
 def test_first_verdict_is_kept(registry: TrialRegistry) -> None:
@@ -119,12 +119,12 @@ def test_first_verdict_is_kept(registry: TrialRegistry) -> None:
 def test_list_of_data_sets(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00")])
     registry.look(look("x", data="e" * 64))
-    known = {entry["data_sha256"]: entry for entry in registry.data_sets()}
-    assert known[DATA]["trials"] == 1
-    assert known[DATA]["looks"] == []
-    assert known["e" * 64]["trials"] == 0
-    (seen,) = known["e" * 64]["looks"]
-    assert (seen["first"], seen["last"], seen["what"]) == ("2019-01-02", "2022-12-28", "a champion")
+    by_sha256 = {entry["data_sha256"]: entry for entry in registry.data_sets()}
+    assert by_sha256[DATA]["trials"] == 1
+    assert by_sha256[DATA]["looks"] == []
+    assert by_sha256["e" * 64]["trials"] == 0
+    (recorded,) = by_sha256["e" * 64]["looks"]
+    assert (recorded["first"], recorded["last"], recorded["what"]) == ("2019-01-02", "2022-12-28", "a champion")
 
 
 WRITER = """
@@ -138,7 +138,7 @@ for i in range(12):
 """
 
 
-def test_concurrent_processes_lose_nothing(registry: TrialRegistry) -> None:
+def test_concurrent_writes_are_all_recorded(registry: TrialRegistry) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(registry.path), name], stderr=subprocess.PIPE)
         for name in ("a", "b")

@@ -46,10 +46,10 @@ def test_update_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) 
     account = rollout.account.reshape(1, 8 * env.groups, env.accounts, -1)
     out = a2c.policy.forward(weights, features, account, tradable)
     mean = out.mean.view(rollout.action.shape)
-    each = Normal(mean, weights["log_std"][0].exp().expand_as(mean))
-    counts = torch.ones(mean.shape, dtype=torch.bool)
-    counts[..., 1:] = tradable.view(8, 1, env.groups, 1, -1)  # cash always counts
-    log_prob, entropy = ((x * counts).sum(-1) for x in (each.log_prob(rollout.action), each.entropy()))
+    normal = Normal(mean, weights["log_std"][0].exp().expand_as(mean))
+    valid = torch.ones(mean.shape, dtype=torch.bool)
+    valid[..., 1:] = tradable.view(8, 1, env.groups, 1, -1)  # the score of cash is always valid
+    log_prob, entropy = ((x * valid).sum(-1) for x in (normal.log_prob(rollout.action), normal.entropy()))
     loss = -(log_prob * advantage).mean()
     loss = loss + 0.7 * ((out.value.view(target.shape) - target) ** 2).mean() - 0.02 * entropy.mean()
 

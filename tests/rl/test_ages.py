@@ -1,4 +1,4 @@
-"""What goes by an agent's own age: learning rates, exploration, and the warm-up of a new agent in a used slot."""
+"""Schedules by the age of each agent: learning rates, exploration, and the warm-up of a new agent in a used slot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def off_policy(learner: Learner) -> OffPolicy:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "redq", "td3", "dqn", "analytic", "shac"])
-def test_members_of_other_ages_learn_at_other_rates(name: str) -> None:
-    """A schedule of 0 from some age on stops the older member alone."""
+def test_learning_rates_depend_on_the_age_of_each_member(name: str) -> None:
+    """A schedule that is 0 from some age on stops only the older member."""
     learner = small_learner(name, (0, 1))
     learner.samples = [0, 1000]
     before = [training_state(learner, p) for p in (0, 1)]
@@ -34,25 +34,25 @@ def test_members_of_other_ages_learn_at_other_rates(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "redq", "shac", "analytic", "dqn"])
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_learning_rate_changed_in_a_callback_is_heeded(name: str, in_place: bool) -> None:
+def test_a_learning_rate_changed_in_a_callback_is_used(name: str, in_place: bool) -> None:
     learner = small_learner(name, (0,), learning_rate_schedule="constant", learning_starts=6) if name in (
         "sac", "redq", "dqn"
     ) else small_learner(name, (0,), learning_rate_schedule="constant")  # fmt: skip
-    settled = []
+    states = []
 
     def stop_learning(agent: Learner, _: object) -> None:
         if in_place:
             agent.algorithm.settings["learning_rate"].zero_()
         else:
             agent.algorithm.settings["learning_rate"] = torch.zeros(1, dtype=torch.float64)
-        settled.append(training_state(agent))
+        states.append(training_state(agent))
 
     learner.learn(3 * learner.iteration_samples, callback=stop_learning)
     for key in learner.algorithm.member(0)[0]:
-        assert torch.equal(settled[0][key], settled[-1][key]), key
+        assert torch.equal(states[0][key], states[-1][key]), key
 
 
-def test_a_new_agent_in_a_used_slot_explores_and_warms_up_like_any_new_one() -> None:
+def test_a_new_agent_in_a_used_slot_explores_and_warms_up_like_any_new_agent() -> None:
     learner = small_learner("dqn", (0, 1), exploration_samples=60, final_epsilon=0.05, learning_starts=12)
     for p, age in enumerate((600, 0)):  # a copy of an old agent, and a new one, in slots that have been used
         learner.algorithm.set_age(p, age)
@@ -65,38 +65,38 @@ def test_a_new_agent_in_a_used_slot_explores_and_warms_up_like_any_new_one() -> 
     assert algorithm.warming_up == [1]
     after = [training_state(learner, p) for p in (0, 1)]
     assert any(not torch.equal(x, after[0][key]) for key, x in before[0].items())
-    assert all(torch.equal(x, after[1][key]) for key, x in before[1].items()), "no gradient step before its warm-up"
+    assert all(torch.equal(x, after[1][key]) for key, x in before[1].items()), "no gradient step during its warm-up"
     learner.learn(STEP)
     assert algorithm.warming_up == []
     assert algorithm.epsilon.tolist() == pytest.approx([0.05, 1 - 0.95 * 12 / 60])
     assert any(not torch.equal(x, training_state(learner, 1)[key]) for key, x in before[1].items())
 
 
-def test_the_warm_up_of_one_member_does_not_touch_another() -> None:
-    """The older member draws and learns as it does beside one that is as old."""
-    alone, beside = (small_learner("sac", (0, 1), learning_starts=12) for _ in range(2))
-    for learner in (alone, beside):
+def test_the_warm_up_of_one_member_does_not_affect_another() -> None:
+    """Restarting slot 1 changes neither the random numbers nor the updates of member 0."""
+    same_age, restarted = (small_learner("sac", (0, 1), learning_starts=12) for _ in range(2))
+    for learner in (same_age, restarted):
         learner.learn(3 * STEP)
-    off_policy(beside).restart_slot(1)
-    for learner in (alone, beside):
+    off_policy(restarted).restart_slot(1)
+    for learner in (same_age, restarted):
         learner.learn(STEP)
-    one, other = training_state(alone, 0), training_state(beside, 0)
-    assert all(torch.equal(x, other[key]) for key, x in one.items())
-    assert torch.equal(alone.worker.observation.account[0], beside.worker.observation.account[0])
-    assert not torch.equal(alone.worker.observation.account[1], beside.worker.observation.account[1])
+    expected, actual = training_state(same_age, 0), training_state(restarted, 0)
+    assert all(torch.equal(x, actual[key]) for key, x in expected.items())
+    assert torch.equal(same_age.worker.observation.account[0], restarted.worker.observation.account[0])
+    assert not torch.equal(same_age.worker.observation.account[1], restarted.worker.observation.account[1])
 
 
-def test_ages_of_slots_are_part_of_their_state() -> None:
+def test_slot_ages_are_part_of_the_slot_state() -> None:
     learner = small_learner("sac", (0, 1))
     learner.learn(3 * STEP)
     off_policy(learner).restart_slot(1)
     saved = learner.algorithm.slot_state()
-    again = small_learner("sac", (0, 1))
-    again.algorithm.load_slot_state(saved)
-    assert off_policy(again).slot_ages == [3 * STEP, 0]
+    loaded = small_learner("sac", (0, 1))
+    loaded.algorithm.load_slot_state(saved)
+    assert off_policy(loaded).slot_ages == [3 * STEP, 0]
     saved["counts"] = saved["counts"][:3]  # as earlier versions saved them
-    again.algorithm.load_slot_state(saved)
-    assert off_policy(again).slot_ages == [3 * STEP] * 2
+    loaded.algorithm.load_slot_state(saved)
+    assert off_policy(loaded).slot_ages == [3 * STEP] * 2
 
 
 @pytest.mark.parametrize(("envs", "horizon"), [(1, 1), (4, 1), (2, 3)])

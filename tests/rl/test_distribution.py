@@ -59,36 +59,36 @@ def test_single_score() -> None:
     torch.testing.assert_close(entropy(log_std, 1), reference(mean, log_std).entropy()[:, 0, 0])
 
 
-def test_scores_of_untradable_assets_leave_the_density(log_std: torch.Tensor) -> None:
-    """Density and entropy are those of the distribution over the remaining scores alone; so are the gradients."""
+def test_density_excludes_scores_of_untradable_assets(log_std: torch.Tensor) -> None:
+    """Density, entropy and gradients are those of the distribution of the remaining scores."""
     tradable = draw(P, K, D, seed=5) > -0.3
     assert 0 < int(tradable.sum()) < tradable.numel()
     valid = valid_scores(tradable, D)
     assert valid is not None
     mean, action = draw(P, K, A, D).requires_grad_(), draw(P, K, A, D, seed=2)
-    found = log_probability(action, mean, log_std, valid)
+    actual = log_probability(action, mean, log_std, valid)
     std = log_std.exp().expand(P, D)
     entropies = []
     for p in range(P):
         for k in range(K):
-            known = tradable[p, k]
-            alone = Independent(Normal(mean[p, k][:, known], std[p][known]), 1)
-            torch.testing.assert_close(found[p, k], alone.log_prob(action[p, k][:, known]))
-            entropies.append(Independent(Normal(mean[p, k, 0, known], std[p][known]), 1).entropy())
+            mask = tradable[p, k]
+            reduced = Independent(Normal(mean[p, k][:, mask], std[p][mask]), 1)
+            torch.testing.assert_close(actual[p, k], reduced.log_prob(action[p, k][:, mask]))
+            entropies.append(Independent(Normal(mean[p, k, 0, mask], std[p][mask]), 1).entropy())
     torch.testing.assert_close(entropy(log_std, D, valid), torch.stack(entropies).view(P, K).mean(1))
-    (gradient,) = torch.autograd.grad(found.sum(), [mean])
+    (gradient,) = torch.autograd.grad(actual.sum(), [mean])
     assert not gradient[~valid.expand_as(gradient)].any()
 
 
-def test_a_density_without_exclusions_equals_that_of_all_scores(log_std: torch.Tensor) -> None:
-    mean, action, everything = draw(P, K, A, D), draw(P, K, A, D, seed=2), torch.ones(P, K, 1, D, dtype=torch.bool)
+def test_an_all_true_mask_changes_nothing(log_std: torch.Tensor) -> None:
+    mean, action, all_valid = draw(P, K, A, D), draw(P, K, A, D, seed=2), torch.ones(P, K, 1, D, dtype=torch.bool)
     torch.testing.assert_close(
-        log_probability(action, mean, log_std, everything), log_probability(action, mean, log_std)
+        log_probability(action, mean, log_std, all_valid), log_probability(action, mean, log_std)
     )
-    torch.testing.assert_close(entropy(log_std, D, everything), entropy(log_std, D))
+    torch.testing.assert_close(entropy(log_std, D, all_valid), entropy(log_std, D))
 
 
-def test_cash_always_counts() -> None:
+def test_the_score_of_cash_is_always_valid() -> None:
     tradable = draw(P, K, D - 1) > 0
     valid = valid_scores(tradable, D)
     assert valid is not None

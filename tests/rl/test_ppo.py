@@ -61,14 +61,14 @@ def learner_with_rollouts(rollouts: int = 1, **settings: Any) -> tuple[Learner, 
 class TradableNormals(NamedTuple):
     """Independent normals of the scores; masked ones do not contribute."""
 
-    each: Any
-    counts: torch.Tensor
+    normal: Any
+    valid: torch.Tensor
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
-        return (self.each.log_prob(action) * self.counts).sum(-1)
+        return (self.normal.log_prob(action) * self.valid).sum(-1)
 
     def entropy(self) -> torch.Tensor:
-        return (self.each.entropy() * self.counts).sum(-1)
+        return (self.normal.entropy() * self.valid).sum(-1)
 
 
 class ReferencePPO:
@@ -92,8 +92,8 @@ class ReferencePPO:
             )
         )
         gamma, gae_lambda = (float(ppo.settings[name][0]) for name in ("gamma", "gae_lambda"))
-        each = [reference_gae(trajectory, 0, e, gamma, gae_lambda) for e in range(groups * accounts)]
-        advantage = torch.tensor(each, dtype=torch.float64).T.reshape(rollout.reward.shape)
+        advantages = [reference_gae(trajectory, 0, e, gamma, gae_lambda) for e in range(groups * accounts)]
+        advantage = torch.tensor(advantages, dtype=torch.float64).T.reshape(rollout.reward.shape)
         self.values, self.target = values, advantage + values
         if baseline:
             advantage = advantage - advantage.mean(-1, keepdim=True)
@@ -111,8 +111,8 @@ class ReferencePPO:
         valid = torch.ones(1, horizon * groups, self.rollout.action.shape[-1]).bool()
         if tradable is not None:
             valid[..., -tradable.shape[-1] :] = tradable
-        counts = valid.view(horizon, 1, groups, 1, -1).expand_as(mean)
-        return TradableNormals(Normal(mean, std), counts), out.value.view(self.rollout.reward.shape)
+        valid = valid.view(horizon, 1, groups, 1, -1).expand_as(mean)
+        return TradableNormals(Normal(mean, std), valid), out.value.view(self.rollout.reward.shape)
 
     def terms(self, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         distribution, value = self.distribution(weights)
@@ -135,7 +135,7 @@ class ReferencePPO:
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(leaves.values()))])
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "in chunks"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["one pass", "in chunks"])
 @pytest.mark.parametrize("baseline", [True, False], ids=["group baseline", "no baseline"])
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_gradients_match_the_reference(
@@ -150,11 +150,11 @@ def test_gradients_match_the_reference(
     assert len(steps.gradients) == 3
     for weights, gradient in zip(steps.weights, steps.gradients, strict=True):
         torch.testing.assert_close(gradient[0], reference.gradient(weights), rtol=1e-6, atol=1e-8)
-    each = [{name: float(term) for name, term in reference.terms(weights).items()} for weights in steps.weights]
-    assert each[0]["clip_fraction"] == 0
-    assert all(0.1 < terms["clip_fraction"] < 0.9 for terms in each[1:])
+    epochs = [{name: float(term) for name, term in reference.terms(weights).items()} for weights in steps.weights]
+    assert epochs[0]["clip_fraction"] == 0
+    assert all(0.1 < terms["clip_fraction"] < 0.9 for terms in epochs[1:])
     for name in ("policy_loss", "value_loss", "approx_kl", "clip_fraction"):
-        mean = sum(terms[name] for terms in each) / 3
+        mean = sum(terms[name] for terms in epochs) / 3
         assert float(metrics[name]) == pytest.approx(mean, rel=1e-6, abs=1e-8), name
     norms = [float(gradient.norm()) for gradient in steps.gradients]
     assert float(metrics["grad_norm"]) == pytest.approx(sum(norms) / 3)
@@ -251,7 +251,7 @@ def test_target_kl_stops_the_remaining_minibatches(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("inactive", [True, False])
 def test_inactive_members_are_not_checked_for_divergence(inactive: bool) -> None:
-    """A stopped member would not process these samples alone, so an overflow in them must not mark it diverged."""
+    """A stopped member skips its samples, so a non-finite value in them must not mark it as diverged."""
     env = small_env((0, 1))
     learner = small_learner(env=env)
     rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
@@ -276,7 +276,7 @@ def test_kl_estimate_approximates_the_exact_kl_divergence() -> None:
     updated = learner.algorithm.parameters.member(0)
     before = small_learner(env=env).algorithm.parameters.member(0)
     one, other = (reference.distribution(weights)[0] for weights in (before, updated))
-    exact = float((kl_divergence(one.each, other.each) * one.counts).sum(-1).mean())
+    exact = float((kl_divergence(one.normal, other.normal) * one.valid).sum(-1).mean())
     estimate = float(reference.terms(updated)["approx_kl"])
     assert exact > 1e-3
     assert estimate == pytest.approx(exact, rel=0.05)

@@ -1,4 +1,4 @@
-"""docs/configuration.md is the page that the declarations of settings give."""
+"""docs/configuration.md matches the declarations of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints of settings, and declarations that a record and its subclasses share."""
+"""Constraints of settings, and declarations inherited by subclasses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LongerSettings(Settings):
         (FRACTION, "0 to 1", (0, 1), (-SMALLEST_FLOAT, 1.000001)),
     ],
 )
-def test_bounds_are_as_described(
+def test_bounds_match_their_description(
     constraint: Constraint, description: str, good: tuple[float, ...], bad: tuple[float, ...]
 ) -> None:
     assert constraint.description == description
@@ -67,9 +67,9 @@ def test_bounds_are_as_described(
 
 def test_an_invalid_value_is_reported_with_constraint_and_default() -> None:
     check_settings("environment.", Settings())
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as excinfo:
         check_settings("environment.", Settings(cost=-1.0, steps=0))
-    assert str(caught.value) == (
+    assert str(excinfo.value) == (
         "environment.cost is out of its range, got -1.0: it must be 0 or more and below 10,000; the default is 10.0"
     )
     with pytest.raises(ConfigError, match=r"^agent\.steps is out of its range, got 0\.5: it must be 1 or more"):

@@ -1,4 +1,4 @@
-"""Configs of runs saved by earlier versions: what those versions did, and the same hash."""
+"""Configs saved by earlier versions keep their behaviour and their hash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def saved_by_an_earlier_version() -> dict[str, Any]:
     return values
 
 
-def test_a_saved_run_keeps_its_meaning_and_its_hash() -> None:
+def test_a_saved_config_keeps_its_values_and_its_hash() -> None:
     values = saved_by_an_earlier_version()
     config = parse_saved(values, "config.json")
     for section, names in EARLIER_VALUES.items():
@@ -51,7 +51,7 @@ def test_a_config_without_the_new_settings_resumes_a_saved_run() -> None:
     assert as_saved(RunConfig(), dataclasses.asdict(RunConfig())) == RunConfig()
 
 
-def test_every_setting_counts_in_the_hash() -> None:
+def test_every_setting_changes_the_hash() -> None:
     one = RunConfig()
     other = dataclasses.replace(one, tournament=dataclasses.replace(one.tournament, max_root_share=0.5))
     assert one.sha256 != other.sha256

@@ -1,4 +1,4 @@
-"""What agents observe besides cash and holdings is the same in training, in scoring and when they are deployed."""
+"""Account inputs besides cash and holdings are equal in training, scoring and deployment."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ CASES: dict[str, tuple[dict[str, Any], MandateConfig | None, tuple[int, int]]] =
 
 def prices() -> Panel:
     """Four tickers, of which one starts late, on weekdays."""
-    made = random_panel(3)
-    columns = {name: getattr(made, name)[:, [0, 1, 4, 5]] for name in ("open", "high", "low", "volume")}
-    days = np.busday_offset("2020-01-01", np.arange(len(made.times))).astype("datetime64[ns]")
-    return dataclasses.replace(panel(made.close[:, [0, 1, 4, 5]], **columns), times=days)
+    source = random_panel(3)
+    columns = {name: getattr(source, name)[:, [0, 1, 4, 5]] for name in ("open", "high", "low", "volume")}
+    days = np.busday_offset("2020-01-01", np.arange(len(source.times))).astype("datetime64[ns]")
+    return dataclasses.replace(panel(source.close[:, [0, 1, 4, 5]], **columns), times=days)
 
 
 def agent(market: MarketTensor, rules: EnvironmentConfig, mandate: MandateConfig | None, kind: str) -> AgentSnapshot:
-    """A saved agent with large random weights, which react to everything that is observed."""
+    """A saved agent with large random weights, so that it reacts to every input."""
     assets = market.shape[1]
     size, action = (assets + 1, "softmax") if mandate is None else (assets, "tilt")
     per_asset, per_account = account_extras(rules, mandate)
@@ -118,8 +118,8 @@ def test_deployed_agents_decide_as_in_their_environment(name: str, kind: str) ->
     assert result.turnover.sum() > 0.5 or not any(numbers)
 
 
-def test_an_agent_reacts_to_what_it_observes() -> None:
-    """Otherwise the test above shows nothing."""
+def test_actions_depend_on_every_account_input() -> None:
+    """Checks that the test above can fail."""
     for name in CASES:
         changes, mandate, numbers = CASES[name]
         if not any(numbers):
@@ -130,18 +130,18 @@ def test_an_agent_reacts_to_what_it_observes() -> None:
             (group,) = PolicyStrategy([agent(market, rules, mandate, kind)]).groups
             features = market.features[None, None, FIRST].double()
             account = torch.full((1, 1, 2, group.actor.spec.own), 0.1, dtype=torch.float64)
-            for place in range(5, account.shape[-1]):
+            for i in range(5, account.shape[-1]):
                 account[0, 0, 1] = account[0, 0, 0]
-                account[0, 0, 1, place] += 0.5
+                account[0, 0, 1, i] += 0.5
                 one, other = group.actor.action(group.params, features, account, None)[0, 0]
-                assert (one - other).abs().max() > 1e-3, (name, kind, place)
+                assert (one - other).abs().max() > 1e-3, (name, kind, i)
 
 
-def test_a_strategy_that_missed_a_bar_forgets_the_accounts_past() -> None:
+def test_account_history_is_reset_after_a_missed_bar() -> None:
     changes, mandate, _ = CASES["moments"]
     rules, source = EnvironmentConfig(**changes), prices()
     market = build_market(source, FEATURES, (20, 300))
-    made = PolicyStrategy([agent(market, rules, mandate, "mlp")])
+    strategy = PolicyStrategy([agent(market, rules, mandate, "mlp")])
 
     def decide(strategy: PolicyStrategy, t: int, equity: float) -> np.ndarray[Any, Any]:
         from finrl_pod.evaluate.backtest import window_at
@@ -152,8 +152,8 @@ def test_a_strategy_that_missed_a_bar_forgets_the_accounts_past() -> None:
         assert weights is not None
         return weights
 
-    fresh = decide(made.recreate(), FIRST + 2, 1.3e6)
-    followed, interrupted = made.recreate(), made.recreate()
+    fresh = decide(strategy.recreate(), FIRST + 2, 1.3e6)
+    followed, interrupted = strategy.recreate(), strategy.recreate()
     for t, equity in ((FIRST, 1e6), (FIRST + 1, 1.2e6)):
         decide(followed, t, equity)
     decide(interrupted, FIRST, 1e6)

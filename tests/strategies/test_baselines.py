@@ -67,13 +67,13 @@ def test_index_grows_with_the_index_less_the_cost_of_the_purchase(stocks):
     result = run_baseline("index", panel, market, 600, 690, ExecutionRules(0.01), 1000.0)
     index = panel.benchmark.close
     assert result.symbols == ("S&P 500",)
-    # As many shares as the close of 600 pays for, fewer where the close of 601 and the fee ask for more.
+    # Shares are sized at the close of bar 600 and reduced if the close of 601 and the fee exceed the cash.
     shares = min(1000.0 / index[600], 1000.0 / (index[601] * 1.01))
     left = 1000.0 - shares * index[601] * 1.01
     np.testing.assert_allclose(result.equity[1:], left + shares * index[601:691], rtol=1e-12)
 
 
-def test_minimum_variance_meets_the_optimality_conditions(stocks):
+def test_minimum_variance_satisfies_the_kkt_conditions(stocks):
     panel, _ = stocks
     weights = weights_at("minimum_variance", panel)
     close = panel.close[T - 252 : T + 1]
@@ -86,7 +86,7 @@ def test_minimum_variance_meets_the_optimality_conditions(stocks):
     assert (slope >= variance * (1 - 1e-3)).all()
 
 
-def test_mean_variance_meets_the_optimality_conditions(stocks):
+def test_mean_variance_satisfies_the_optimality_conditions(stocks):
     panel, _ = stocks
     weights = weights_at("mean_variance", panel)
     close = panel.close[T - 504 : T + 1]
@@ -159,7 +159,7 @@ def test_account_stays_in_cash_without_enough_history(stocks, name):
 
 
 @pytest.mark.parametrize("name", ["minimum_variance", "hierarchical_risk_parity", "inverse_volatility"])
-def test_more_assets_than_returns_have_a_shrunk_covariance(stocks, name):
+def test_covariance_is_shrunk_with_more_assets_than_returns(stocks, name):
     panel, _ = stocks
     few = replace(make_baseline(name), bars=len(panel.symbols) - 2)  # a warning of a singular matrix would be an error
     window = window_at(panel, T, few.lookback)
@@ -169,7 +169,7 @@ def test_more_assets_than_returns_have_a_shrunk_covariance(stocks, name):
         from sklearn.covariance import LedoitWolf
 
         returns, chosen = trailing_returns(window, few.bars)
-        marginal = LedoitWolf().fit(returns).covariance_ @ weights[chosen]  # equal for all that are held
+        marginal = LedoitWolf().fit(returns).covariance_ @ weights[chosen]  # equal for all held assets
         assert np.ptp(marginal[weights[chosen] > 1e-4]) < 1e-2 * marginal.mean()
 
 

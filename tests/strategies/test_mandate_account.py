@@ -1,4 +1,4 @@
-"""What agents wanted under a mandate as recorded, and the mandate at tilt 0 as a strategy."""
+"""Recorded targets of agents under a mandate, and the base portfolio as a strategy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITED = MandateConfig(tilt=0.8, trade_speed=0.1, max_weight=0.27)
 
 @dataclass
 class FixedScores:
-    """Two members with constant scores; on every `skip`-th bar its account is not asked."""
+    """Two members with constant scores; at every `skip`-th bar it makes no decision."""
 
     config: MandateConfig
     skip: int = 4
@@ -50,17 +50,17 @@ def prices(bars: int = 60) -> Panel:
     return Panel(times, ("A", "B", "C", "D"), close, np.isfinite(close))
 
 
-def test_wanted_weights_are_recorded_before_limits_and_slow_trading() -> None:
+def test_targets_are_recorded_before_limits_and_slow_trading() -> None:
     panel = prices()
     recorder = MandateRecorder(FixedScores(LIMITED))
     result = backtest(recorder, panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
     table = recorder.table(result.times, 4)
     base = np.full(4, 0.25)
     tilted = base * np.exp(0.8 * np.tanh(SCORES.numpy()))
-    wanted = (tilted / tilted.sum(1, keepdims=True)).mean(0)
-    assert wanted.max() > LIMITED.max_weight
-    assert table[0] == pytest.approx(wanted - base, rel=1e-12)
-    assert np.isnan(table[3]).all()  # its account was not asked
+    target = (tilted / tilted.sum(1, keepdims=True)).mean(0)
+    assert target.max() > LIMITED.max_weight
+    assert table[0] == pytest.approx(target - base, rel=1e-12)
+    assert np.isnan(table[3]).all()  # no decision
     assert np.isnan(table[-1]).all()  # the last bar has no decision
     assert np.isnan(table[36]).tolist() == [False, False, True, False]  # C is delisted
     assert np.nansum(table[36]) == pytest.approx(0.0, abs=1e-12)
@@ -68,19 +68,22 @@ def test_wanted_weights_are_recorded_before_limits_and_slow_trading() -> None:
 
 def test_recording_changes_no_result() -> None:
     panel = prices()
-    terms = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
-    plain, recorded = backtest(FixedScores(LIMITED), *terms), backtest(MandateRecorder(FixedScores(LIMITED)), *terms)
-    assert np.array_equal(plain.equity, recorded.equity)
+    setup = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    unrecorded, recorded = (
+        backtest(FixedScores(LIMITED), *setup),
+        backtest(MandateRecorder(FixedScores(LIMITED)), *setup),
+    )
+    assert np.array_equal(unrecorded.equity, recorded.equity)
 
 
 def test_base_portfolio_is_the_mandate_at_tilt_zero() -> None:
     panel = prices()
-    terms = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
-    base = backtest(BasePortfolio(MandateConfig(tilt=0.8, trade_speed=0.1)), *terms)
-    untilted = backtest(FixedScores(MandateConfig(tilt=0.0, trade_speed=0.1), skip=1000), *terms)
+    setup = (panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
+    base = backtest(BasePortfolio(MandateConfig(tilt=0.8, trade_speed=0.1)), *setup)
+    untilted = backtest(FixedScores(MandateConfig(tilt=0.0, trade_speed=0.1), skip=1000), *setup)
     assert base.weights == pytest.approx(untilted.weights, abs=1e-12)
     assert np.abs(base.weights[1:30] - 0.25).max() < 0.05
-    assert base.weights[-1, 2] == 0.0  # delisted, and its money spread over the others
+    assert base.weights[-1, 2] == 0.0  # delisted; its proceeds are spread over the other assets
     assert base.weights[-1].sum() == pytest.approx(1.0)
 
 

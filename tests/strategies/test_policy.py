@@ -32,7 +32,7 @@ RULES = {
     "with shorts": EnvironmentConfig(short=True, leverage=1.5),
     "borrowed": EnvironmentConfig(leverage=1.5, cost_bps=3.0),
     "shares": EnvironmentConfig(kind="stock_trading", hmax=3_000.0),
-    "shares, whole": EnvironmentConfig(kind="stock_trading", hmax=3_000.0, whole_shares=True),
+    "whole shares": EnvironmentConfig(kind="stock_trading", hmax=3_000.0, whole_shares=True),
     "shares with shorts": EnvironmentConfig(kind="stock_trading", hmax=3_000.0, short=True),
     "calm": EnvironmentConfig(turbulence_limit=8.0),
     "same close": EnvironmentConfig(fill="same_close"),
@@ -77,7 +77,7 @@ def agent(
 
 
 def scored(agents: Sequence[AgentSnapshot], market: MarketTensor, rules: EnvironmentConfig) -> Ledger:
-    """What the tournament sees of these agents."""
+    """Equity of these agents as the tournament computes it."""
     (group,) = PolicyStrategy(agents).groups
     return run_members(group.actor, group.params, market, rules, FIRST, LAST)
 
@@ -92,9 +92,9 @@ def backtest_result(strategy: PolicyStrategy, source: Panel, rules: EnvironmentC
 def test_backtest_equals_the_tournaments_score(name: str, kind: str) -> None:
     rules, source = RULES[name], prices()
     market = market_of(source, rules)
-    alone = agent(market, rules, kind=kind)
-    ledger = scored([alone], market, rules)
-    result = backtest_result(PolicyStrategy([alone]), source, rules)
+    single = agent(market, rules, kind=kind)
+    ledger = scored([single], market, rules)
+    result = backtest_result(PolicyStrategy([single]), source, rules)
     np.testing.assert_allclose(result.equity, ledger.equity[:, 0].numpy(), rtol=1e-9)
     np.testing.assert_allclose(result.weights, ledger.weights[:, 0].numpy(), atol=1e-9)
     assert result.turnover.sum() > 0.5
@@ -107,8 +107,8 @@ def test_backtest_of_a_look_back_agent_equals_the_tournaments_score(encoder: str
     """Also on the first bars, whose windows are shorter than the encoder's."""
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
-    alone = agent(market, rules, kind=kind, encoder=encoder)
-    strategy = PolicyStrategy([alone])
+    single = agent(market, rules, kind=kind, encoder=encoder)
+    strategy = PolicyStrategy([single])
     assert (strategy.lookback, strategy.feature_lookback) == (40, 40)
     (group,) = strategy.groups
     ledger = run_members(group.actor, group.params, market, rules, 5, LAST)
@@ -127,21 +127,23 @@ def test_agents_with_and_without_encoders_form_an_ensemble() -> None:
     rows = market.raw_features[281:321].double().numpy()
     window = window_at(source, 320, 40, rows)
     last_bar = window_at(source, 320, 1, rows[-1])
-    each = [PolicyStrategy([member]).target_weights(window, held) for member in agents]
-    np.testing.assert_array_equal(each[0], PolicyStrategy([agents[0]]).target_weights(last_bar, held))
-    np.testing.assert_allclose(PolicyStrategy(agents).target_weights(window, held), np.mean(each, axis=0), rtol=1e-5)
+    member_weights = [PolicyStrategy([member]).target_weights(window, held) for member in agents]
+    np.testing.assert_array_equal(member_weights[0], PolicyStrategy([agents[0]]).target_weights(last_bar, held))
+    np.testing.assert_allclose(
+        PolicyStrategy(agents).target_weights(window, held), np.mean(member_weights, axis=0), rtol=1e-5
+    )
     schedule = [(source.times[0], PolicyStrategy(agents[1:])), (source.times[320], PolicyStrategy(agents[:1]))]
     scheduled = ScheduledStrategy(schedule)
     assert scheduled.feature_lookback == 40
-    np.testing.assert_array_equal(scheduled.target_weights(window, held), each[0])
+    np.testing.assert_array_equal(scheduled.target_weights(window, held), member_weights[0])
 
 
-def test_an_agent_saved_before_there_were_encoders_has_none() -> None:
+def test_agents_saved_by_versions_without_encoders_have_none() -> None:
     market = market_of(prices(), RULES["portfolio"])
-    known = agent(market, RULES["portfolio"])
+    saved = agent(market, RULES["portfolio"])
     names = ("encoder", "lookback", "encoder_size", "dropout")
-    old = dataclasses.replace(known, spec={name: x for name, x in known.spec.items() if name not in names})
-    one, other = (PolicyStrategy([each]).groups[0].actor.spec for each in (known, old))
+    old = dataclasses.replace(saved, spec={name: x for name, x in saved.spec.items() if name not in names})
+    one, other = (PolicyStrategy([x]).groups[0].actor.spec for x in (saved, old))
     assert one == other
 
 
@@ -161,28 +163,28 @@ def test_ensemble_averages_its_members(shares: tuple[float, ...] | None) -> None
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     agents = [agent(market, rules, seed) for seed in range(3)]
-    ensemble, alone = PolicyStrategy(agents, shares), [PolicyStrategy([member]) for member in agents]
+    ensemble, singles = PolicyStrategy(agents, shares), [PolicyStrategy([member]) for member in agents]
     window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
     held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
-    each = np.array([strategy.target_weights(window, held) for strategy in alone])
-    expected = np.average(each, axis=0, weights=shares)
-    assert np.ptp(each, axis=0).max() > 0.05
+    member_weights = np.array([strategy.target_weights(window, held) for strategy in singles])
+    expected = np.average(member_weights, axis=0, weights=shares)
+    assert np.ptp(member_weights, axis=0).max() > 0.05
     np.testing.assert_allclose(ensemble.target_weights(window, held), expected, rtol=1e-5)
 
 
 def test_members_of_different_kinds_form_an_ensemble() -> None:
-    """Each group of members is one batch, and every member counts with its own share, in any order."""
+    """Each group of members is one batch, and shares are those of the members, in any order."""
     rules, source, shares = RULES["portfolio"], prices(), (0.5, 0.2, 0.2, 0.1)
     market = market_of(source, rules)
     kinds = ("mlp", "equivariant", "mlp", "equivariant")
     agents = [agent(market, rules, seed, kind=kind) for seed, kind in enumerate(kinds)]
     window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
     held = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
-    each = np.array([PolicyStrategy([member]).target_weights(window, held) for member in agents])
+    member_weights = np.array([PolicyStrategy([member]).target_weights(window, held) for member in agents])
     ensemble = PolicyStrategy(agents, shares)
     assert [group.members for group in ensemble.groups] == [[0, 2], [1, 3]]
     np.testing.assert_allclose(
-        ensemble.target_weights(window, held), np.average(each, axis=0, weights=shares), rtol=1e-5
+        ensemble.target_weights(window, held), np.average(member_weights, axis=0, weights=shares), rtol=1e-5
     )
 
 
@@ -199,7 +201,7 @@ def test_decisions_depend_on_the_account() -> None:
 
 
 @pytest.mark.parametrize("name", ["portfolio", "with shorts"])
-def test_assets_without_a_price_get_no_weight(name: str) -> None:
+def test_assets_without_a_price_have_zero_weight(name: str) -> None:
     rules, source = RULES[name], prices()
     market = market_of(source, rules)
     strategy = PolicyStrategy([agent(market, rules)])
@@ -208,10 +210,10 @@ def test_assets_without_a_price_get_no_weight(name: str) -> None:
         window = window_at(source, t, 1, market.raw_features[t].double().numpy())
         weights = strategy.target_weights(window, Positions(np.zeros(6), 1.0, 1e6))
         assert weights is not None
-        gone = ~source.tradable[t]
-        assert (weights[gone] == 0).all()
+        unavailable = ~source.tradable[t]
+        assert (weights[unavailable] == 0).all()
         assert np.isfinite(weights).all()
-        checked += int(gone.sum())
+        checked += int(unavailable.sum())
     assert checked >= LAST - END - 1
 
 
@@ -228,7 +230,7 @@ def test_untradable_holdings_are_kept_outside_the_limit() -> None:
     weights = strategy.target_weights(window, Positions(held, 0.75, 1e6))
     assert weights is not None
     assert weights[3] == pytest.approx(0.25)
-    # All of the leverage is used, and by what is held or can be traded.
+    # All of the leverage is used by assets that are held or tradable.
     assert np.abs(weights).sum() == pytest.approx(1.0, abs=0.02)
 
 
@@ -243,7 +245,7 @@ def test_everything_is_sold_above_the_turbulence_limit(limit: float) -> None:
     turbulent = market.turbulence[FIRST:LAST].numpy() > limit  # decided at t, held from the fill of t + 1 on
     assert 3 < turbulent.sum() < LAST - FIRST
     stuck = (source.tradable[FIRST:LAST] & ~source.tradable[FIRST + 1 : LAST + 1]).any(1)  # cannot fill at t + 1
-    stuck |= ~source.tradable[FIRST:LAST, 3]  # the one with gaps may be held over one
+    stuck |= ~source.tradable[FIRST:LAST, 3]  # the asset with gaps may be held through a gap
     assert (result.weights[1:][turbulent & ~stuck] == 0).all()
     assert (np.abs(result.weights[1:]).sum(1)[~turbulent] > 0).all()
 
@@ -273,7 +275,7 @@ SAME_CLOSE = {
     "with shorts": {"short": True, "leverage": 1.5},
     "shares": {"kind": "stock_trading", "hmax": 3_000.0},
     "shares in FinRL's order": {"kind": "stock_trading", "hmax": 3_000.0, "buy_allocation": "sequential"},
-    # Far from its limit: where the market moves an account beyond it, a backtest trims and the environment waits.
+    # Far from the limit: if prices move an account beyond it, only the backtest reduces positions.
     "shares with shorts": {"kind": "stock_trading", "hmax": 300.0, "short": True, "leverage": 4.0},
     "half invested": {"kind": "stock_trading", "hmax": 3_000.0, "leverage": 0.5},
 }
@@ -298,8 +300,8 @@ def test_backtest_equals_the_environment(name: str) -> None:
     equity = [rules.cash]
     for t in range(FIRST, FIRST + length):
         assert int(day) == t
-        features, known = market.features[t][None, None], market.tradable[t][None, None]
-        action = group.actor.action(group.params, features, account.float().view(1, 1, 1, -1), known)
+        features, tradable = market.features[t][None, None], market.tradable[t][None, None]
+        action = group.actor.action(group.params, features, account.float().view(1, 1, 1, -1), tradable)
         out = env.step(action.view(1, 1, -1))
         day, account = out.observation
         equity.append(float(out.equity))
@@ -370,14 +372,14 @@ def test_saved_agents_make_the_same_decisions(tmp_path: Any) -> None:
     from finrl_pod.tournament import snapshots
 
     rules, source = RULES["portfolio"], prices()
-    made = agent(market_of(source, rules), rules)
-    back = snapshots.load(snapshots.save(tmp_path, made))
-    both = PolicyStrategy([made, back])  # one of memory and one of disk are the same kind
+    original = agent(market_of(source, rules), rules)
+    loaded = snapshots.load(snapshots.save(tmp_path, original))
+    ensemble = PolicyStrategy([original, loaded])  # an agent in memory and a loaded one have the same kind
     np.testing.assert_array_equal(
-        backtest_result(PolicyStrategy([back]), source, rules).equity,
-        backtest_result(PolicyStrategy([made]), source, rules).equity,
+        backtest_result(PolicyStrategy([loaded]), source, rules).equity,
+        backtest_result(PolicyStrategy([original]), source, rules).equity,
     )
-    assert both.shares.tolist() == [0.5, 0.5]
+    assert ensemble.shares.tolist() == [0.5, 0.5]
 
 
 def test_run_members_equals_manual_decisions() -> None:
@@ -393,21 +395,21 @@ def test_run_members_equals_manual_decisions() -> None:
     np.testing.assert_allclose(ledger.equity.numpy(), expected.equity.numpy(), rtol=1e-6)
 
 
-def test_an_equivariant_agent_saved_without_its_middle_layers_still_acts() -> None:
+def test_an_equivariant_agent_with_unused_hidden_sizes_can_be_loaded() -> None:
     rules = RULES["portfolio"]
     market = market_of(prices(), rules)
-    known = agent(market, rules)
-    old = dataclasses.replace(known, spec={**known.spec, "hidden": [8, 64, 8]})
-    one, other = (PolicyStrategy([each]).groups[0].actor.spec for each in (known, old))
+    saved = agent(market, rules)
+    old = dataclasses.replace(saved, spec={**saved.spec, "hidden": [8, 64, 8]})
+    one, other = (PolicyStrategy([x]).groups[0].actor.spec for x in (saved, old))
     assert one == other
 
 
 def test_agent_of_another_version_is_refused() -> None:
     market = market_of(prices(), RULES["portfolio"])
-    known = agent(market, RULES["portfolio"])
+    saved = agent(market, RULES["portfolio"])
     for spec in (
-        {name: value for name, value in known.spec.items() if name != "action"},
-        {**known.spec, "environment": {"kind": "portfolio", "moon": 1}},
+        {name: value for name, value in saved.spec.items() if name != "action"},
+        {**saved.spec, "environment": {"kind": "portfolio", "unknown": 1}},
     ):
         with pytest.raises(RunError, match="cannot read; train it again"):
-            PolicyStrategy([dataclasses.replace(known, spec=spec)])
+            PolicyStrategy([dataclasses.replace(saved, spec=spec)])

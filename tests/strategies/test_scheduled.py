@@ -1,4 +1,4 @@
-"""A schedule of strategies: who decides when, and invalid schedules."""
+"""Scheduled strategies: which one decides at which bar, and invalid schedules."""
 
 from __future__ import annotations
 

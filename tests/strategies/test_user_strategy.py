@@ -1,4 +1,4 @@
-"""Strategies from users' files: loading, refusals, and that they only get copies of past data."""
+"""Strategies from users' files: loading, invalid files, and access to copies of past data only."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_class_becomes_a_strategy(file: Path) -> None:
-    made = load_user_strategy(f"{file}:Even", seed=5)
-    assert (made.name, made.feature_names, made.inner.seed) == ("Even", (), 5)  # type: ignore[attr-defined]
+def test_a_class_is_loaded_as_a_strategy(file: Path) -> None:
+    strategy = load_user_strategy(f"{file}:Even", seed=5)
+    assert (strategy.name, strategy.feature_names, strategy.inner.seed) == ("Even", (), 5)  # type: ignore[attr-defined]
     other = load_user_strategy(f"{file}:Seedless")
     assert (other.name, other.lookback) == ("mine", 3)  # type: ignore[attr-defined]
     assert is_file_reference("a/b.py:C")
@@ -64,7 +64,7 @@ def test_class_becomes_a_strategy(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seed", "words"),
+    ("name", "seed", "message"),
     [
         ("Absent", None, "has no class Absent"),
         ("number", None, "has no class number"),
@@ -73,8 +73,8 @@ def test_class_becomes_a_strategy(file: Path) -> None:
         ("Seedless", 1, "takes no seed"),
     ],
 )
-def test_invalid_classes_are_refused(file: Path, name: str, seed: int | None, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_invalid_classes_are_refused(file: Path, name: str, seed: int | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         load_user_strategy(f"{file}:{name}", seed)
 
 
@@ -88,7 +88,7 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("return np.full(3, 0.5)", "at 2020-01-06 may add up to 1 at most"),
         ("return np.full(2, 0.5)", r"Bad at 2020-01-06 must be one number for each of the 3 symbols, got shape \(2,\)"),
@@ -98,14 +98,14 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
         ("return window.close[99]", "strategy Bad failed at 2020-01-06: IndexError"),
     ],
 )
-def test_invalid_decisions_are_reported_with_the_bar(tmp_path: Path, body: str, words: str) -> None:
+def test_invalid_decisions_are_reported_with_the_bar(tmp_path: Path, body: str, message: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         "import numpy as np\nclass Bad:\n    def target_weights(self, window, positions):\n"
         f"        if len(window.times) == 6:\n            {body}\n"
     )
     panel, market = build(50 + np.random.default_rng(0).normal(0, 1, (20, 3)).cumsum(0))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         backtest(load_user_strategy(f"{path}:Bad"), panel, market, 2, 19, RULES, 1e4)
 
 

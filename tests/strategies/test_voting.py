@@ -1,4 +1,4 @@
-"""Votes on discrete actions and on weights, against numpy and plain counting, and by whole ensembles."""
+"""Votes on discrete actions and on weights, against numpy and counting, and in ensembles."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HELD = Positions(np.array([0.1, 0.2, 0.0, 0.3, 0.1, 0.1]), 0.2, 1e6)
 def test_majority_wins_and_ties_go_to_the_first_member(choices: list[int]) -> None:
     counted = Counter(choices)
     most = max(counted.values())
-    wanted = next(choice for choice in choices if counted[choice] == most)
-    assert majority(choices, np.full(len(choices), 1 / len(choices))) == wanted
+    expected = next(choice for choice in choices if counted[choice] == most)
+    assert majority(choices, np.full(len(choices), 1 / len(choices))) == expected
 
 
 def test_votes_count_with_their_share() -> None:
@@ -61,11 +61,11 @@ def test_ensemble_votes_on_weights() -> None:
     market = market_of(source, rules)
     agents = [agent(market, rules, seed, kind=kind) for seed, kind in enumerate(("mlp", "equivariant", "mlp"))]
     window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
-    each = np.array([PolicyStrategy([member]).target_weights(window, HELD) for member in agents])
+    member_weights = np.array([PolicyStrategy([member]).target_weights(window, HELD) for member in agents])
     voted = PolicyStrategy(agents, rule="vote").target_weights(window, HELD)
     assert voted is not None
-    np.testing.assert_allclose(voted, median_weights(each, np.full(3, 1 / 3)), rtol=1e-5)
-    assert np.abs(voted - each.mean(0)).max() > 1e-3
+    np.testing.assert_allclose(voted, median_weights(member_weights, np.full(3, 1 / 3)), rtol=1e-5)
+    assert np.abs(voted - member_weights.mean(0)).max() > 1e-3
 
 
 def test_discrete_ensemble_takes_the_majority_action() -> None:
@@ -74,19 +74,19 @@ def test_discrete_ensemble_takes_the_majority_action() -> None:
     env = make_env(market, rules, first=FIT[0], last=FIT[1])
     config = DQNConfig(hidden=(8, 8), buffer_size=1000)
     agents = [Learner(env, config, seed=seed).snapshot(id=f"g00s{seed:02d}") for seed in range(2)]
-    trio = [agents[0], dataclasses.replace(agents[0], id="again"), agents[1]]
-    seen = 0
+    three_members = [agents[0], dataclasses.replace(agents[0], id="again"), agents[1]]
+    disagreements = 0
     for t in range(300, 330):
         window = window_at(source, t, 1, market.raw_features[t].double().numpy())
         one, other = (PolicyStrategy([member]).target_weights(window, HELD) for member in agents)
-        voted = PolicyStrategy(trio, rule="vote").target_weights(window, HELD)
+        voted = PolicyStrategy(three_members, rule="vote").target_weights(window, HELD)
         assert one is not None
         assert other is not None
-        seen += not np.allclose(one, other)
+        disagreements += not np.allclose(one, other)
         np.testing.assert_allclose(voted, one, rtol=1e-9)
-        swayed = PolicyStrategy(trio, (0.2, 0.2, 0.6), rule="vote").target_weights(window, HELD)
-        np.testing.assert_allclose(swayed, other, rtol=1e-9)
-    assert seen > 0, "agents that always agree show nothing"
+        reweighted = PolicyStrategy(three_members, (0.2, 0.2, 0.6), rule="vote").target_weights(window, HELD)
+        np.testing.assert_allclose(reweighted, other, rtol=1e-9)
+    assert disagreements > 0, "the test needs agents that disagree"
 
 
 @pytest.mark.parametrize("rule", ["mean", "vote"])
@@ -94,6 +94,6 @@ def test_single_member_equals_itself_under_any_rule(rule: str) -> None:
     rules, source = RULES["portfolio"], prices()
     market = market_of(source, rules)
     window = window_at(source, 320, 1, market.raw_features[320].double().numpy())
-    alone = agent(market, rules)
-    wanted = PolicyStrategy([alone]).target_weights(window, HELD)
-    np.testing.assert_allclose(PolicyStrategy([alone], rule=rule).target_weights(window, HELD), wanted)  # type: ignore[arg-type]
+    single = agent(market, rules)
+    expected = PolicyStrategy([single]).target_weights(window, HELD)
+    np.testing.assert_allclose(PolicyStrategy([single], rule=rule).target_weights(window, HELD), expected)  # type: ignore[arg-type]

@@ -98,9 +98,10 @@ def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.d
         "tournament": asdict(config.tournament),
         "agent": asdict(config.agent),
         "environment": asdict(config.environment),
+        "mandate": asdict(config.mandate),
     }
     return Row(name, positives / seeds, low, high, "share of markets", row_config)
 
 
 def _environment(market: MarketTensor, config: RunConfig, last: int, members: Sequence[int]) -> Any:
-    return make_env(market, config.environment, members=members, last=last)
+    return make_env(market, config.environment, members=members, last=last, mandate=config.mandate)

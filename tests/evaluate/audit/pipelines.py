@@ -39,8 +39,8 @@ RULES = EnvironmentConfig(window=30, envs=8, group=4)
 def panel(gap: bool = False, opens: bool = False) -> Panel:
     """Correlated random walks with an index. gap: some bars of one ticker are missing. opens: with opening prices."""
     rng = np.random.default_rng(21)
-    moves = rng.normal(3e-4, 0.012, (BARS, ASSETS)) + rng.normal(0, 0.006, (BARS, 1))
-    close = 50 * np.exp(moves.cumsum(0))
+    returns = rng.normal(3e-4, 0.012, (BARS, ASSETS)) + rng.normal(0, 0.006, (BARS, 1))
+    close = 50 * np.exp(returns.cumsum(0))
     opened = close * np.exp(rng.normal(0, 0.004, close.shape))
     tradable = np.ones(close.shape, bool)
     if gap:
@@ -48,7 +48,7 @@ def panel(gap: bool = False, opens: bool = False) -> Panel:
             tradable[start : start + 4, 2] = False
     hidden = np.where(tradable, close, np.nan)
     days = np.datetime64("2018-01-01", "ns") + np.arange(BARS) * np.timedelta64(1, "D")
-    index = Benchmark("index", 1000 * np.exp(moves.mean(1).cumsum()), price_only=True)
+    index = Benchmark("index", 1000 * np.exp(returns.mean(1).cumsum()), price_only=True)
     opened_or_none = np.where(tradable, opened, np.nan) if opens else None
     return Panel(days, tuple("ABCD"), hidden, tradable, open=opened_or_none, benchmark=index, name="audited")
 
@@ -65,7 +65,7 @@ def sound_pipeline(prices: Panel | None = None, names: tuple[str, ...] = FEATURE
     """Frozen normaliser, two strategies, one environment."""
     prices = panel() if prices is None else prices
     frozen = normaliser_of(prices, names)
-    made = Pipeline(
+    pipeline = Pipeline(
         name="sound",
         panel=prices,
         build=lambda p: build_market(p, names, frozen),
@@ -75,7 +75,7 @@ def sound_pipeline(prices: Panel | None = None, names: tuple[str, ...] = FEATURE
         strategies={"equal_weight": EqualWeight()},
         make_env=environment(),
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(pipeline, **changes)
 
 
 @contextlib.contextmanager
@@ -94,8 +94,8 @@ def centred_average(prices: Panel) -> Floats:
 
 def scaled_by_all_bars(prices: Panel) -> Floats:
     """A return divided by its deviation over all bars."""
-    moves = np.log(prices.close[1:] / prices.close[:-1])
-    return np.vstack([np.full((1, prices.close.shape[1]), np.nan), moves / moves.std()])
+    returns = np.log(prices.close[1:] / prices.close[:-1])
+    return np.vstack([np.full((1, prices.close.shape[1]), np.nan), returns / returns.std()])
 
 
 def back_filled(prices: Panel) -> Panel:
@@ -136,7 +136,7 @@ class RandomStrategy:
 
 
 class WholeHistory:
-    """Weigh assets by the sum of all prices in the window, without a lookback."""
+    """Weight assets by the sum of all prices in the window, which depends on its length."""
 
     name = "whole_history"
     feature_names: tuple[str, ...] = ()

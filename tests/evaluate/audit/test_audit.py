@@ -65,17 +65,17 @@ def test_a_sound_pipeline_passes(opens: bool) -> None:
 
 
 def test_changes_leave_earlier_bars_unchanged() -> None:
-    whole = panel(gap=True)
-    for changed in (perturbed(whole, 700, 1), permuted(whole, 700, 1)):
-        assert np.array_equal(changed.close[:701], whole.close[:701], equal_nan=True)
-        assert not np.array_equal(changed.close[701:], whole.close[701:], equal_nan=True)
-        assert np.array_equal(changed.times, whole.times)
-        assert whole.benchmark is not None
+    full = panel(gap=True)
+    for changed in (perturbed(full, 700, 1), permuted(full, 700, 1)):
+        assert np.array_equal(changed.close[:701], full.close[:701], equal_nan=True)
+        assert not np.array_equal(changed.close[701:], full.close[701:], equal_nan=True)
+        assert np.array_equal(changed.times, full.times)
+        assert full.benchmark is not None
         assert changed.benchmark is not None
-        assert np.array_equal(changed.benchmark.close[:701], whole.benchmark.close[:701])
-        assert not np.array_equal(changed.benchmark.close[701:], whole.benchmark.close[701:])
-    assert sorted(permuted(whole, 700, 1).close[701:, 0]) == sorted(whole.close[701:, 0])
-    assert cut(whole, 3, 10).close.shape == (7, 4)
+        assert np.array_equal(changed.benchmark.close[:701], full.benchmark.close[:701])
+        assert not np.array_equal(changed.benchmark.close[701:], full.benchmark.close[701:])
+    assert sorted(permuted(full, 700, 1).close[701:, 0]) == sorted(full.close[701:, 0])
+    assert cut(full, 3, 10).close.shape == (7, 4)
 
 
 # ---------------------------------------------------------------------- look-ahead
@@ -83,16 +83,16 @@ def test_changes_leave_earlier_bars_unchanged() -> None:
 
 def test_centred_moving_average_is_found() -> None:
     with registered_feature("centred", centred_average) as name:
-        found = only(check_lookahead(sound_pipeline(names=(*FEATURES, name)), PROBES))
-    assert (found.check, found.part) == ("look-ahead", "feature centred")
+        finding = only(check_lookahead(sound_pipeline(names=(*FEATURES, name)), PROBES))
+    assert (finding.check, finding.part) == ("look-ahead", "feature centred")
     # A probe at bar t changes values from ten bars before it on.
-    assert found.bar == str(panel().times[OUT_OF_SAMPLE - 9].astype("datetime64[D]"))
+    assert finding.bar == str(panel().times[OUT_OF_SAMPLE - 9].astype("datetime64[D]"))
 
 
 def test_feature_scaled_by_all_bars_is_found() -> None:
     with registered_feature("scaled", scaled_by_all_bars) as name:
-        found = only(check_lookahead(sound_pipeline(names=(name, *FEATURES)), PROBES))
-    assert found.part == "feature scaled"
+        finding = only(check_lookahead(sound_pipeline(names=(name, *FEATURES)), PROBES))
+    assert finding.part == "feature scaled"
 
 
 def test_normaliser_refitted_on_all_bars_is_found() -> None:
@@ -104,17 +104,17 @@ def test_normaliser_refitted_on_all_bars_is_found() -> None:
 
 
 def test_spread_of_a_later_bar_is_found() -> None:
-    whole = panel()
-    whole = dataclasses.replace(whole, spread=np.random.default_rng(0).uniform(0, 0.01, whole.close.shape))
+    full = panel()
+    full = dataclasses.replace(full, spread=np.random.default_rng(0).uniform(0, 0.01, full.close.shape))
 
     def build(prices: Panel) -> MarketTensor:
-        market = build_market(prices, FEATURES, normaliser_of(whole))
+        market = build_market(prices, FEATURES, normaliser_of(full))
         assert market.half_spread is not None
         return dataclasses.replace(market, half_spread=market.half_spread.roll(-1, 0))
 
-    found = only(check_lookahead(sound_pipeline(whole, build=build, make_env=None), PROBES))
-    assert found.part == "the spread of fills"
-    assert not [f for f in check_lookahead(sound_pipeline(whole), PROBES) if f.status == "fail"]
+    finding = only(check_lookahead(sound_pipeline(full, build=build, make_env=None), PROBES))
+    assert finding.part == "the spread of fills"
+    assert not [f for f in check_lookahead(sound_pipeline(full), PROBES) if f.status == "fail"]
 
 
 def test_back_fill_is_found() -> None:
@@ -129,31 +129,31 @@ def test_back_fill_is_found() -> None:
     assert "(prices)" in findings[0].message
 
 
-def _with_probe_in_gap(whole: Panel) -> Panel:
+def _with_probe_in_gap(full: Panel) -> Panel:
     """Probes avoid gaps of listed tickers; the bars before a late listing are no gap."""
-    tradable = whole.tradable.copy()
+    tradable = full.tradable.copy()
     tradable[:750, 3] = False
-    close = np.where(tradable, whole.close, np.nan)
-    return dataclasses.replace(whole, close=close, tradable=tradable)
+    close = np.where(tradable, full.close, np.nan)
+    return dataclasses.replace(full, close=close, tradable=tradable)
 
 
 def test_environment_that_observes_the_next_bar_is_found() -> None:
-    found = only(check_lookahead(sound_pipeline(make_env=environment(LookaheadEnv)), PROBES))
-    assert found.part in ("the environment's observation", "the environment's final observation")
-    assert "(environment)" in found.message
-    assert found.bar is not None
-    assert found.bar >= str(panel().times[OUT_OF_SAMPLE - 30].astype("datetime64[D]"))
+    finding = only(check_lookahead(sound_pipeline(make_env=environment(LookaheadEnv)), PROBES))
+    assert finding.part in ("the environment's observation", "the environment's final observation")
+    assert "(environment)" in finding.message
+    assert finding.bar is not None
+    assert finding.bar >= str(panel().times[OUT_OF_SAMPLE - 30].astype("datetime64[D]"))
 
 
 def test_member_that_uses_the_next_bar_is_named() -> None:
-    made: list[MarketTensor] = []
+    markets: list[MarketTensor] = []
     frozen = normaliser_of(panel())
 
     def build(prices: Panel) -> MarketTensor:
-        made.append(build_market(prices, FEATURES, frozen))
-        return made[-1]
+        markets.append(build_market(prices, FEATURES, frozen))
+        return markets[-1]
 
-    lookahead = LookaheadStrategy(lambda: made[-1])
+    lookahead = LookaheadStrategy(lambda: markets[-1])
 
     class Ensemble:
         name, feature_names, lookback = "champion", FEATURES[:1], 2
@@ -163,9 +163,9 @@ def test_member_that_uses_the_next_bar_is_named() -> None:
             return (equal + lookahead.target_weights(window, positions)) / 2
 
     strategies = {"champion": Ensemble(), "honest": EqualWeight(), "lookahead": lookahead}
-    found = only(check_lookahead(sound_pipeline(build=build, strategies=strategies), PROBES))
-    assert found.part == "strategy lookahead"
-    assert "(decisions)" in found.message
+    finding = only(check_lookahead(sound_pipeline(build=build, strategies=strategies), PROBES))
+    assert finding.part == "strategy lookahead"
+    assert "(decisions)" in finding.message
 
 
 # ---------------------------------------------------------------------- leakage between splits
@@ -183,13 +183,13 @@ def splits(train: int = 500, validation: int = 700, embargo: int = 3) -> Splits:
 
 
 def test_normaliser_fitted_on_all_bars_is_found() -> None:
-    whole = panel()
-    market = build_market(whole, FEATURES, (0, len(whole.times) - 1))
+    full = panel()
+    market = build_market(full, FEATURES, (0, len(full.times) - 1))
     findings = check_normaliser(market, market.normaliser, (0, OUT_OF_SAMPLE - 1))
     assert {f.part for f in findings} <= {f"the normaliser of {name}" for name in FEATURES}
     assert len(findings) >= 3
-    assert findings[0].bar == str(whole.times[OUT_OF_SAMPLE].astype("datetime64[D]"))
-    sound = build_market(whole, FEATURES, (0, OUT_OF_SAMPLE - 1))
+    assert findings[0].bar == str(full.times[OUT_OF_SAMPLE].astype("datetime64[D]"))
+    sound = build_market(full, FEATURES, (0, OUT_OF_SAMPLE - 1))
     assert clean(check_normaliser(sound, sound.normaliser, (0, OUT_OF_SAMPLE - 1)))
 
 
@@ -213,25 +213,25 @@ def test_champion_selected_on_test_is_found() -> None:
     recorded = {agent: (value, value) for agent, value in validation.items()}
     assert clean(check_selection(recorded, validation, ["g00s00", "g00s02"], ["g00s02", "g00s00"]))
     # The leaderboard holds test scores: the first agent whose score is not that of validation is named.
-    found = only(
+    finding = only(
         check_selection({agent: (value,) for agent, value in test.items()}, validation, ["g00s01"], ["g00s01"])
     )
-    assert found.part == "the champion's selection"
-    assert "selected on other bars (3 of 3 scores differ)" in found.message
+    assert finding.part == "the champion's selection"
+    assert "selected on other bars (3 of 3 scores differ)" in finding.message
     # The leaderboard is right, the selection is not.
-    found = only(check_selection(recorded, validation, ["g00s01"], ["g00s00", "g00s02"]))
-    assert "it consists of g00s01, and validation selects g00s00, g00s02" in found.message
+    finding = only(check_selection(recorded, validation, ["g00s01"], ["g00s00", "g00s02"]))
+    assert "it consists of g00s01, and validation selects g00s00, g00s02" in finding.message
     # The scores are right, but not the saved returns, which decide about the members.
-    found = only(check_selection({**recorded, "g00s01": (0.7, 1.9)}, validation, ["g00s01"], ["g00s01"]))
-    assert "(1 of 3 scores differ)" in found.message
+    finding = only(check_selection({**recorded, "g00s01": (0.7, 1.9)}, validation, ["g00s01"], ["g00s01"]))
+    assert "(1 of 3 scores differ)" in finding.message
 
 
 # ---------------------------------------------------------------------- warm-up, fills, data, determinism
 
 
 def test_strategy_that_needs_more_history_is_found() -> None:
-    found = only(check_warm_up(sound_pipeline(strategies={"whole_history": WholeHistory()}), 200, PROBES))
-    assert (found.check, found.part) == ("warm-up", "strategy whole_history")
+    finding = only(check_warm_up(sound_pipeline(strategies={"whole_history": WholeHistory()}), 200, PROBES))
+    assert (finding.check, finding.part) == ("warm-up", "strategy whole_history")
 
 
 def test_feature_with_infinite_memory_is_found() -> None:
@@ -239,34 +239,34 @@ def test_feature_with_infinite_memory_is_found() -> None:
         return np.log(prices.close / prices.close[0])
 
     with registered_feature("since", since_first_bar) as name:
-        found = only(check_warm_up(sound_pipeline(names=(*FEATURES, name), strategies={}), 400, PROBES))
-    assert found.part == "feature since"
+        finding = only(check_warm_up(sound_pipeline(names=(*FEATURES, name), strategies={}), 400, PROBES))
+    assert finding.part == "feature since"
     assert clean(check_warm_up(sound_pipeline(names=("macd",), strategies={}), 400, PROBES))
     # Its averages over 12 and 26 bars have not converged after thirty.
     assert only(check_warm_up(sound_pipeline(names=("macd",), strategies={}), 30, PROBES)).part == "feature macd"
 
 
 def test_warm_up_too_short_for_any_feature_is_found() -> None:
-    found = only(check_warm_up(sound_pipeline(names=("momentum_252_21",), strategies={}, make_env=None), 100, PROBES))
-    assert (found.check, found.part) == ("warm-up", "features")
-    assert "are too few" in found.message
+    finding = only(check_warm_up(sound_pipeline(names=("momentum_252_21",), strategies={}, make_env=None), 100, PROBES))
+    assert (finding.check, finding.part) == ("warm-up", "features")
+    assert "are too few" in finding.message
 
 
 @pytest.mark.parametrize("opens", [False, True])
 def test_fill_at_the_observed_close_is_found(opens: bool) -> None:
-    whole = panel(opens=opens)
-    frozen = normaliser_of(whole)
-    subject = sound_pipeline(whole, build=lambda p: build_market(p, FEATURES, frozen, "same_close"), make_env=None)
-    found = only(check_fills(subject))
-    assert (found.check, found.part) == ("fills", "the market's fill price")
-    assert "at the close that it observed" in found.message
-    assert found.bar == "2018-01-01"
+    full = panel(opens=opens)
+    frozen = normaliser_of(full)
+    subject = sound_pipeline(full, build=lambda p: build_market(p, FEATURES, frozen, "same_close"), make_env=None)
+    finding = only(check_fills(subject))
+    assert (finding.check, finding.part) == ("fills", "the market's fill price")
+    assert "at the close that it observed" in finding.message
+    assert finding.bar == "2018-01-01"
 
 
 def test_environment_that_fills_at_the_observed_close_is_found() -> None:
-    found = only(check_fills(sound_pipeline(make_env=environment(SameCloseEnv))))
-    assert found.part == "the environment's fill price"
-    assert "it did not fill at the next close" in found.message
+    finding = only(check_fills(sound_pipeline(make_env=environment(SameCloseEnv))))
+    assert finding.part == "the environment's fill price"
+    assert "it did not fill at the next close" in finding.message
 
 
 def test_interest_on_cash_is_not_mistaken_for_a_fill() -> None:
@@ -289,16 +289,21 @@ def test_flaws_are_warnings_and_invalid_prices_are_failures() -> None:
 
 
 def test_random_strategies_and_features_are_found() -> None:
-    found = only(check_determinism(sound_pipeline(strategies={"random": RandomStrategy()})))
-    assert (found.check, found.part) == ("determinism", "strategy random")
-    assert found.bar == str(panel().times[OUT_OF_SAMPLE].astype("datetime64[D]"))
+    finding = only(check_determinism(sound_pipeline(strategies={"random": RandomStrategy()})))
+    assert (finding.check, finding.part) == ("determinism", "strategy random")
+    assert finding.bar == str(panel().times[OUT_OF_SAMPLE].astype("datetime64[D]"))
     rng = np.random.default_rng(0)
     with registered_feature("noise", lambda p: rng.normal(size=p.close.shape)) as name:
         assert only(check_determinism(sound_pipeline(names=(name,), make_env=None))).part == "feature noise"
 
 
 def test_pipeline_without_strategies_or_environment_passes() -> None:
-    bare: Pipeline = sound_pipeline(strategies={}, make_env=None)
+    pipeline: Pipeline = sound_pipeline(strategies={}, make_env=None)
     assert clean(
-        [*check_lookahead(bare, 2), *check_warm_up(bare, 300, 2), *check_fills(bare), *check_determinism(bare)]
+        [
+            *check_lookahead(pipeline, 2),
+            *check_warm_up(pipeline, 300, 2),
+            *check_fills(pipeline),
+            *check_determinism(pipeline),
+        ]
     )

@@ -23,7 +23,7 @@ BARS = 41
 RULES = ExecutionRules(cost_rate=0.001)
 
 
-class Swapping:
+class AlternatingStrategy:
     """Hold one of two assets, alternating at every bar."""
 
     name, lookback = "swapping", 1
@@ -37,7 +37,7 @@ class Swapping:
         return np.eye(2)[self.calls % 2]
 
 
-class Holding:
+class HalfAndHalf:
     """Half and half, bought once."""
 
     name, lookback = "holding", 1
@@ -50,28 +50,28 @@ class Holding:
 def test_growth_falls_with_costs_as_turnover_predicts() -> None:
     panel, market = build(np.ones((BARS, 2)))
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    _, own = backtest_recorded(Swapping(), *terms)
-    _, held = backtest_recorded(Holding(), *terms)
-    found = sensitivity(own.decisions, held.decisions, *terms[1:], costs=(0.0, 10.0, 20.0), delays=(0, 5))
+    _, alternating = backtest_recorded(AlternatingStrategy(), *terms)
+    _, held = backtest_recorded(HalfAndHalf(), *terms)
+    result = sensitivity(alternating.decisions, held.decisions, *terms[1:], costs=(0.0, 10.0, 20.0), delays=(0, 5))
     # At constant prices every bar sells all (times 1 - c) and buys again (divided by 1 + c); the first only buys.
-    for cost, growth in zip(found.costs, found.growth, strict=True):
+    for cost, growth in zip(result.costs, result.growth, strict=True):
         c = cost / 1e4
         wealth = ((1 - c) / (1 + c)) ** (BARS - 2) / (1 + c)
         assert growth == pytest.approx(np.log(wealth) / (BARS - 1) * bars_per_year(market.times), abs=1e-9)
-    assert found.reference[0] == 0
-    assert found.break_even == 0  # it never grew faster
-    assert found.delayed[1] > found.delayed[0]  # five swaps fewer
+    assert result.reference[0] == 0
+    assert result.break_even == 0  # it never grew faster
+    assert result.delayed[1] > result.delayed[0]  # five swaps fewer
 
 
 def test_replay_without_changes_equals_the_backtest() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.01, (BARS, 2)), 0))
     panel, market = build(close)
     terms = (panel, market, 0, BARS - 1, RULES, 1e6)
-    result, own = backtest_recorded(Swapping(), *terms)
-    found = sensitivity(own.decisions, own.decisions, *terms[1:], costs=(10.0,), delays=(0,))
-    again = pytest.approx((log_growth(result.equity, bars_per_year(market.times)),), rel=1e-12)
-    assert found.growth == again
-    assert found.delayed == again
+    backtest, alternating = backtest_recorded(AlternatingStrategy(), *terms)
+    result = sensitivity(alternating.decisions, alternating.decisions, *terms[1:], costs=(10.0,), delays=(0,))
+    expected = pytest.approx((log_growth(backtest.equity, bars_per_year(market.times)),), rel=1e-12)
+    assert result.growth == expected
+    assert result.delayed == expected
 
 
 def test_break_even_cost_is_interpolated() -> None:
@@ -88,10 +88,12 @@ def subject(name: str) -> Pipeline:
 
 
 def sensitivity_with(excess: float, delayed: float = 0.1) -> Sensitivity:
-    own = (0.2 + excess, 0.15 + excess, 0.1 + excess, 0.0 + excess)
+    growth = (0.2 + excess, 0.15 + excess, 0.1 + excess, 0.0 + excess)
     costs = (0.0, 10.0, 20.0, 40.0)
     reference = (0.15,) * 4
-    return Sensitivity(costs, own, reference, (0, 1), (0.2, delayed), interpolate_break_even(costs, own, reference))
+    return Sensitivity(
+        costs, growth, reference, (0, 1), (0.2, delayed), interpolate_break_even(costs, growth, reference)
+    )
 
 
 def test_findings() -> None:
