@@ -201,8 +201,8 @@ def _linear_decay(value: float) -> Callable[[float], float]:
 def table(rows: Sequence[Row]) -> str:
     """Return a Markdown table with a line per cell for which both sides have results."""
     lines = [
-        f"| algorithm | environment | steps | seeds | ours | Stable-Baselines3 | difference ({LEVEL:.0%} interval) "
-        "| not worse | CPU seconds, ours and theirs | wall-clock seconds, ours and theirs |",
+        "| algorithm | environment | steps | seeds | FinRL-Pod | Stable-Baselines3 "
+        f"| difference ({LEVEL:.0%} interval) | not worse | CPU seconds of both | wall-clock seconds of both |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in (cell for stage in STAGES for cell in stage):
@@ -233,7 +233,7 @@ def _table_line(cell: Cell, own: Sequence[Row], theirs: Sequence[Row]) -> str:
         " and ".join(f"{np.median([row[kind] for row in side]):.0f}" for side in (own, theirs))
         for kind in ("cpu_seconds", "seconds")
     ]
-    name = cell.algorithm if cell.algorithm == cell.against else f"{cell.algorithm} against {cell.against}"
+    name = cell.algorithm if cell.algorithm == cell.against else f"{cell.algorithm} (SB3: {cell.against})"
     texts = [name, cell.env, f"{cell.steps:,}", seeds, *sides, difference, verdict, *times]
     return "| " + " | ".join(texts) + " |"
 

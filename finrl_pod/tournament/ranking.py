@@ -1,4 +1,4 @@
-"""Ranking of pods for the next generation: at equal age, and with less weight for copies of what is there already.
+"""Ranking of pods for the next generation: at equal age, and with a lower rank for copies of existing agents.
 
 An agent that started late has had fewer samples than the others. It is therefore ranked among all agents of its age:
 those of this generation, and those of earlier generations when they were as old. A new agent is not replaced before it

@@ -106,5 +106,5 @@ def test_table_marks_rows_whose_interval_lies_below_zero(study: ModuleType) -> N
     assert second[7] == "no"
     assert second[6].startswith("-80.0 (-8")
     assert third[3:8] == ["1", "5.0 (5.0 to 5.0)", "3.0 (3.0 to 3.0)", "+2.0", "–"]
-    assert fourth[0] == "double_dqn against dqn"
+    assert fourth[0] == "double_dqn (SB3: dqn)"
     assert first[8:] == ["12 and 12", "20 and 20"]

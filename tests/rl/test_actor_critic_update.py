@@ -50,19 +50,19 @@ def algorithm_with_data(kernel: bool, members: int, algorithm: str = "sac", **se
     config = RECORDS[algorithm](
         **{"policy": "mlp", "hidden": (16, 24), "batch_size": 40, "buffer_size": 300, "learning_starts": 0, **settings}
     )
-    each = [{"learning_rate": 1e-3 * (p + 1), "gamma": 0.9 + 0.03 * p} for p in range(members)]
-    made = make_algorithm(config, FlatEnv(members), seed=3, hyperparameters=each)
-    assert isinstance(made, ActorCritic)
-    assert made._kernel is not None
+    hyperparameters = [{"learning_rate": 1e-3 * (p + 1), "gamma": 0.9 + 0.03 * p} for p in range(members)]
+    result = make_algorithm(config, FlatEnv(members), seed=3, hyperparameters=hyperparameters)
+    assert isinstance(result, ActorCritic)
+    assert result._kernel is not None
     if not kernel:
-        made._kernel = None
+        result._kernel = None
     generator = torch.Generator().manual_seed(1)
     items = {
         key: torch.randn(members, 300, *x.shape[2:], generator=generator).to(x.dtype)
-        for key, x in made.replay.data.items()
+        for key, x in result.replay.data.items()
     }
-    made.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 1})
-    return made
+    result.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 1})
+    return result
 
 
 @pytest.mark.parametrize(("algorithm", "settings"), CASES, ids=NAMES)
@@ -81,32 +81,46 @@ def test_updates_match_autograd(members: int, algorithm: str, settings: dict[str
     assert (fused.weights()["w0"] - start).abs().max() > 1e-3
 
 
+def test_default_delay_of_redq_updates_the_actor_every_twenty_updates() -> None:
+    fused, plain = (algorithm_with_data(kernel, 1, "redq", critics=5) for kernel in (True, False))
+    before = {name: value.clone() for name, value in fused.weights().items()}
+    state = {name: value.clone() for name, value in fused.member(0)[1].items()}
+    for algorithm in (fused, plain):
+        algorithm.learn(19, 1.0)
+        assert all(torch.equal(algorithm.weights()[name], value) for name, value in before.items())
+        assert any(not torch.equal(algorithm.member(0)[1][name], value) for name, value in state.items())
+        algorithm.learn(1, 1.0)
+        assert (algorithm.weights()["w0"] - before["w0"]).abs().max() > 5e-4
+    for name, value in plain.member(0)[1].items():
+        torch.testing.assert_close(fused.member(0)[1][name], value, rtol=2e-3, atol=2e-5, msg=name)
+
+
 @pytest.mark.parametrize("algorithm", RECORDS)
 def test_member_with_nan_parameters_stops_and_others_continue(algorithm: str) -> None:
-    fused, whole = algorithm_with_data(True, 3, algorithm), algorithm_with_data(True, 3, algorithm)
-    for sac in (fused, whole):
+    fused, unaffected = algorithm_with_data(True, 3, algorithm), algorithm_with_data(True, 3, algorithm)
+    for sac in (fused, unaffected):
         sac.learn(2, 1.0)
     fused.weights()["w0"][1] = torch.nan
-    fused.learn(3, 1.0), whole.learn(3, 1.0)
+    fused.learn(3, 1.0), unaffected.learn(3, 1.0)
     assert fused.alive.tolist() == [True, False, True]
     assert fused.updates == 5
     for p in (0, 2):
-        for name, value in whole.member(p)[1].items():
+        for name, value in unaffected.member(p)[1].items():
             assert torch.equal(fused.member(p)[1][name], value), name
 
 
 def test_results_are_independent_of_the_thread_count() -> None:
     before = torch.get_num_threads()
     try:
-        each = []
+        states = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
             sac = algorithm_with_data(True, 1, hidden=(256, 256), batch_size=256)
             sac.learn(3, 1.0)
-            each.append(sac.member(0)[1])
+            states.append(sac.member(0)[1])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(each[0][name], each[1][name]) for name in each[0])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_unsupported_dtype_and_networks_use_autograd() -> None:

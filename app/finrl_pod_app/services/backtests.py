@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
@@ -44,6 +44,22 @@ Execution = Literal["weights", "paper"]
 REFERENCES = ("equal_weight", "index")  # shown next to the tested strategy
 
 
+class BacktestOptions(TypedDict, total=False):
+    """Options of a backtest: the prices, and settings that replace those of the config.
+
+    data: name of a stored panel. start, end: dates, both included. cost_bps, cash: replace the environment's. settings:
+    "section.name=value". seed: of a strategy that takes one.
+    """
+
+    data: str | None
+    start: str | None
+    end: str | None
+    cost_bps: float | None
+    cash: float | None
+    settings: Sequence[str]
+    seed: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedBacktest:
     """A strategy with the prices, the market and the bars that it is tested on.
@@ -77,16 +93,10 @@ class PreparedBacktest:
 def run_backtest(
     target: str | Path,
     *,
-    data: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    cost_bps: float | None = None,
-    cash: float | None = None,
-    settings: Sequence[str] = (),
-    seed: int | None = None,
     out: Path | None = None,
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
+    **options: Unpack[BacktestOptions],
 ) -> dict[str, Any]:
     """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`.
 
@@ -101,13 +111,13 @@ def run_backtest(
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config needs execution "paper"')
     symbols = () if paper is None else paper.symbols
-    if paper is not None and data is None:
-        data = paper.broker.panel
+    if paper is not None and options.get("data") is None:
+        options["data"] = paper.broker.panel
     with rewritable_folder(out, BACKTEST):
-        prepared = prepare(target, data, start, end, cost_bps, cash, settings, seed, symbols=symbols)
+        prepared = prepare(target, symbols=symbols, **options)
         looks = prepared.log_look()
         if execution == "paper":
-            document, results = _on_paper(prepared, paper, cost_bps, cash)
+            document, results = _on_paper(prepared, paper, options.get("cost_bps"), options.get("cash"))
         else:
             document, results = _on_weights(prepared, curved=out is not None)
         if looks is not None:
@@ -210,15 +220,10 @@ def _write(
 
 def prepare(
     target: str | Path,
-    data: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    cost_bps: float | None = None,
-    cash: float | None = None,
-    settings: Sequence[str] = (),
-    seed: int | None = None,
+    *,
     base: RunConfig | None = None,
     symbols: Sequence[str] = (),
+    **options: Unpack[BacktestOptions],
 ) -> PreparedBacktest:
     """Load the strategy, the prices and the market, and find the bars to test.
 
@@ -226,11 +231,13 @@ def prepare(
     by default those of the config. Errors in the target are raised before prices are read.
     """
     if isinstance(target, Path):
-        return _prepared_run(target, data, start, end, cost_bps, cash, settings, symbols)
+        return _prepared_run(target, options, symbols)
+    seed = options.get("seed")
     strategy = find_strategy(target, seed)
-    config = _with_symbols(override_config(base or RunConfig(), data, cost_bps, cash, settings), symbols)
+    config = _with_options(base or RunConfig(), options, symbols)
     panel = load_panel(config)
-    first, last = backtest_period(panel, start, end, config.splits if data is None else None)
+    splits = config.splits if options.get("data") is None else None
+    first, last = backtest_period(panel, options.get("start"), options.get("end"), splits)
     market = _market_for(strategy, config, panel, first, last)
     return PreparedBacktest(
         _result_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed)
@@ -262,7 +269,11 @@ def _subject(target: str, seed: int | None) -> str | None:
     return strategy_hash(target, seed) if is_file_reference(target) else None
 
 
-def _with_symbols(config: RunConfig, symbols: Sequence[str]) -> RunConfig:
+def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence[str]) -> RunConfig:
+    """The config with the options' settings, and with `symbols` if there are any."""
+    config = override_config(
+        config, options.get("data"), options.get("cost_bps"), options.get("cash"), options.get("settings", ())
+    )
     data = dataclasses.replace(config.data, symbols=tuple(symbols) or config.data.symbols)
     return dataclasses.replace(config, data=data)
 
@@ -274,26 +285,17 @@ def find_strategy(name: str, seed: int | None = None) -> Strategy:
     return make_baseline(name, seed)
 
 
-def _prepared_run(
-    path: Path,
-    data: str | None,
-    start: str | None,
-    end: str | None,
-    cost_bps: float | None,
-    cash: float | None,
-    settings: Sequence[str],
-    symbols: Sequence[str],
-) -> PreparedBacktest:
+def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) -> PreparedBacktest:
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod_app.services.champions import champion_market, load_champion, saved_members
 
     run: RunDirectory = RunDirectory.open(path)
-    config = _with_symbols(override_config(run.config, data, cost_bps, cash, settings), symbols)
+    config, data = _with_options(run.config, options, symbols), options.get("data")
     panel = load_panel(config)
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; choose the data with --data")
-    own = panel.sha256 == run.data_sha256
-    first, last = backtest_period(panel, start, end, config.splits if data is None or own else None)
+    splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
+    first, last = backtest_period(panel, options.get("start"), options.get("end"), splits)
     members = saved_members(run)
     champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)
     market, known = (

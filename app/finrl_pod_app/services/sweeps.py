@@ -23,7 +23,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod_app.report.document import rule_sentences, write_json
-from finrl_pod_app.services.backtests import PreparedBacktest, prepare, with_seed
+from finrl_pod_app.services.backtests import BacktestOptions, PreparedBacktest, prepare, with_seed
 from finrl_pod_app.services.output_folder import SWEEP, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 
@@ -165,13 +165,17 @@ def _prepared_backtests(
     several = sum(isinstance(target, Path) for target in targets) > 1
     for target in targets:
         for start, end in periods or ((None, None),):
+            options: BacktestOptions = {
+                "data": data, "start": start, "end": end, "cash": cash, "settings": settings,
+            }  # fmt: skip
             if isinstance(target, Path):
-                prepared = prepare(target, data, start, end, None, cash, settings)
+                prepared = prepare(target, **options)
                 # All champions have the same name.
                 yield (dataclasses.replace(prepared, name=str(target)) if several else prepared), None
                 continue
             first, *others = seeds or (None,)
-            prepared = prepare(target, data, start, end, None, cash, settings, first, base)
+            options["seed"] = first
+            prepared = prepare(target, base=base, **options)
             yield prepared, first
             for seed in others:
                 yield with_seed(prepared, target, seed), seed

@@ -63,7 +63,7 @@ def strategy_decisions(
     strategies without a base. look_recorded: do not record a further look at this period in the registry. Raises
     FinrlPodError if the target cannot be tested there.
     """
-    prepared = prepare(target, data, start, end, base=base)
+    prepared = prepare(target, base=base, data=data, start=start, end=end)
     decisions = record_decisions(prepared) if look_recorded else log_and_record_decisions(prepared)
     # The replay needs prices and decisions only; features, most of the memory, are dropped.
     bars, assets, _ = decisions.market.shape
