@@ -25,6 +25,7 @@ from finrl_pod.market.mandate import (
     Decision,
     MandateTable,
     active,
+    desired_weights,
     drift,
     entry_weights,
     equal_base,
@@ -32,7 +33,6 @@ from finrl_pod.market.mandate import (
     initial_budget,
     replenished,
     validate_mandate,
-    wanted_weights,
 )
 from finrl_pod.market.reward_state import MIN_GROWTH
 from finrl_pod.market.rules import rules_of
@@ -471,8 +471,8 @@ class MarketEnv(ABC):
         values = state.shares * close
         held = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
         bar, terms = table.at(state.day), (table.config, self.config.leverage, table.bars_per_year)
-        wanted = wanted_weights(self.tilt_scores(action), bar, held, *terms)
-        return follow(wanted, entry_weights(bar, held, *terms), bar, held, state.virtual, state.budget, table.config)
+        desired = desired_weights(self.tilt_scores(action), bar, held, *terms)
+        return follow(desired, entry_weights(bar, held, *terms), bar, held, state.virtual, state.budget, table.config)
 
     def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""

@@ -49,7 +49,7 @@ struct Worker {
   std::vector<V> gradients;
   // Of the account.
   T cash, mass, cash_mass, equity, proceeds, need, funds, scale, cash_left, before, after, next_equity;
-  T values, sale_fees, buy_fees;  // of wanted buys; fees with RATES only
+  T values, sale_fees, buy_fees;  // of requested buys; fees with RATES only
   bool limited;
 
   Worker(const Market& market, const GradientBuffers& buffers)

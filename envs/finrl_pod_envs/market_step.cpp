@@ -141,9 +141,9 @@ struct Worker {
   struct Decision {
     V equity;  // in currency; NaN where the holdings are kept
     V growth;  // of equity until the next close, at the weights decided
-    // Of plain rules: weights are `kept` times `from`, the base or the virtual holdings, plus `wanted` times `desired`.
+    // Of plain rules: weights are `kept` times `from`, the base or the virtual holdings, plus `desired_factor` times `desired`.
     T kept;
-    V wanted;
+    V desired_factor;
     const T* from[W];
   };
 
@@ -208,8 +208,8 @@ struct Worker {
       const auto enters = (value == 0) | !(left > 0);
       const V before = enters ? broadcast<T, W>(sum(base_gain)) : horizontal_sums(virtual_gains);
       decision.kept = 1 - speed;
-      decision.wanted = per_mass * speed;
-      decision.growth = 1 + before * decision.kept + horizontal_sums(tilted_gains) * decision.wanted;
+      decision.desired_factor = per_mass * speed;
+      decision.growth = 1 + before * decision.kept + horizontal_sums(tilted_gains) * decision.desired_factor;
       for (int i = 0; i < count; i++)
         decision.from[i] = enters[i] ? base : static_cast<const T*>(s.virtual_holdings) + (e0 + i) * n;
       return decision;
@@ -342,7 +342,7 @@ struct Worker {
         V x, had = load<T, W>(shares + at), price = load<T, W>(fill + at) * weight;
         if (mandate) {
           V target = account_desired[k];
-          if (PLAIN) target = load<T, W>(decision.from[i] + at) * decision.kept + target * decision.wanted[i];
+          if (PLAIN) target = load<T, W>(decision.from[i] + at) * decision.kept + target * decision.desired_factor[i];
           x = target * share[i];
           x = PLAIN ? x * per_close[k] - had : x / load<T, W>(close + at) - had;
           x = x == x ? x : zero;

@@ -1,7 +1,7 @@
-"""Worlds: variations of the training split, side by side in one market table for training environments.
+"""Worlds: variations of the training split in one market table for training environments.
 
 Each world is a market over the bars of the training split whose features are computed from its own prices and
-normalised as those of the real history. Worlds are laid end to end, and an episode lies within one of them. Nothing
+normalised as those of the real history. Worlds are concatenated, and an episode lies within one of them. Nothing
 after the training split is read; validation, test and audits never see a world.
 """
 
@@ -58,7 +58,7 @@ class TrainingWorlds:
         return len(self.first_decisions) * self.bars - 1 - REWARD_LAG
 
     def window(self, bars: int) -> int:
-        """Bars of an episode: those wanted, or as many as every world has."""
+        """Bars of an episode: `bars`, or fewer if a world is shorter."""
         return min(bars, self.bars - REWARD_LAG - max(self.first_decisions))
 
     def starts(self, member: int, window: int) -> Tensor:
@@ -128,7 +128,7 @@ def make_worlds(
         known = equalise_means(known, train.first, train.last)
     defined = torch.isfinite(market.raw_features[rows]).all(-1) & market.tradable[rows]
     candidates = np.flatnonzero(defined.any(0).cpu().numpy())
-    made = []
+    markets = []
     for world in range(config.worlds):
         varied = known
         if config.bootstrap_block:
@@ -141,11 +141,11 @@ def make_worlds(
             varied = without_assets(varied, kept)
         noisy = _with_noise(build(varied), config.feature_noise, generator(seed, world, "feature noise"))
         factor = _cost_factor(config.cost_factor, generator(seed, world, "costs"))
-        made.append(_training_rows(noisy, rows, factor))
+        markets.append(_training_rows(noisy, rows, factor))
     return TrainingWorlds(
-        market=_concatenated(made),
-        bars=len(made[0].times),
-        first_decisions=tuple(one.first for one in made),
+        market=_concatenated(markets),
+        bars=len(markets[0].times),
+        first_decisions=tuple(one.first for one in markets),
         blocks=config.bagging_blocks,
         seed=seed,
     )

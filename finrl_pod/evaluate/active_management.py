@@ -114,13 +114,13 @@ def mean_absolute_tilt(weights: ArrayLike, base: ArrayLike) -> float:
     return float(np.abs(np.log(own[both] / reference[both])).mean()) if both.any() else float("nan")
 
 
-def transfer_coefficient(wanted: ArrayLike, held: ArrayLike) -> float:
-    """Mean over bars of the correlation across assets of wanted and held active weights [T, N].
+def transfer_coefficient(desired: ArrayLike, held: ArrayLike) -> float:
+    """Mean over bars of the correlation across assets of desired and held active weights [T, N].
 
     1 if limits and slow trading change nothing but the size (Clarke, de Silva and Thorley 2002, with equal risks).
     Assets where either is NaN are left out, and bars where either is constant. NaN if no bar is left.
     """
-    x, y = _weight_pair(wanted, held)
+    x, y = _weight_pair(desired, held)
     known = np.isfinite(x) & np.isfinite(y)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     x, y = (np.where(known, values, 0.0) for values in (x, y))

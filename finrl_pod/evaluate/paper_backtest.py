@@ -77,12 +77,12 @@ def backtest_paper(
         if target is not None:
             prices = [Decimal(repr(float(p))) for p in closes[t]]
             fixed = [not tradable for tradable in panel.tradable[t]]
-            wanted = size_orders([float(w) for w in target], funds, shares, prices, fixed, rules)
-            filled = _fill(wanted, prices, fills[t + 1], panel.tradable[t + 1], funds, shares, rules)
+            quantities = size_orders([float(w) for w in target], funds, shares, prices, fixed, rules)
+            filled = _fill(quantities, prices, fills[t + 1], panel.tradable[t + 1], funds, shares, rules)
             for n, symbol in enumerate(panel.symbols):
-                if wanted[n]:
+                if quantities[n]:
                     price = Decimal(repr(float(fills[t + 1, n]))) if filled[n] else None
-                    orders.append(PaperOrder(panel.times[t], symbol, wanted[n], filled[n], price))
+                    orders.append(PaperOrder(panel.times[t], symbol, quantities[n], filled[n], price))
                     if price is not None:
                         fee = abs(filled[n]) * price * rules.cost_rate
                         funds -= filled[n] * price + fee
@@ -125,25 +125,27 @@ def _target(
 
 
 def _fill(
-    wanted: list[Decimal], prices: list[Decimal], at: Floats, tradable: np.ndarray, cash: Decimal,
+    quantities: list[Decimal], prices: list[Decimal], at: Floats, tradable: np.ndarray, cash: Decimal,
     shares: list[Decimal], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
     """Signed shares filled in one auction: sales first, then the purchases that cash can pay for (`execute`)."""
-    taking = [n for n, q in enumerate(wanted) if q and tradable[n] and _within_limit(q, prices[n], float(at[n]), rules)]
-    filled = [ZERO] * len(wanted)
+    taking = [
+        n for n, q in enumerate(quantities) if q and tradable[n] and _within_limit(q, prices[n], float(at[n]), rules)
+    ]
+    filled = [ZERO] * len(quantities)
     if not taking:
         return filled
-    whole = all(wanted[n] == wanted[n].to_integral_value() for n in taking)
+    whole = all(quantities[n] == quantities[n].to_integral_value() for n in taking)
     held = torch.tensor([float(shares[n]) for n in taking], dtype=torch.float64)
-    trades = torch.tensor([float(wanted[n]) for n in taking], dtype=torch.float64)
+    trades = torch.tensor([float(quantities[n]) for n in taking], dtype=torch.float64)
     execution = ExecutionRules(cost_rate=float(rules.cost_rate), whole_shares=whole)
     funds = torch.tensor(float(cash), dtype=torch.float64)
     after = execute(funds, held, trades, torch.from_numpy(at[taking].copy()), execution).shares
     for n, change in zip(taking, (after - held).tolist(), strict=True):
-        size = min(Decimal(repr(abs(change))).quantize(FRACTION, ROUND_DOWN), abs(wanted[n]))
-        if abs(wanted[n]) - size < Decimal("1e-6"):  # rounding: `execute` works in floats
-            size = abs(wanted[n])
-        filled[n] = size if wanted[n] > 0 else -size
+        size = min(Decimal(repr(abs(change))).quantize(FRACTION, ROUND_DOWN), abs(quantities[n]))
+        if abs(quantities[n]) - size < Decimal("1e-6"):  # rounding: `execute` works in floats
+            size = abs(quantities[n])
+        filled[n] = size if quantities[n] > 0 else -size
     return filled
 
 

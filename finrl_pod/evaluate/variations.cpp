@@ -68,13 +68,13 @@ static inline void trade_asset(const ReplayMarket& m, int64_t t, int64_t i, V we
                                const double* shares, double* target, V& lowest_weight, Sums& sums) {
   const V price = broadcast<double, LANES>(m.fill[t * m.assets + i]), held = load<double, LANES>(shares + i * LANES);
   if (CHECKED) weight = undecided ? V{} : weight;
-  V wanted = equity * broadcast<double, LANES>(m.inverse[t * m.assets + i]) * weight;
+  V desired = equity * broadcast<double, LANES>(m.inverse[t * m.assets + i]) * weight;
   if (CHECKED) {
-    wanted = undecided ? held : wanted;
-    if (!m.fillable[t * m.assets + i]) wanted = m.ended[t * m.assets + i] ? V{} : held;
+    desired = undecided ? held : desired;
+    if (!m.fillable[t * m.assets + i]) desired = m.ended[t * m.assets + i] ? V{} : held;
   }
-  const V trade = wanted - held;
-  store<double, LANES>(target + i * LANES, wanted);
+  const V trade = desired - held;
+  store<double, LANES>(target + i * LANES, desired);
   sums.bought += max(trade, V{}) * price;
   sums.net += trade * price;
   if (SPREADS) {
@@ -83,7 +83,7 @@ static inline void trade_asset(const ReplayMarket& m, int64_t t, int64_t i, V we
     sums.net_spreads += trade * half_spread;
   }
   sums.held += held * price;
-  sums.next_value += wanted * broadcast<double, LANES>(m.close[(t + 1) * m.assets + i]);
+  sums.next_value += desired * broadcast<double, LANES>(m.close[(t + 1) * m.assets + i]);
   sums.weight += weight;
   lowest_weight = min(weight, lowest_weight);
 }
@@ -133,8 +133,8 @@ static inline void step(const ReplayMarket& m, Accounts<W>& a, int64_t t, int64_
     const V scale = limited ? max(funds, V{}) / needed : broadcast<double, LANES>(1);
     sums.next_value = V{};
     for (int64_t i = 0; i < n; ++i) {
-      const V held = load<double, LANES>(a.shares + i * LANES), wanted = load<double, LANES>(a.target + i * LANES);
-      const V trade = wanted - held, filled = trade > 0 ? held + trade * scale : wanted;
+      const V held = load<double, LANES>(a.shares + i * LANES), desired = load<double, LANES>(a.target + i * LANES);
+      const V trade = desired - held, filled = trade > 0 ? held + trade * scale : desired;
       store<double, LANES>(a.target + i * LANES, filled);
       sums.next_value += filled * broadcast<double, LANES>(m.close[(t + 1) * n + i]);
     }

@@ -44,12 +44,12 @@ def trades_as_weights(
     are reduced. An account above its limit is scaled down to it.
     """
     actions = actions.clamp(-1, 1)
-    wanted = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
+    trades = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
     cash, units = 1 - held.sum(-1), torch.ones_like(held)  # for an account of equity 1, shares are weights
     if rules.limited:
-        wanted = limit_gross_exposure(wanted, cash, held, units, leverage)
+        trades = limit_gross_exposure(trades, cash, held, units, leverage)
     fractions = replace(rules, whole_shares=False)
-    target = execute(cash, held, wanted, units, fractions, actions).shares
+    target = execute(cash, held, trades, units, fractions, actions).shares
     gross = target.abs().sum(-1, keepdim=True)
     most = 1.0 + rules.borrow
     return target * (most / gross.clamp(min=most))

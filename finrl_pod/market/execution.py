@@ -95,12 +95,12 @@ def execute(
     held = shares - sell
     funds = cash + _scaled_sum(sold, 1 - rate)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
-    cover, want = split_purchases(trades, held, rules)
+    cover, requested = split_purchases(trades, held, rules)
     paid = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
     if rules.buy_allocation == "sequential":
-        buy = _sequential(paid - floor, want, prices * (1 + rate), rules, trades if priority is None else priority)
+        buy = _sequential(paid - floor, requested, prices * (1 + rate), rules, trades if priority is None else priority)
     else:
-        buy = _proportional(paid - floor, want, _scaled_sum(want * prices, 1 + rate), rules)
+        buy = _proportional(paid - floor, requested, _scaled_sum(requested * prices, 1 + rate), rules)
     if cover is not None:
         buy = buy + cover
     spent = buy * prices
@@ -119,38 +119,38 @@ def _scaled_sum(values: Tensor, factor: float | Tensor) -> Tensor:
 
 def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
     """Split purchases [..., N] into those that cover shorts (None without shorts) and the rest. held: after sales."""
-    want = trades.clamp(min=0)
+    requested = trades.clamp(min=0)
     if not rules.short:
-        return None, want
-    cover = torch.minimum(want, (-held).clamp(min=0))
+        return None, requested
+    cover = torch.minimum(requested, (-held).clamp(min=0))
     if rules.whole_shares:
         cover = torch.floor(cover)
-    return cover, want - cover
+    return cover, requested - cover
 
 
-def _proportional(funds: Tensor, want: Tensor, need: Tensor, rules: ExecutionRules) -> Tensor:
+def _proportional(funds: Tensor, requested: Tensor, need: Tensor, rules: ExecutionRules) -> Tensor:
     """Scale all buys by one factor so that what they need, fees included, is at most `funds`."""
     funds = funds.clamp(min=0)
     # Keep the quotient at most 1: for tiny needs it would overflow and its gradient become NaN.
     scale = funds / torch.maximum(need, funds).clamp(min=torch.finfo(need.dtype).tiny)
-    buy = want * scale.unsqueeze(-1)
+    buy = requested * scale.unsqueeze(-1)
     return torch.floor(buy) if rules.whole_shares else buy
 
 
-def _sequential(funds: Tensor, want: Tensor, units: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
+def _sequential(funds: Tensor, requested: Tensor, units: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
     """Fill buys one asset after the other, highest priority first, each as far as the remaining funds go.
 
     units: [..., N], price of one share with fees.
     """
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
-    wants, units = want.gather(-1, order), units.expand_as(want).gather(-1, order)
+    ranked, units = requested.gather(-1, order), units.expand_as(requested).gather(-1, order)
     funds, fills = funds.clamp(min=0), []
     for i in range(order.shape[-1]):
         affordable = funds / units[..., i]
-        fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, wants[..., i])
+        fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, ranked[..., i])
         funds = (funds - fill * units[..., i]).clamp(min=0)
         fills.append(fill)
-    return torch.zeros_like(want).scatter(-1, order, torch.stack(fills, -1))
+    return torch.zeros_like(requested).scatter(-1, order, torch.stack(fills, -1))
 
 
 def limit_gross_exposure(trades: Tensor, cash: Tensor, shares: Tensor, prices: Tensor, leverage: float) -> Tensor:

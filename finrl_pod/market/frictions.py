@@ -48,9 +48,9 @@ def execute_with_frictions(
     held = shares - sell
     funds = cash + (brought - sale_costs).sum(-1)
     floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
-    cover, want = split_purchases(trades, held, rules)
-    scale = _affordable(funds - floor, cover, want, prices, charge, liquidity)
-    buy = want * scale.unsqueeze(-1)
+    cover, requested = split_purchases(trades, held, rules)
+    scale = _affordable(funds - floor, cover, requested, prices, charge, liquidity)
+    buy = requested * scale.unsqueeze(-1)
     if rules.whole_shares:
         buy = torch.floor(buy)
     paid = funds
@@ -106,12 +106,12 @@ def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidi
 def _affordable(
     funds: Tensor,
     cover: Tensor | None,
-    want: Tensor,
+    requested: Tensor,
     prices: Tensor,
     models: Sequence[CostModel],
     liquidity: BarLiquidity,
 ) -> Tensor:
-    """Largest factor [...] in [0, 1] such that `want` times the factor, plus `cover` and costs, is at most `funds`.
+    """Largest factor [...] in [0, 1] such that it times `requested`, plus `cover` and costs, is at most `funds`.
 
     The bill is convex and increasing in the factor. Newton steps from 1 stay to the right of the root; the chord from
     there to the smallest purchase lies above the bill, so the factor on the chord is affordable. The gradient is that
@@ -120,7 +120,7 @@ def _affordable(
     funds = funds.clamp(min=0)
 
     def amounts(factor: Tensor) -> Tensor:
-        part = want * factor.unsqueeze(-1)
+        part = requested * factor.unsqueeze(-1)
         return part if cover is None else part + cover
 
     def bill(factor: Tensor) -> Tensor:
@@ -129,10 +129,10 @@ def _affordable(
 
     def steepness(factor: Tensor) -> Tensor:
         amount = amounts(factor)
-        slopes = prices.expand_as(want)
+        slopes = prices.expand_as(requested)
         for model in models:
             slopes = slopes + model.slope(amount, prices, liquidity)
-        return (slopes * want).sum(-1)
+        return (slopes * requested).sum(-1)
 
     one = torch.ones_like(funds)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def _affordable(
         enough = whole <= funds
         if bool(enough.all()):
             return one
-        tiny = torch.finfo(want.dtype).tiny
+        tiny = torch.finfo(requested.dtype).tiny
         factor, price = one, whole
         for _ in range(NEWTON_STEPS):
             step = (price - funds).clamp(min=0) / steepness(factor).clamp(min=tiny)

@@ -86,7 +86,7 @@ def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, asse
 
 
 def largest_weight(config: MandateConfig, assets: int) -> float:
-    """Upper bound of a wanted weight on a number of tradable assets, with leverage 1.
+    """Upper bound of a desired weight on a number of tradable assets, with leverage 1.
 
     Equal weights have the bound e^2t / (e^2t + N - 1) of the tilt t; another base may put everything into one asset.
     """
@@ -95,23 +95,23 @@ def largest_weight(config: MandateConfig, assets: int) -> float:
     return min(config.max_weight, 1 / (1 + (assets - 1) * math.exp(-2 * config.tilt)))
 
 
-# ---------------------------------------------------------------------- wanted weights
+# ---------------------------------------------------------------------- desired weights
 
 
-def wanted_weights(
+def desired_weights(
     scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
 ) -> Tensor:
-    """Wanted weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
-    wanted = tilted(scores, bar, held, config, leverage)
+    """Desired weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
+    desired = tilted(scores, bar, held, config, leverage)
     if bar.returns is None:
-        return wanted
+        return desired
     if config.max_tracking_error:
         base = base_weights(bar, held, config, leverage)
-        active_weights = wanted - base
-        wanted = base + active_weights * _risk_factor(
+        active_weights = desired - base
+        desired = base + active_weights * _risk_factor(
             active_weights, bar.returns, config.max_tracking_error, bars_per_year
         )
-    return _at_volatility(wanted, bar, config, bars_per_year)
+    return _at_volatility(desired, bar, config, bars_per_year)
 
 
 def entry_weights(
@@ -189,7 +189,7 @@ def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: 
 
 
 def follow(
-    wanted: Tensor,
+    desired: Tensor,
     entry: Tensor,
     bar: MandateBar,
     held: Tensor,
@@ -197,7 +197,7 @@ def follow(
     budget: Tensor | None,
     config: MandateConfig,
 ) -> Decision:
-    """Move the virtual holdings [.., N] towards the wanted weights [.., N].
+    """Move the virtual holdings [.., N] towards the desired weights [.., N].
 
     entry: [.., N], what an account in cash holds at once. held: [.., N] weights of the actual holdings. budget: [..] of
     turnover (half the sum of absolute changes), or None without a limit.
@@ -214,7 +214,7 @@ def follow(
     has_left = left > 0
     spread = before * (available / torch.where(has_left, left, 1.0))
     before = torch.where(fresh | ~has_left, torch.where(bar.tradable, entry, zero), spread)
-    change = torch.where(bar.tradable & bar.decides, config.trade_speed * (wanted - before), zero)
+    change = torch.where(bar.tradable & bar.decides, config.trade_speed * (desired - before), zero)
     if budget is not None:
         budget = torch.where(fresh[..., 0], initial_budget(config), budget)
         spent = change.abs().sum(-1) / 2
@@ -351,8 +351,8 @@ class MandateAccounts:
         table, config = self._table, self._table.config
         state = self.state(held, close)
         bar, terms = table.at(t), (config, self._leverage, table.bars_per_year)
-        wanted, entry = wanted_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
-        decision = follow(wanted, entry, bar, held, state.weights, state.budget, config)
+        desired, entry = desired_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
+        decision = follow(desired, entry, bar, held, state.weights, state.budget, config)
         self._state = VirtualHoldings(decision.weights, close, decision.budget)
         return torch.where(decision.trades, decision.weights, held) if bool(decision.trades.any()) else None
 

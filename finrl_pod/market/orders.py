@@ -43,26 +43,26 @@ def size_orders(
     equity = cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO)
     investable = max(equity, ZERO) * (1 - rules.cash_buffer)
     step = FRACTION if rules.fractional else WHOLE
-    wanted = []
+    quantities = []
     for weight, held, price, stays in zip(weights, shares, prices, fixed, strict=True):
         if stays:
-            wanted.append(ZERO)
+            quantities.append(ZERO)
             continue
         target = (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)
         change = (target - held).quantize(step, ROUND_DOWN)
         if target == 0 and held > 0:
             # Close the whole position: whole shares in the auction, then a fraction left by a split.
             change = -(held.quantize(step, ROUND_DOWN) or held)
-        wanted.append(change if abs(change) * price >= rules.min_value else ZERO)
-    sales = sum((-q * p for q, p in zip(wanted, prices, strict=True) if q < 0), ZERO)
-    buys = sum((q * p for q, p in zip(wanted, prices, strict=True) if q > 0), ZERO)
+        quantities.append(change if abs(change) * price >= rules.min_value else ZERO)
+    sales = sum((-q * p for q, p in zip(quantities, prices, strict=True) if q < 0), ZERO)
+    buys = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
     funds = cash + sales * (1 - rules.cost_rate) - max(equity, ZERO) * rules.cash_buffer
     need = buys * (1 + rules.cost_rate)
     if buys and need > funds:
         factor = max(funds, ZERO) / need
-        wanted = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in wanted]
-        wanted = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(wanted, prices, strict=True)]
-    return wanted
+        quantities = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in quantities]
+        quantities = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(quantities, prices, strict=True)]
+    return quantities
 
 
 def limit_price(price: Decimal, quantity: Decimal, collar: Decimal) -> Decimal:

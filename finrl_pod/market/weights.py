@@ -23,7 +23,7 @@ def weights_error(
 
     weights: [..., N] fractions of equity, float. Valid weights are finite, their absolute values add up to at most
     `limit`, none is above `max_weight`, and without `short` none is negative; all bounds allow `WEIGHT_TOLERANCE`.
-    A mandate bounds wanted weights: targets may drift above its `max_weight` with prices.
+    A mandate bounds desired weights: targets may drift above its `max_weight` with prices.
     """
     gross = float(weights.abs().sum(-1).max())  # NaN propagates through max: one comparison finds NaN and excess alike
     lowest = 0.0 if short else float(weights.min())

@@ -114,11 +114,11 @@ def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[dic
     """
     store = Store()
     names = {manifest.sha256: manifest.name for manifest in store.list() if not manifest.fault}
-    wanted = None if data is None else store.load(data).sha256
+    selected = None if data is None else store.load(data).sha256
     known = []
     for entry in registry.data_sets():
         digest = entry["data_sha256"]
-        if wanted in (None, digest):
+        if selected in (None, digest):
             counts = dataclasses.asdict(registry.counts(digest))
             same = [names.get(other, other) for other in entry["same_market"]]
             known.append({**entry, "name": names.get(digest), "same_market": same, "clustered": counts["clustered"]})

@@ -289,9 +289,9 @@ class MandateConfig:
     )
     tilt: float = setting(0.5, "largest tilt: a base weight is multiplied by exp(-tilt) to exp(tilt)", between(0, 10))
     trade_speed: float = setting(
-        0.05, "share of the gap to the wanted weights that is traded at a decision", above_and_at_most(0, 1)
+        0.05, "share of the gap to the desired weights that is traded at a decision", above_and_at_most(0, 1)
     )
-    max_weight: float = setting(1.0, "limit on the wanted weight of an asset", above_and_at_most(0, 1))
+    max_weight: float = setting(1.0, "limit on the desired weight of an asset", above_and_at_most(0, 1))
     max_turnover: float = setting(
         0.0, "limit on turnover a year (half the sum of absolute weight changes); 0: off", at_least(0)
     )

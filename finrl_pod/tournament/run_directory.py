@@ -216,8 +216,8 @@ def load_slot_state(
     if newest is None:
         return None
     counts = newest.pop(COUNTS)
-    wanted, first, parts = min(int(counts[0]), items), generation, [newest]
-    while sum(_length(part) for part in parts) < wanted:
+    required, first, parts = min(int(counts[0]), items), generation, [newest]
+    while sum(_length(part) for part in parts) < required:
         first -= 1
         older = run.replay(first, cohort)
         if older is None:
@@ -226,7 +226,7 @@ def load_slot_state(
             )
         older.pop(COUNTS)
         parts.insert(0, older)
-    joined = {name: torch.cat([part[name] for part in parts], 1)[:, -wanted:] for name in newest}
+    joined = {name: torch.cat([part[name] for part in parts], 1)[:, -required:] for name in newest}
     return {COUNTS: counts, **joined}, first
 
 

@@ -1,7 +1,7 @@
 """A mandate on one account: bars of windows instead of a market's tables, for backtests and the paper daemon.
 
 `MandateAccount` turns scores into target weights and keeps the virtual holdings. `BasePortfolio` is the strategy of an
-agent that never tilts: what a champion is compared with. `MandateRecorder` records what an agent wanted before limits.
+agent that never tilts, which champions are compared with. `MandateRecorder` records desired weights before limits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from finrl_pod.market.mandate import (
     VirtualHoldings,
     bar_returns,
     decision_bars,
+    desired_weights,
     entry_weights,
     follow,
     initial_budget,
     needs_returns,
     tilted,
-    wanted_weights,
 )
 from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
@@ -38,8 +38,8 @@ MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars be
 Combine = Callable[[Floats], Floats]
 
 
-class WantedTilt(NamedTuple):
-    """Active weights [N] that an agent wanted at a bar, before limits and slow trading; NaN outside the base."""
+class DesiredTilt(NamedTuple):
+    """Desired active weights [N] of an agent at a bar, before limits and slow trading; NaN outside the base."""
 
     time: np.datetime64
     weights: Floats
@@ -48,7 +48,7 @@ class WantedTilt(NamedTuple):
 class MandateAccount:
     """Target weights of one account under a mandate.
 
-    lookback: bars of the windows that it needs, None for all. wanted_tilt: of the last decision, None before it.
+    lookback: bars of the windows that it needs, None for all. desired_tilt: of the last decision, None before it.
     """
 
     def __init__(self, config: MandateConfig, leverage: float) -> None:
@@ -56,7 +56,7 @@ class MandateAccount:
         risk = RISK_BARS + 1 if needs_returns(config) else 1
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
-        self.wanted_tilt: WantedTilt | None = None
+        self.desired_tilt: DesiredTilt | None = None
         self._without_limit = replace(config, max_weight=1.0)
         self._held: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
@@ -65,20 +65,20 @@ class MandateAccount:
     def target_weights(self, scores: Tensor, combine: Combine, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] at the window's last bar, or None where the mandate does not trade.
 
-        scores: [M, N] float64 of M members. combine: wanted weights [M, N] of the members -> [N] of the account.
-        Raises InputError for wanted weights that are not finite or break a limit.
+        scores: [M, N] float64 of M members. combine: desired weights [M, N] of the members -> [N] of the account.
+        Raises InputError for desired weights that are not finite or break a limit.
         """
         bar, periods = self._bar(window), bars_per_year(window.times)
         held = torch.from_numpy(positions.weights)
         close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
         terms = (self.config, self.leverage, periods)
-        wanted = torch.from_numpy(combine(wanted_weights(scores, bar, held, *terms).numpy()))
-        if error := weights_error(wanted, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
-            raise InputError(f"wanted weights {error}")
-        self.wanted_tilt = WantedTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
+        desired = torch.from_numpy(combine(desired_weights(scores, bar, held, *terms).numpy()))
+        if error := weights_error(desired, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
+            raise InputError(f"desired weights {error}")
+        self.desired_tilt = DesiredTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *terms)
-        decision = follow(wanted, entry, bar, held, state.weights, state.budget, self.config)
+        decision = follow(desired, entry, bar, held, state.weights, state.budget, self.config)
         self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
@@ -189,23 +189,23 @@ class MandateStrategy(Strategy, Protocol):
 
 
 class MandateRecorder:
-    """Wrap a strategy and record what its agents wanted before limits and slow trading."""
+    """Wrap a strategy and record its agents' desired weights before limits and slow trading."""
 
     def __init__(self, inner: MandateStrategy) -> None:
         self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
-        self._recorded: list[WantedTilt] = []
+        self._recorded: list[DesiredTilt] = []
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights of the wrapped strategy."""
         weights = self.inner.target_weights(window, positions)
-        wanted = None if self.inner.account is None else self.inner.account.wanted_tilt
-        if wanted is not None and wanted.time == window.times[-1]:  # else the strategy did not use its account
-            self._recorded.append(wanted)
+        desired = None if self.inner.account is None else self.inner.account.desired_tilt
+        if desired is not None and desired.time == window.times[-1]:  # else the strategy did not use its account
+            self._recorded.append(desired)
         return weights
 
     def table(self, times: Times, assets: int) -> Floats:
-        """Wanted active weights [T, N] at the bars `times`, NaN where there are none."""
+        """Desired active weights [T, N] at the bars `times`, NaN where there are none."""
         table = np.full((len(times), assets), np.nan)
         for time, weights in self._recorded:
             table[np.searchsorted(times, time)] = weights

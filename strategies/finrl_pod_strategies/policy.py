@@ -68,7 +68,7 @@ class PolicyStrategy:
     """Target weights of trained agents, without exploration.
 
     All members share the environment's rules, the mandate, and the normaliser fitted in training. Features come with
-    the window. Under a mandate the members' wanted weights are averaged, and one account of virtual holdings follows
+    the window. Under a mandate the members' desired weights are averaged, and one account of virtual holdings follows
     them; `state` and `restore` carry it from one process to the next.
     """
 

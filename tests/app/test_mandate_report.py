@@ -42,18 +42,18 @@ def test_usage_is_that_of_the_held_weights() -> None:
     champion, base = pair()
     held = np.array([[0.0, 0.0, 0.0], [0.6, 0.2, 0.2], [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])
     even = np.vstack([np.zeros(3), np.full((3, 3), 1 / 3)])
-    wanted = np.array([[0.2, -0.1, -0.1], [0.2, 0.0, -0.2], [-0.1, 0.1, 0.0], [np.nan] * 3])
+    desired = np.array([[0.2, -0.1, -0.1], [0.2, 0.0, -0.2], [-0.1, 0.1, 0.0], [np.nan] * 3])
     cut = {"times": champion.times[:4], "turnover": np.zeros(4), "costs": np.zeros(4), "symbols": ("A", "B", "C")}
     own = replace(champion, equity=champion.equity[:4], weights=held, **cut)
     reference = replace(base, equity=base.equity[:4], weights=even, **cut)
-    found = usage(MandatePeriod(own, reference, wanted))
+    found = usage(MandatePeriod(own, reference, desired))
     number = 1 / (held[1:] ** 2).sum(1)
     assert found["effective_holdings"] == pytest.approx(number.mean())
     assert found["effective_holdings_low"] == pytest.approx(np.quantile(number, 0.05))
     assert found["active_share"] == pytest.approx((np.abs(held - even)[1:].sum(1) / 2).mean())
     assert found["mean_absolute_tilt"] == pytest.approx(np.abs(np.log(3 * held[1:])).mean())
     # Wanted weights of a bar are compared with the holdings after its fills, at the next bar.
-    expected = np.mean([np.corrcoef(wanted[t], held[t + 1])[0, 1] for t in range(3)])
+    expected = np.mean([np.corrcoef(desired[t], held[t + 1])[0, 1] for t in range(3)])
     assert found["transfer_coefficient"] == pytest.approx(expected)
     assert found["turnover_at_tilt_zero"] == base.metrics["turnover"]
 

@@ -176,7 +176,7 @@ def test_open_intents_match_the_status(sim: SimulatedDaemon, journal: Journal) -
     known = status(sim.store, sim.config)["open_intents"]
     assert len(frame) == len(known) > 0
     for row, other in zip(frame.itertuples(), known, strict=True):
-        assert (row.symbol, row.side, row.wanted) == (other["symbol"], other["side"], float(other["quantity"]))
+        assert (row.symbol, row.side, row.intended) == (other["symbol"], other["side"], float(other["quantity"]))
         assert row.filled == pytest.approx(float(other["filled"]))
 
 

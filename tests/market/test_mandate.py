@@ -15,6 +15,7 @@ from finrl_pod.market.mandate import (
     base_weights,
     capped,
     decision_bars,
+    desired_weights,
     drift,
     entry_weights,
     follow,
@@ -22,7 +23,6 @@ from finrl_pod.market.mandate import (
     replenished,
     tilted,
     validate_mandate,
-    wanted_weights,
 )
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 
@@ -88,7 +88,7 @@ def test_gradient_of_capped_weights_is_that_of_finite_differences():
 def test_score_zero_holds_the_base_exactly():
     base = np.array([0.5, 0.3, 0.2, 0.0])
     config = MandateConfig(tilt=1.0, trade_speed=1.0)
-    weights = wanted_weights(torch.zeros(4).double(), bar_of(base), torch.zeros(4).double(), config, 1.0, YEAR)
+    weights = desired_weights(torch.zeros(4).double(), bar_of(base), torch.zeros(4).double(), config, 1.0, YEAR)
     np.testing.assert_allclose(weights.numpy(), base, rtol=1e-15)
 
 
@@ -96,7 +96,7 @@ def test_untradable_holdings_reduce_the_investable_weight():
     tradable = [True, True, False]
     bar = bar_of([0.6, 0.4, 0.0], tradable)
     held = torch.tensor([0.3, 0.3, 0.25]).double()
-    weights = wanted_weights(torch.zeros(3).double(), bar, held, MandateConfig(), 1.0, YEAR)
+    weights = desired_weights(torch.zeros(3).double(), bar, held, MandateConfig(), 1.0, YEAR)
     np.testing.assert_allclose(weights.numpy(), np.array([0.6, 0.4, 0.0]) * 0.75)
 
 
@@ -112,14 +112,14 @@ def test_risk_limits_hold_with_equality_when_binding():
 
     base = base_weights(bar, held, MandateConfig(), 1.0)
     config = MandateConfig(tilt=2.0, max_tracking_error=0.02)
-    bounded = wanted_weights(scores, bar, held, config, 1.0, YEAR)
+    bounded = desired_weights(scores, bar, held, config, 1.0, YEAR)
     assert volatility(bounded - base) == pytest.approx(0.02)
     target = MandateConfig(tilt=2.0, volatility_target=0.05)
-    assert volatility(wanted_weights(scores, bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
+    assert volatility(desired_weights(scores, bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
     assert volatility(entry_weights(bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
     wide = MandateConfig(tilt=2.0, volatility_target=9.0, max_tracking_error=9.0)
-    unlimited = wanted_weights(scores, bar, held, MandateConfig(tilt=2.0), 1.0, YEAR)
-    np.testing.assert_allclose(wanted_weights(scores, bar, held, wide, 1.0, YEAR), unlimited, rtol=1e-14)
+    unlimited = desired_weights(scores, bar, held, MandateConfig(tilt=2.0), 1.0, YEAR)
+    np.testing.assert_allclose(desired_weights(scores, bar, held, wide, 1.0, YEAR), unlimited, rtol=1e-14)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_weight": 0.3}, {"max_tracking_error": 0.01}, {"volatility_target": 0.05}])
@@ -129,7 +129,7 @@ def test_target_weights_have_exact_gradients(limits):
     scores = torch.from_numpy(rng.normal(size=5)).requires_grad_()
     config = MandateConfig(tilt=1.5, **limits)
     held = torch.zeros(5).double()
-    assert torch.autograd.gradcheck(lambda x: wanted_weights(x, bar, held, config, 1.0, YEAR), scores)
+    assert torch.autograd.gradcheck(lambda x: desired_weights(x, bar, held, config, 1.0, YEAR), scores)
 
 
 # ---------------------------------------------------------------------- virtual holdings
@@ -198,7 +198,7 @@ def test_virtual_holdings_stay_weights(assets, seed):
         bar = bar_of(base / base.sum(), tradable)
         held = torch.where(torch.from_numpy(rng.random(assets) < 0.9), virtual, 0.0)
         terms = (bar, held, config, 1.0)
-        target = wanted_weights(torch.from_numpy(rng.normal(size=assets)), *terms, YEAR)
+        target = desired_weights(torch.from_numpy(rng.normal(size=assets)), *terms, YEAR)
         virtual = follow(target, entry_weights(*terms, YEAR), bar, held, virtual, None, config).weights
         assert float(virtual.min()) >= 0
         assert float(virtual.sum()) <= 1 + 1e-12

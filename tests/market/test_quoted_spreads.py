@@ -38,18 +38,18 @@ def account_by_hand(market: MarketTensor, table: Floats, last: int) -> tuple[Flo
     cash, shares, equity, paid, spreads = CASH, [0.0] * assets, [CASH], 0.0, [0.0]
     for t in range(last):
         worth = cash + sum(shares[n] * close[t, n] for n in range(assets))
-        wanted = []
+        desired = []
         for n in range(assets):
             target = table[t, n] * worth / close[t, n]
-            wanted.append(target if fillable[t, n] else (0.0 if ended[t, n] else shares[n]))
+            desired.append(target if fillable[t, n] else (0.0 if ended[t, n] else shares[n]))
         charged = 0.0
         buys = [0.0] * assets
         for n in range(assets):
-            sold = max(shares[n] - wanted[n], 0.0)
+            sold = max(shares[n] - desired[n], 0.0)
             value, spread = sold * fill[t, n], sold * fill[t, n] * half[t, n]
             cash += value - value * RATE - spread
             paid, charged = paid + value * RATE + spread, charged + spread
-            buys[n] = max(wanted[n] - shares[n], 0.0)
+            buys[n] = max(desired[n] - shares[n], 0.0)
             shares[n] -= sold
         needed = sum(buys[n] * fill[t, n] * (1 + RATE + half[t, n]) for n in range(assets))
         factor = min(1.0, cash / needed) if needed > 0 else 1.0

@@ -95,8 +95,8 @@ def test_base_portfolio_is_the_mandate_at_tilt_zero() -> None:
         ([0.2, 0.2, np.nan, 0.2], "must be finite, got nan for C"),
     ],
 )
-def test_wanted_weights_beyond_the_mandate_are_refused(combined: list[float], message: str) -> None:
+def test_desired_weights_beyond_the_mandate_are_refused(combined: list[float], message: str) -> None:
     account, cash = MandateAccount(LIMITED, 1.0), Positions(weights=np.zeros(4), cash=1.0, equity=1.0)
     window = window_at(prices(), 30, account.lookback)
-    with pytest.raises(InputError, match=f"wanted weights {message}"):
+    with pytest.raises(InputError, match=f"desired weights {message}"):
         account.target_weights(SCORES, lambda _: np.array(combined), window, cash)

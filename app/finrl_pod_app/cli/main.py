@@ -68,8 +68,8 @@ app.command(
 )(training.bench)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         typer.echo(f"finrl-pod {__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""What a report says about a mandate: the sentence on what was added to the base, and the rows of its tables.
+"""Text of a report's section on the mandate: the sentence on the Sharpe ratio, and the rows of its tables.
 
 Shared by the terminal, the report's page and the dashboard; reads the report's object only.
 """
@@ -38,7 +38,7 @@ USAGE = (
         "transfer_coefficient",
         "Transfer coefficient",
         "ratio",
-        "correlation of active weights wanted, before limits and slow trading, with those held",
+        "correlation of desired active weights, before limits and slow trading, with those held",
     ),
 )
 ADDED = (
@@ -78,7 +78,7 @@ def _outcome(added: Mapping[str, Any]) -> str:
 
 
 def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
-    """Settings of a mandate by display name; limits that are off say so."""
+    """Settings of a mandate by display name; disabled limits are "off"."""
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
     return {

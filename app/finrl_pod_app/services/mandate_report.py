@@ -33,22 +33,22 @@ from finrl_pod_app.services.trial_log import reference_strategy
 class MandatePeriod:
     """A champion over a period, with the mandate at tilt 0 under the same trading.
 
-    wanted: active weights [L, N] that the champion wanted before limits and slow trading, NaN where there are none.
+    desired: active weights [L, N] of the champion before limits and slow trading, NaN where there are none.
     """
 
     champion: BacktestResult
     tilt_zero: BacktestResult
-    wanted: Floats
+    desired: Floats
 
 
-def mandate_period(config: RunConfig, results: Mapping[str, BacktestResult], wanted: Floats) -> MandatePeriod | None:
+def mandate_period(config: RunConfig, results: Mapping[str, BacktestResult], desired: Floats) -> MandatePeriod | None:
     """A champion's period; None if the mandate is unconstrained.
 
-    results: of the champion and of the run's reference. wanted: [L, N], from the champion's `MandateRecorder`.
+    results: of the champion and of the run's reference. desired: [L, N], from the champion's `MandateRecorder`.
     """
     if active(config.mandate) is None:
         return None
-    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], wanted)
+    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], desired)
 
 
 def base_name(mandate: MandateConfig) -> str:
@@ -113,7 +113,7 @@ def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str
 def usage(period: MandatePeriod) -> dict[str, float]:
     """How much of a mandate was used in a period, against the mandate at tilt 0 with the same trading.
 
-    Weights are those held at the closes; wanted weights are compared with those held one bar later.
+    Weights are those held at the closes; desired weights are compared with those held one bar later.
     """
     held, base = period.champion.weights, period.tilt_zero.weights
     holdings = effective_number(held)
@@ -129,5 +129,5 @@ def usage(period: MandatePeriod) -> dict[str, float]:
         "turnover": period.champion.metrics["turnover"],
         "turnover_at_tilt_zero": period.tilt_zero.metrics["turnover"],
         "tracking_error": float(active.std(ddof=1) * np.sqrt(years)),
-        "transfer_coefficient": transfer_coefficient(period.wanted[:-1], (held - base)[1:]),
+        "transfer_coefficient": transfer_coefficient(period.desired[:-1], (held - base)[1:]),
     }

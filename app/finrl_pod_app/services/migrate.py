@@ -160,15 +160,15 @@ class _Target:
         values = read_toml(file)
         old = file.read_text(encoding="utf-8-sig")
         if values.keys() <= {item.name for item in dataclasses.fields(RunConfig)}:
-            kind, wanted, text = "config file", rename_former_keys(values), _rename_in_text(old, RENAMED_KEYS, {})
-            parse(wanted, str(file))
+            kind, renamed, text = "config file", rename_former_keys(values), _rename_in_text(old, RENAMED_KEYS, {})
+            parse(renamed, str(file))
         elif values.keys() <= {item.name for item in dataclasses.fields(PaperConfig)} | PAPER_RENAMED.keys():
-            kind, wanted = "paper config", {PAPER_RENAMED.get(key, key): item for key, item in values.items()}
+            kind, renamed = "paper config", {PAPER_RENAMED.get(key, key): item for key, item in values.items()}
             text = _rename_in_text(old, {}, PAPER_RENAMED)
-            parse_paper(wanted, str(file))
+            parse_paper(renamed, str(file))
         else:
             raise InputError(f"{file} is neither the config of a run nor of paper trading")
-        if tomllib.loads(text) != wanted:
+        if tomllib.loads(text) != renamed:
             raise InputError(f"{file} has old keys in inline tables or dotted names; rename them by hand")
         self._texts[file] = (kind, old, text)
 

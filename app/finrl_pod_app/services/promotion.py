@@ -38,8 +38,8 @@ OnStage = Callable[[str], None]
 class ChampionEvaluation:
     """Results of a champion and the baselines, and the verdict.
 
-    cost_curve: of the champion on test. audit: None if the champion already had a verdict. wanted: active weights
-    [L, N] on validation and test that the champion wanted before the limits of its mandate.
+    cost_curve: of the champion on test. audit: None if the champion already had a verdict. desired: active weights
+    [L, N] of the champion on validation and test, before the limits of its mandate.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -47,7 +47,7 @@ class ChampionEvaluation:
     cost_curve: Sequence[Mapping[str, float]]
     verdict: Verdict
     audit: Audit | None
-    wanted: Mapping[str, Floats]
+    desired: Mapping[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +188,11 @@ def evaluate_champion(
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
     verdict = Verdict.from_plain(saved)
     write_verdict(run.path, verdict)
-    wanted = {
+    desired = {
         name: recorders[name].table(results[CHAMPION].times, len(panel.symbols))
         for name, results in (("validation", validation), ("test", test))
     }
-    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, wanted)
+    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired)
 
 
 def _selection(config: RunConfig, members: ChampionMembers) -> dict[str, Any]:

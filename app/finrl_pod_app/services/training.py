@@ -234,7 +234,7 @@ def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -
     """The report's parts on the mandate, on validation and test."""
     config, span = context.config, context.splits.test
     periods = {
-        name: mandate_period(config, results, evaluation.wanted[name])
+        name: mandate_period(config, results, evaluation.desired[name])
         for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
     }
     return mandate_parts(config, evaluation.test, periods, context.panel, context.market, (span.first, span.last))

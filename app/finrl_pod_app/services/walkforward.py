@@ -141,17 +141,17 @@ def _train(
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
     """Start a walk-forward in a new folder, or check that the one to resume has the same settings."""
-    wanted = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
+    expected = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
     file = out / WALK_FORWARD
     if not resume:
         if file.exists():
             raise RunError(f"{out} already holds a walk-forward; add --resume to continue it, or choose another --out")
-        write_json(file, {**wanted, "config": dataclasses.asdict(config)})
+        write_json(file, {**expected, "config": dataclasses.asdict(config)})
         return
     if not file.exists():
         raise RunError(f"there is no walk-forward to resume in {out}; start it without --resume")
     kept = read_json(file)
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if kept.get(name) != value:
             what = name.removesuffix("_sha256")
             raise RunError(

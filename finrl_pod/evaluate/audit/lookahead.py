@@ -87,9 +87,9 @@ def probe_bars(pipeline: Pipeline, probes: int) -> list[int]:
     """Bars spread from the end of training to the last bar but one, none within a gap of a ticker."""
     low = max(pipeline.out_of_sample, STEPS + 2)
     high = len(pipeline.panel.times) - 2
-    wanted = np.unique(np.linspace(low, high, max(probes, 1)).round().astype(int))
+    spaced = np.unique(np.linspace(low, high, max(probes, 1)).round().astype(int))
     found = []
-    for t in wanted:
+    for t in spaced:
         near = [s for s in (t, *range(t - 1, max(t - 10, low) - 1, -1)) if tradable_everywhere(pipeline.panel, s)]
         found += [int(near[0])] if near else []
     return sorted(set(found))

@@ -11,7 +11,7 @@ from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.settings.run import MandateConfig
 
-DRIFT_ROOM = 1.5  # a position may grow to this multiple of the largest weight that the mandate wants
+DRIFT_ALLOWANCE = 1.5  # a position may grow to this multiple of the largest desired weight under the mandate
 UNBOUNDED = {"max_position": 0.4, "max_order": 0.5, "max_turnover": 2.0}  # without a mandate
 
 
@@ -23,7 +23,7 @@ def mandate_of(strategy: Strategy) -> MandateConfig | None:
 def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     """Return the config's risk limits with those that it leaves to the mandate.
 
-    Under a mandate the largest position and order are `DRIFT_ROOM` times the largest wanted weight, at most
+    Under a mandate the largest position and order are `DRIFT_ALLOWANCE` times the largest desired weight, at most
     `max_gross`; the turnover of a session is that of buying the whole account. Without one they are `UNBOUNDED`.
     Raises ConfigError if the limits contradict the mandate, or the price window is too short for the strategy.
     """
@@ -33,7 +33,7 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     if mandate is not None:
         largest = largest_weight(mandate, len(config.symbols))
         _check_mandate(config, mandate, largest, strategy.name)
-        limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ROOM * largest)
+        limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ALLOWANCE * largest)
         limits["max_turnover"] = risk.max_gross
     capped = {name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()}
     return replace(risk, **{name: getattr(risk, name) or limit for name, limit in capped.items()})

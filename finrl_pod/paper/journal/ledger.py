@@ -235,14 +235,14 @@ class Ledger:
     def closed_intents_value(self, bar: str) -> Decimal:
         """Return the value filled by closed intents of a decision bar, at the decision's prices."""
         fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
-        wanted = (
+        query = (
             select(fills.quantity, intents.reference_price, intents.id)
             .join(schema.orders, fills.order_id == orders.id)
             .join(schema.intents, orders.intent_id == intents.id)
             .where(intents.bar == bar)
         )
         with self.store.read() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
         return sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows if r.id not in self.open), ZERO)
 
     def client_order_ids(self) -> set[str]:
@@ -325,10 +325,10 @@ class Ledger:
 def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) -> TrackedOrder | None:
     orders, events = schema.orders.c, schema.order_events.c
     if client_order_id:
-        wanted = orders.client_order_id == client_order_id
+        condition = orders.client_order_id == client_order_id
     else:
-        wanted = orders.id.in_(select(events.order_id).where(events.broker_id == broker_id))
-    order = connection.execute(select(schema.orders).where(wanted)).first()
+        condition = orders.id.in_(select(events.order_id).where(events.broker_id == broker_id))
+    order = connection.execute(select(schema.orders).where(condition)).first()
     if order is None:
         return None
     intent = connection.execute(select(schema.intents).where(schema.intents.c.id == order.intent_id)).one()

@@ -217,7 +217,7 @@ def _prepare(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A writer takes the lock before it reads anything, so that no transaction fails midway for want of the lock.
+    # A writer takes the lock before it reads anything, so that no transaction fails later because another one holds it.
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 

@@ -52,7 +52,7 @@ class CriticNetwork(Protocol):
 
 def effect_size(spec: PolicySpec) -> int:
     """Size of an action's effect, the input of a critic: target weights without cash, else the action itself."""
-    return spec.assets if spec.wants_weights else spec.action_size
+    return spec.assets if spec.acts_with_weights else spec.action_size
 
 
 class MlpCritic:
@@ -102,7 +102,7 @@ class EquivariantCritic:
         held = obs.account[..., 1 : 1 + n]  # [R, K, A, N]
         code, context = self.encoder.encode(params, obs.features, obs.tradable)
         sums = weighted_codes(torch.cat([effect, held], 2), code).view(r, k, 2, a, -1)  # [R, K, 2, A, H]
-        moved = effect - held if self.spec.wants_weights else effect
+        moved = effect - held if self.spec.acts_with_weights else effect
         scalars = torch.stack(
             [1 - effect.sum(-1), obs.account[..., 0], moved.abs().sum(-1), effect.square().sum(-1)], -1
         )  # [R, K, A, 4]

@@ -124,7 +124,7 @@ class MarketAdapter:
         """Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged."""
         if self.spec.action == "tilt":
             return torch.tanh(action * TILT_SCALE)
-        if not self.spec.wants_weights:
+        if not self.spec.acts_with_weights:
             return action
         all_assets = torch.ones((), dtype=torch.bool, device=action.device)
         tradable = all_assets if obs.tradable is None else obs.tradable.unsqueeze(2)

@@ -87,7 +87,7 @@ class PolicySpec:
         return self.action == "tilt"
 
     @property
-    def wants_weights(self) -> bool:
+    def acts_with_weights(self) -> bool:
         """Whether an action stands for target weights, not for shares to trade."""
         return self.assets > 0 and self.has_cash_score and self.action != "discrete"
 

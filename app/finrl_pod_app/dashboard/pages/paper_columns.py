@@ -45,7 +45,7 @@ def open_intents() -> dict[str, Any]:
     return {
         "symbol": _text("Symbol", "small", pinned=True),
         "side": _text("Side", "small"),
-        "wanted": _number("Quantity", SHARES),
+        "intended": _number("Quantity", SHARES),
         "filled": _number("Filled", SHARES),
         "order": _text("Order"),
         "deadline": _time("Deadline"),

@@ -62,16 +62,16 @@ def external_holdings(journal: Journal) -> pd.DataFrame:
 
 
 def open_intents(journal: Journal) -> pd.DataFrame:
-    """Intents neither filled nor abandoned: symbol, side, wanted and filled (shares), order (its state)."""
+    """Intents neither filled nor abandoned: symbol, side, intended and filled (shares), order (its state)."""
     orders = journal.orders[journal.orders.intent_id.isin(journal.intents.id)]
     filled = orders.groupby("intent_id").filled.sum()
     state = orders.groupby("intent_id").state.last()
     frame = journal.intents.assign(
-        wanted=journal.intents.quantity,
+        intended=journal.intents.quantity,
         filled=journal.intents.id.map(filled).fillna(0.0),
         order=journal.intents.id.map(state).fillna("not submitted"),
     )
-    return frame[["symbol", "side", "wanted", "filled", "order", "reference_price", "deadline"]]
+    return frame[["symbol", "side", "intended", "filled", "order", "reference_price", "deadline"]]
 
 
 def orders(journal: Journal) -> pd.DataFrame:
