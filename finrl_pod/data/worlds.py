@@ -2,7 +2,7 @@
 
 Each world is a market over the bars of the training split whose features are computed from its own prices and
 normalised as those of the real history. Worlds are concatenated, and an episode lies within one of them. Nothing
-after the training split is read; validation, test and audits never see a world.
+after the training split is read; validation, test and audits never use a world.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from finrl_pod.types import MarketTensor, Panel, Tensor
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
 BASIS_POINTS = 10_000
-LEAD_BARS = 256  # of each world before its first decision: trailing estimates of risk and look-back policies read them
+LEAD_BARS = 256  # of each world before its first decision: used by trailing risk estimates and look-back policies
 
 BuildMarket = Callable[[Panel], MarketTensor]
 
@@ -78,7 +78,7 @@ class TrainingWorlds:
 
 
 def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfig, start_bars: int) -> None:
-    """Raises ConfigError for settings out of range, several worlds that are all alike, more blocks than bars, and
+    """Raises ConfigError for settings out of range, several identical worlds, more blocks than bars, and
     factors of costs that are not proportional or would reach the price.
 
     start_bars: bars of the training split at which an episode may start.
@@ -123,14 +123,14 @@ def make_worlds(
         return None
     first = max(train.first, market.first)
     rows = slice(first, train.last + 1)
-    known = between(panel, None, pd.Timestamp(panel.times[train.last]))
+    past = between(panel, None, pd.Timestamp(panel.times[train.last]))
     if config.equal_means:
-        known = equalise_means(known, train.first, train.last)
+        past = equalise_means(past, train.first, train.last)
     defined = torch.isfinite(market.raw_features[rows]).all(-1) & market.tradable[rows]
     candidates = np.flatnonzero(defined.any(0).cpu().numpy())
     markets = []
     for world in range(config.worlds):
-        varied = known
+        varied = past
         if config.bootstrap_block:
             rng = np.random.default_rng(key(seed, world, "bootstrap"))
             varied = bootstrap(varied, train.first, train.last, config.bootstrap_block, rng)
@@ -145,7 +145,7 @@ def make_worlds(
     return TrainingWorlds(
         market=_concatenated(markets),
         bars=len(markets[0].times),
-        first_decisions=tuple(one.first for one in markets),
+        first_decisions=tuple(world_market.first for world_market in markets),
         blocks=config.bagging_blocks,
         seed=seed,
     )

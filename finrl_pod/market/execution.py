@@ -75,7 +75,7 @@ def execute(
     priority: Tensor | None = None,
     cost_rates: Tensor | None = None,
 ) -> Fills:
-    """Fill trades at `prices`: sells first, then buys as far as the cash goes, fees included.
+    """Fill trades at `prices`: sells first, then buys limited to the available cash, fees included.
 
     Purchases that cover shorts come before other buys and always fill, on credit if necessary.
 

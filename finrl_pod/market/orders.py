@@ -44,8 +44,8 @@ def size_orders(
     investable = max(equity, ZERO) * (1 - rules.cash_buffer)
     step = FRACTION if rules.fractional else WHOLE
     quantities = []
-    for weight, held, price, stays in zip(weights, shares, prices, fixed, strict=True):
-        if stays:
+    for weight, held, price, is_fixed in zip(weights, shares, prices, fixed, strict=True):
+        if is_fixed:
             quantities.append(ZERO)
             continue
         target = (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)

@@ -1,15 +1,15 @@
-"""The test of a champion's edge: one test of stated size on its active returns in test and validation.
+"""The test of a champion's edge: one test of its active returns in test and validation with a known size.
 
-Both periods say something about the same edge, so they are combined, not passed one after the other:
+Both periods carry information about the same edge, so they are combined instead of tested one after the other:
 
     Z = (sqrt(n) z + sqrt(m / 2) z') / sqrt(n + m / 2)
 
-z is the z-score of the mean active return on the n bars of test, where nothing was selected. z' is that of the m bars
-of validation after selection: the normal quantile of the probability that selection alone, among trials without an
-edge, reaches the champion's z-score (`selection_null`). Without an edge z and z' are independent standard normal
+z is the z-score of the mean active return on the n bars of test, which were not used for selection. z' is that of the
+m bars of validation after selection: the normal quantile of the probability that selection alone, among trials without
+an edge, reaches the champion's z-score (`selection_null`). Without an edge z and z' are independent standard normal
 variables, and so is Z (weighted inverse normal method, Liptak 1958). Optimal weights of two periods are the square
-roots of their lengths; validation counts half its length, which costs 1.5% of the signal and limits what trials that
-were never recorded can do.
+roots of their lengths; validation counts half its length, which costs 1.5% of the signal and limits the effect of
+trials that were never recorded.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class EdgeTest:
 def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0, draws: int = DRAWS) -> EdgeTest:
     """Test whether a champion's mean active return is positive.
 
-    test: [T], its active returns on bars that nothing was selected on. validation: None if there is no other period.
-    draws: of the selection without an edge. Raises InputError for fewer than 20 returns in a period, and returns that
-    are not finite or constant.
+    test: [T], its active returns on bars that were not used for selection. validation: None if there is no other
+    period. draws: of the selection without an edge. Raises InputError for fewer than 20 returns in a period, and
+    for constant returns or returns that are not finite.
     """
     z_test = mean_z_score(test)
     if validation is None:

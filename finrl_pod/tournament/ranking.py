@@ -23,7 +23,7 @@ from finrl_pod.types import Floats, Score
 
 @dataclass(frozen=True)
 class PastScore:
-    """What is kept of every agent that a tournament made. samples: its age; score: NaN if it diverged."""
+    """Record of an agent's score, kept for every agent of a tournament. samples: its age; score: NaN if it diverged."""
 
     slot: int
     generation: int
@@ -32,7 +32,7 @@ class PastScore:
 
 
 def past_score(score: Score) -> PastScore:
-    """The part of a score that is kept for good."""
+    """The permanently stored part of a score."""
     return PastScore(score.slot, score.generation, score.samples, score.score)
 
 
@@ -46,10 +46,10 @@ def past_from_plain(row: Mapping[str, Any]) -> PastScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the scores of a generation are compared with.
+    """Data that the scores of a generation are compared with.
 
     history: of all agents of the cohort by id. returns: on validation by id, [T] each, the base's under `BASE`; agents
-    without are not penalised.
+    without returns are not penalised.
     """
 
     config: TournamentConfig
@@ -90,11 +90,11 @@ class Comparison:
     def adjusted(self, scores: Sequence[Score]) -> list[float]:
         """Scores minus `novelty` times the mean correlation of active returns with all agents of a higher score."""
         order = sorted(range(len(scores)), key=lambda i: (-scores[i].score, scores[i].id))
-        known = [i for i in order if scores[i].id in self.returns and math.isfinite(scores[i].score)]
+        with_returns = [i for i in order if scores[i].id in self.returns and math.isfinite(scores[i].score)]
         values = [score.score for score in scores]
-        if not self.config.novelty or len(known) < 2 or BASE not in self.returns:
+        if not self.config.novelty or len(with_returns) < 2 or BASE not in self.returns:
             return values
-        matrix = correlation_matrix(active_returns([scores[i].id for i in known], self.returns))
-        for rank, i in enumerate(known[1:], 1):
+        matrix = correlation_matrix(active_returns([scores[i].id for i in with_returns], self.returns))
+        for rank, i in enumerate(with_returns[1:], 1):
             values[i] -= self.config.novelty * float(matrix[rank, :rank].mean())
         return values

@@ -33,7 +33,7 @@ def ppo_row(settings: SpeedSettings, device: torch.device) -> Row:
 def population_rows(settings: SpeedSettings, device: torch.device) -> list[Row]:
     """Measure samples/s of many members, of one member with the same total of samples, and the ratio.
 
-    Runs are interleaved, so that a change of the machine's speed affects both.
+    Runs are interleaved, so that changes in the machine's speed affect both.
     """
     settings.check()
     single = replace(settings, members=1)
@@ -78,5 +78,5 @@ def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], i
 
 
 def _config(settings: SpeedSettings, samples: int, first: float | None = None) -> dict[str, Any]:
-    known = {**settings.plain(), "samples_a_run": samples, "minibatches": settings.minibatches}
-    return known if first is None else {**known, "first_call_seconds": round(first, 3)}
+    config = {**settings.plain(), "samples_a_run": samples, "minibatches": settings.minibatches}
+    return config if first is None else {**config, "first_call_seconds": round(first, 3)}

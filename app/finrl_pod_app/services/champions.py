@@ -1,4 +1,4 @@
-"""Champions of runs: load them as strategies, build markets with their features, score members one by one."""
+"""Champions of runs: load as strategies, build markets with their features, simulate single members."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The base of a mandate as an account without costs beside the daemon's own, whose active return is over it.
+"""A simulated, cost-free account of the mandate's base, which the daemon's active return is measured against.
 
-A target of one decision is bought in the next session's auction, as the daemon's orders are, and leaves the same share
-of equity in cash.
+Targets are bought in the next session's auction and leave the same share of equity in cash, as the daemon's orders.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def advance(
         base.restore(None, window.symbols)
     else:
         base.restore(state["strategy"], window.symbols)
-        held, grown = _moved(state, window, int(before[0]), auction)
+        held, grown = _advanced(state, window, int(before[0]), auction)
         growth, started = state["growth"] * grown, state["started"]
     target = base.target_weights(window, Positions(weights=held, cash=1 - float(held.sum()), equity=1.0))
     return {
@@ -46,7 +45,7 @@ def advance(
     }
 
 
-def _moved(state: Mapping[str, Any], window: Window, t: int, auction: str) -> tuple[Floats, float]:
+def _advanced(state: Mapping[str, Any], window: Window, t: int, auction: str) -> tuple[Floats, float]:
     """Holdings at the last bar and growth since bar t, with the target bought in the auction of the bar after it."""
     close = _carried(window.close)
     fills = close[t + 1]

@@ -1,7 +1,7 @@
 """Operations of the policies in float32 on the CPU: tanh of a sum, scores of assets, steps of Adam.
 
-Each has a plain torch version, which defines it and serves every device and dtype, and a kernel in `kernels.cpp` that
-is used where there is a compiler. A test compares the two.
+Each has a torch version for all devices and dtypes, which is the reference, and a kernel in `kernels.cpp`, which is
+used if a compiler is available. A test compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asynchronous training of off-policy algorithms: two processes around one replay buffer in shared memory.
+"""Asynchronous training of off-policy algorithms: two processes share a replay buffer in shared memory.
 
 One process steps the environments with a copy of the acting weights and writes into the buffer; this process samples,
 learns and publishes new weights. Each waits for the other, so that updates per sample stay at `gradient_steps` /
@@ -34,7 +34,7 @@ from finrl_pod.types import Tensor
 AHEAD = 8  # rounds of samples collected before learning from them; also the limit of updates at once
 WAIT = 2e-4  # seconds between polls
 SAMPLE_SECONDS, END_SECONDS = 120.0, 10.0  # limits on the wait for a sample, and for the end of the collector
-SEEN, WRITTEN, UPDATES, VERSION, STOP, LOST, PLACES = range(7)  # indices of the shared counts
+SAMPLES, WRITTEN, UPDATES, VERSION, STOP, RESTARTS, COUNTS = range(7)  # indices of the shared counts
 
 MakeEnv = Callable[[], VecEnv]
 
@@ -61,7 +61,7 @@ class SharedReplay(Replay):
     def __init__(self, data: dict[str, Tensor], margin: int, device: torch.device) -> None:
         """device: of the samples. margin: oldest items that are not sampled."""
         first = next(iter(data.values()))
-        self.data, self.device, self._kept_on = data, device, first.device
+        self.data, self.device, self._storage_device = data, device, first.device
         self.members, self.capacity = first.shape[:2]
         self.written, self.margin = 0, margin
 
@@ -72,7 +72,7 @@ class SharedReplay(Replay):
 
     def take(self, chosen: Tensor) -> dict[str, Tensor]:
         """`Replay.take` with indices that count back from the newest item, 0."""
-        drawn = super().take(((self.written - 1 - chosen) % self.capacity).to(self._kept_on))
+        drawn = super().take(((self.written - 1 - chosen) % self.capacity).to(self._storage_device))
         return {name: x.to(self.device) for name, x in drawn.items()}
 
 
@@ -117,25 +117,26 @@ class Pipeline:
         self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
         self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
         self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
-        self._counts = _shared(torch.zeros(PLACES, dtype=torch.int64))
+        self._counts = _shared(torch.zeros(COUNTS, dtype=torch.int64))
         # On the CPU, so that copying waits for the computation.
         self._weights = _shared(self._acting_weights().cpu().clone())
         context = mp.get_context("spawn")
-        self._lock, (self._pipe, theirs) = context.Lock(), context.Pipe(duplex=False)
+        self._lock, (self._pipe, child_end) = context.Lock(), context.Pipe(duplex=False)
         self._terms = (this_process(), make_env, config, seed, data, self._versions, margin, self._weights)
         self._process = context.Process(
-            target=_collect, args=(*self._terms, self._counts, self._lock, theirs), daemon=False
+            target=_collect, args=(*self._terms, self._counts, self._lock, child_end), daemon=False
         )
-        self._theirs, self._seconds, self._stale, self._most, self._fresh = theirs, 0.0, 0.0, 0, 0
+        self._child_end, self._seconds = child_end, 0.0
+        self._total_staleness, self._max_staleness, self._new_items = 0.0, 0, 0
 
     def __enter__(self) -> Pipeline:
-        # The child must leave Ctrl-C and SIGTERM to this process from its first instruction on.
+        # Blocked before the start, so that the child ignores Ctrl-C and SIGTERM from its first instruction on.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._theirs.close()
+        self._child_end.close()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,23 +157,23 @@ class Pipeline:
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
         per_sample = config.gradient_steps / self.round
-        falls, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
+        decays, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
         began = last = fresh = time.perf_counter()
         before = -1
         while True:
-            seen = min(int(counts[SEEN]), samples)
-            if seen > before:
-                before, fresh = seen, time.perf_counter()
-            learned_from = seen - config.learning_starts
-            owed = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
+            collected = min(int(counts[SAMPLES]), samples)
+            if collected > before:
+                before, fresh = collected, time.perf_counter()
+            learned_from = collected - config.learning_starts
+            due = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
             self._register_items(int(counts[WRITTEN]))
-            if owed > 0:
-                algorithm.samples, algorithm.ages = seen, [seen] * algorithm.members
-                factor = max(1 - algorithm.updates / total, 0.0) if falls else 1.0
-                algorithm.learn(min(owed, AHEAD * config.gradient_steps), factor)
+            if due > 0:
+                algorithm.samples, algorithm.ages = collected, [collected] * algorithm.members
+                factor = max(1 - algorithm.updates / total, 0.0) if decays else 1.0
+                algorithm.learn(min(due, AHEAD * config.gradient_steps), factor)
                 self._publish_weights()
                 fresh = time.perf_counter()  # the collector may have waited for this
-            elif seen >= samples:
+            elif collected >= samples:
                 break
             elif time.perf_counter() - fresh > self.timeout:
                 self._receive_episodes()  # raises the collector's own error, if there is one
@@ -194,17 +195,17 @@ class Pipeline:
     @property
     def stats(self) -> PipelineStats:
         """Progress so far."""
-        seen, updates = int(self._counts[SEEN]), self.algorithm.updates
-        beyond = max(seen - self.config.learning_starts, 0)
-        stale = self._stale / self._fresh if self._fresh else 0.0
+        samples, updates = int(self._counts[SAMPLES]), self.algorithm.updates
+        learned_from = max(samples - self.config.learning_starts, 0)
+        stale = self._total_staleness / self._new_items if self._new_items else 0.0
         return PipelineStats(
-            seen,
+            samples,
             updates,
             self._seconds,
-            updates / beyond if beyond else 0.0,
+            updates / learned_from if learned_from else 0.0,
             stale,
-            self._most,
-            int(self._counts[LOST]),
+            self._max_staleness,
+            int(self._counts[RESTARTS]),
         )
 
     def _acting_weights(self) -> Tensor:
@@ -215,12 +216,12 @@ class Pipeline:
         replay = self.algorithm.replay
         if written == replay.written:
             return
-        places = torch.arange(max(replay.written, written - replay.capacity), written) % replay.capacity
+        rows = torch.arange(max(replay.written, written - replay.capacity), written) % replay.capacity
         if self.algorithm.updates:
-            behind = self.algorithm.updates - self._versions[places]
-            self._stale += float(behind.sum())
-            self._fresh += len(places)
-            self._most = max(self._most, int(behind.max()))
+            behind = self.algorithm.updates - self._versions[rows]
+            self._total_staleness += float(behind.sum())
+            self._new_items += len(rows)
+            self._max_staleness = max(self._max_staleness, int(behind.max()))
         replay.written = written
 
     def _publish_weights(self) -> None:
@@ -304,7 +305,7 @@ def _collect_loop(
     round_ = algorithm.steps * worker.env.envs
     ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
     pool = worker.env if isinstance(worker.env, PooledVecEnv) else None
-    own = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
+    acting = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version, last_report = 0, time.monotonic()
     while not counts[STOP]:
         if algorithm.samples > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
@@ -312,17 +313,17 @@ def _collect_loop(
             continue
         if int(counts[VERSION]) != version:
             with lock:
-                own.copy_(weights)
+                acting.copy_(weights)
                 version = int(counts[VERSION])
         start = replay.written
         algorithm.collect(worker)
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # write the items before counting them
         versions[torch.arange(start, replay.written) % replay.capacity] = version
-        counts[WRITTEN], counts[SEEN] = replay.written, algorithm.samples
+        counts[WRITTEN], counts[SAMPLES] = replay.written, algorithm.samples
         if pool is None:
             continue
-        counts[LOST] = pool.worker_restarts
+        counts[RESTARTS] = pool.worker_restarts
         if time.monotonic() - last_report > 0.05:
             last_report = time.monotonic()
             if episodes := list(_plain(pool.episodes())):

@@ -77,12 +77,12 @@ def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collect
     import plotly.graph_objects as go
 
     columns = (agents[name].tolist() for name in ("id", "generation", "slot"))
-    places = {str(agent): (int(born) + 1, int(slot)) for agent, born, slot in zip(*columns, strict=True)}
+    positions = {str(agent): (int(generation) + 1, int(slot)) for agent, generation, slot in zip(*columns, strict=True)}
     figure = go.Figure()
-    for strong in (False, True):
-        x, y = _edges(agents, places, ancestors, strong=strong)
-        colour, width = (_BEST, 2.4) if strong else ("rgba(128, 128, 128, 0.45)", 1.0)
-        name = "lineage of the champion" if strong else "lineage"
+    for highlighted in (False, True):
+        x, y = _edges(agents, positions, ancestors, highlighted=highlighted)
+        colour, width = (_BEST, 2.4) if highlighted else ("rgba(128, 128, 128, 0.45)", 1.0)
+        name = "lineage of the champion" if highlighted else "lineage"
         figure.add_scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width}, name=name, hoverinfo="skip")
     is_champion = [agent in champions for agent in agents["id"]]
     figure.add_scatter(
@@ -123,14 +123,14 @@ def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
 
 
 def _edges(
-    agents: pd.DataFrame, places: dict[str, tuple[int, int]], ancestors: Collection[str], *, strong: bool
+    agents: pd.DataFrame, positions: dict[str, tuple[int, int]], ancestors: Collection[str], *, highlighted: bool
 ) -> tuple[list[float | None], list[float | None]]:
     """All edges as one line, separated by None."""
     x: list[float | None] = []
     y: list[float | None] = []
     for agent, parent in zip(agents["id"].tolist(), agents["parent"].tolist(), strict=True):
-        if parent in places and (agent in ancestors) == strong:
-            (x0, y0), (x1, y1) = places[parent], places[agent]
+        if parent in positions and (agent in ancestors) == highlighted:
+            (x0, y0), (x1, y1) = positions[parent], positions[agent]
             x += [x0, x1, None]
             y += [y0, y1, None]
     return x, y

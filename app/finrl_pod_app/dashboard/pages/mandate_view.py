@@ -1,4 +1,4 @@
-"""The mandate of a finished run: what its champion added to the base, how much of the mandate it used, the settings."""
+"""The mandate of a finished run: performance against the base, use of the mandate, and its settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finrl_pod_app.report.mandate_text import added_rows, added_sentence, mandat
 
 
 def show_mandate(run: runs.RunFiles) -> None:
-    """Draw the sentence on the base, and the tables of the mandate folded; nothing for runs without them."""
+    """Draw the comparison with the base and a collapsed section with the mandate's tables, if the run has them."""
     parts = cached.mandate_parts(run)
     if sentence := added_sentence(parts):
         st.markdown(theme.escape_markdown(sentence))

@@ -23,14 +23,14 @@ LEADERBOARD_ROWS = 20
 
 def show_run(settings: Settings) -> None:
     """Draw the choice of a run, its progress or outcome, and its figures."""
-    found = cached.found_runs(settings)
-    if not found:
+    existing = cached.found_runs(settings)
+    if not existing:
         st.info("No runs yet. Configure a training, or start the demo run on the overview page.")
         return
-    names = [run.name for run in found]
+    names = [run.name for run in existing]
     requested = st.query_params.get("run")
-    place = names.index(requested) if requested in names else 0
-    run = found[names.index(st.selectbox("Run", names, index=place, help="Latest change first."))]
+    index = names.index(requested) if requested in names else 0
+    run = existing[names.index(st.selectbox("Run", names, index=index, help="Latest change first."))]
     st.query_params["run"] = run.name
     status = runs.status_of(run)
     if status in ("running", "paused"):

@@ -1,4 +1,4 @@
-"""Results of the audit, the doctor and the promotion rules as tables, failures first where order is free."""
+"""Results of the audit, the doctor and the promotion rules as tables for the dashboard."""
 
 from __future__ import annotations
 
