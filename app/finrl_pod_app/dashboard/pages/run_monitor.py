@@ -136,7 +136,7 @@ def _show_figures(settings: Settings, name: str) -> None:
         show_figure(figures.scores(agents), "scores", alt="Validation scores by generation.", height=420)
     st.subheader("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
-    leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS)
+    leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS, cached.config(run).tournament.max_root_share)
     leaderboard["generation"] += 1  # numbered from one, as in the figures
     column = st.column_config.NumberColumn
     columns = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from finrl_pod_app.dashboard.queries.runs import STATE, RunFiles
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
+ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
 
 
@@ -87,14 +89,27 @@ def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.
     return ordered
 
 
-def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
-    """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id."""
-    scored = agents[np.isfinite(agents["score"])]
-    best: pd.DataFrame = scored.sort_values(
-        ["score", SAMPLES, "id"], ascending=[False, True, True], ignore_index=True
-    ).head(size)
+def leaderboard(agents: pd.DataFrame, size: int, max_root_share: float = 1.0) -> pd.DataFrame:
+    """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id.
+
+    max_root_share: as in `tournament.leaderboard`: agents of one root beyond this share come after all others.
+    """
+    order = {"by": ["score", SAMPLES, "id"], "ascending": [False, True, True], "ignore_index": True}
+    scored = agents[np.isfinite(agents["score"])].sort_values(**order)
+    parents = dict(zip(agents["id"], agents["parent"], strict=True))
+    roots = scored["id"].map(lambda agent: _root(agent, parents))
+    limit = max(1, math.floor(max_root_share * size + ROUNDING))
+    beyond = scored.groupby(roots).cumcount() >= limit
+    best: pd.DataFrame = pd.concat([scored[~beyond], scored[beyond]]).head(size).sort_values(**order)
     best.insert(0, "rank", np.arange(1, len(best) + 1))
     return best
+
+
+def _root(agent: str, parents: Mapping[str, Any]) -> str:
+    """Id of the first ancestor of an agent."""
+    while isinstance(parent := parents.get(agent), str):
+        agent = parent
+    return agent
 
 
 def varied_hyperparameters(agents: pd.DataFrame) -> list[str]:
