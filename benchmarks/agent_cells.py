@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from finrl_pod_app.services.champions import load_champion
+from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.presets import preset
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.promotion import EvaluationContext
 from finrl_pod_app.services.training import make_market, train, training_env
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
-from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.evaluate.backtest import backtest
@@ -139,10 +138,10 @@ AGENTS: Mapping[str, Callable[[RunConfig], RunConfig]] = {
 
 
 class Trained(NamedTuple):
-    """A champion on its test bars: results of champion, members, base and monthly equal weight."""
+    """A champion on its test bars. members: equity [T, M] of its members, each on a separate account."""
 
     champion: BacktestResult
-    members: list[BacktestResult]
+    members: Floats
     base: BacktestResult
     equal_weight: BacktestResult
 
@@ -157,12 +156,12 @@ def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Traine
         registry = TrialRegistry(Path(folder) / "trials.sqlite")
         _, members, _ = train(context, run, registry, torch.device("cpu"))
         champion = load_champion(run, members)
-        single = [PolicyStrategy([run.snapshot(agent)]) for agent in dict.fromkeys(members.ids)]
+        single = [run.snapshot(agent) for agent in dict.fromkeys(members.ids)]
     span = _span(splits)
     terms = (panel, market, *span, rules_of(config.environment), config.environment.cash)
     return Trained(
         backtest(champion, *terms),
-        [backtest(member, *terms) for member in single],
+        np.concatenate([ledger.equity.numpy() for _, ledger in member_ledgers(single, market, config, *span)], 1),
         backtest(BasePortfolio(mandate, config.environment.leverage), *terms),
         backtest(make_baseline("equal_weight"), *terms),
     )
@@ -195,7 +194,8 @@ def measure_cell(agent: str, cell: Cell) -> list[dict[str, Any]]:
     )
     rows = comparison_rows(trained.champion, trained.base, trained.equal_weight, settings)
     if agent == "default":
-        found = [_difference(member, trained.base) for member in trained.members]
+        base = simple_returns(trained.base.equity)
+        found = [paired_statistics(simple_returns(equity), base)["sharpe_difference"] for equity in trained.members.T]
         mean = [float(np.mean([getattr(each, name) for each in found])) for name in ("value", "low", "high")]
         rows.append(row("sharpe_difference", *mean, {**settings, "agent": "member", "members": len(found)}))
     return rows
