@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import agent_cells
@@ -22,7 +23,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import FeatureConfig, MandateConfig, RunConfig, SplitConfig
-from finrl_pod.types import Floats, Panel, Positions, Window
+from finrl_pod.types import Floats, Panel, Positions, Times, Window
 
 FEATURE_COUNT = 10
 NAMES = tuple(f"study_{i}" for i in range(FEATURE_COUNT))
@@ -36,14 +37,22 @@ CLIPS = (0.5, 1.0, 2.0, 5.0)
 MAX_SCORE = 4.0  # tanh(4) is 0.9993: where clip(k signal) reaches its ends
 
 _values: dict[tuple[str, str], Floats] = {}  # (panel name, feature) -> [T, N]
+_times: dict[str, Times] = {}  # panel name -> [T]
 
 
 def use_features(panel: Panel, values: Mapping[str, Floats]) -> None:
-    """Make arrays [T, N] available as features of a panel, by its name."""
+    """Make arrays [T, N] available as features of a panel, and of any range of its bars, by its name."""
+    _times[panel.name] = panel.times
     for name, array in values.items():
         _values[panel.name, name] = array
         if name not in names():
-            register(name)(lambda given, name=name: _values[given.name, name][-len(given.times) :])
+            register(name)(partial(_rows, name))
+
+
+def _rows(name: str, panel: Panel) -> Floats:
+    """Feature [T, N] of a panel that `use_features` was called with, or of a part of it."""
+    index = np.searchsorted(_times[panel.name], panel.times)
+    return _values[panel.name, name][index]
 
 
 # ---------------------------------------------------------------------- worlds without an edge
