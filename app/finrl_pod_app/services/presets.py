@@ -56,11 +56,11 @@ def _environment(envs: int, group: int) -> EnvironmentConfig:
 PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(
         features=FEATURES,
-        environment=_environment(64, 4),
+        environment=_environment(32, 2),
         augmentation=AUGMENTATION,
         agent=LINEAR_ANALYTIC,
         cohorts=(LINEAR_PPO,),
-        tournament=TournamentConfig(generations=3, samples_per_generation=40_000, champion=8),
+        tournament=TournamentConfig(generations=3, samples_per_generation=200_000, champion=8),
     ),
     "gpu": RunConfig(
         features=FEATURES,
@@ -74,7 +74,7 @@ PRESETS: Mapping[str, RunConfig] = {
     ),
     "quick": RunConfig(
         features=FEATURES,
-        environment=_environment(64, 4),
+        environment=_environment(32, 2),
         augmentation=AUGMENTATION,
         agent=LINEAR_ANALYTIC,
         cohorts=(LINEAR_PPO,),
