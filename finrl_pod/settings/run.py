@@ -1,7 +1,7 @@
 """Settings of a run: one TOML file, frozen records, unknown keys refused.
 
-All settings have defaults, so an empty file is the laptop preset. Files are validated by pydantic, which is imported
-only then; the records are plain dataclasses.
+All settings have defaults; the presets of `finrl-pod init` differ from them in features, rewards and agents. Files are
+validated by pydantic, which is imported only then; the records are plain dataclasses.
 """
 
 # ruff: noqa: RUF009 (setting() and section() return dataclass fields)

@@ -117,7 +117,7 @@ def test_config_with_only_a_built_in_panel_has_its_splits() -> None:
     assert parse({"data": {"name": "us74"}, "splits": {"embargo": 9}}).splits == dataclasses.replace(
         preset("laptop", "us74").splits, embargo=9
     )
-    assert parse({"data": {"name": "sample"}}) == parse({}) == PRESETS["laptop"]
+    assert parse({"data": {"name": "sample"}}) == parse({}) == RunConfig()
 
 
 def test_preset_on_an_unknown_panel_is_refused() -> None:
