@@ -347,18 +347,18 @@ class MarketEnv(ABC):
             trades = limit_gross_exposure(trades, state.cash, state.shares, close, self.rules.leverage)
         cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
         before = equity(cash, state.shares, fill)
-        done = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
+        filled = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
         if self.venue.carries:  # a reward includes the carry between its two fills, whichever bar charges it
             if self.venue.same_close:
-                done = done._replace(cash=self.venue.overnight(day, done.cash, done.shares, close))
-                carried = done.cash
+                filled = filled._replace(cash=self.venue.overnight(day, filled.cash, filled.shares, close))
+                carried = filled.cash
             else:
-                carried = self.venue.overnight(nxt, done.cash, done.shares, close_next)
-            after = equity(carried, done.shares, fill_next)
+                carried = self.venue.overnight(nxt, filled.cash, filled.shares, close_next)
+            after = equity(carried, filled.shares, fill_next)
         else:
-            after = equity(done.cash, done.shares, fill_next)
-        worth = equity(done.cash, done.shares, close_next)
-        turnover = done.traded / before.clamp(min=1e-9)
+            after = equity(filled.cash, filled.shares, fill_next)
+        worth = equity(filled.cash, filled.shares, close_next)
+        turnover = filled.traded / before.clamp(min=1e-9)
         growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[day].unsqueeze(-1)
         before_state = None if state.memory is None else state.memory[0]
         gain = self.reward(Interval(before, after, turnover, growth.expand_as(before)), before_state)
@@ -367,7 +367,7 @@ class MarketEnv(ABC):
         left = state.left - 1
         over = left <= 0  # [P, G]
         virtual, budget = self._next_virtual(decision, close_next / close)
-        reached = EnvState(nxt, left, state.round, done.cash, done.shares, memory, pending, virtual, budget)
+        reached = EnvState(nxt, left, state.round, filled.cash, filled.shares, memory, pending, virtual, budget)
         fresh = self._reset_where(reached, over, ruined)
         flat = (p, g * a)
         outcome = EnvStep(
@@ -378,7 +378,7 @@ class MarketEnv(ABC):
             final_observation=self.observe(reached, worth),
             equity=worth.reshape(flat).to(self.output_dtype),
             turnover=turnover.reshape(flat).to(self.output_dtype),
-            cost=done.cost.reshape(flat).to(self.output_dtype),
+            cost=filled.cost.reshape(flat).to(self.output_dtype),
         )
         return fresh, outcome
 
