@@ -25,11 +25,8 @@ from finrl_pod.market.mandate import (
     Decision,
     MandateTable,
     active,
-    desired_weights,
     drift,
-    entry_weights,
     equal_base,
-    follow,
     initial_budget,
     replenished,
     validate_mandate,
@@ -470,9 +467,8 @@ class MarketEnv(ABC):
         assert state.virtual is not None
         values = state.shares * close
         held = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
-        bar, terms = table.at(state.day), (table.config, self.config.leverage, table.bars_per_year)
-        desired = desired_weights(self.tilt_scores(action), bar, held, *terms)
-        return follow(desired, entry_weights(bar, held, *terms), bar, held, state.virtual, state.budget, table.config)
+        scores = self.tilt_scores(action)
+        return table.decide(state.day, scores, held, state.virtual, state.budget, self.config.leverage)
 
     def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""

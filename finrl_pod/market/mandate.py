@@ -276,6 +276,14 @@ class MandateTable:
             None if returns is None else returns.unsqueeze(-3),
         )
 
+    def decide(
+        self, t: int | Tensor, scores: Tensor, held: Tensor, virtual: Tensor, budget: Tensor | None, leverage: float
+    ) -> Decision:
+        """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `follow`."""
+        bar, terms = self.at(t), (self.config, leverage, self.bars_per_year)
+        desired, entry = desired_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
+        return follow(desired, entry, bar, held, virtual, budget, self.config)
+
 
 def needs_returns(config: MandateConfig) -> bool:
     """Whether a mandate estimates risk from trailing returns."""
@@ -348,11 +356,8 @@ class MandateAccounts:
 
         held: [B, N] weights; close: [N]. Must be called for each bar in turn.
         """
-        table, config = self._table, self._table.config
         state = self.state(held, close)
-        bar, terms = table.at(t), (config, self._leverage, table.bars_per_year)
-        desired, entry = desired_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
-        decision = follow(desired, entry, bar, held, state.weights, state.budget, config)
+        decision = self._table.decide(t, scores, held, state.weights, state.budget, self._leverage)
         self._state = VirtualHoldings(decision.weights, close, decision.budget)
         return torch.where(decision.trades, decision.weights, held) if bool(decision.trades.any()) else None
 

@@ -93,7 +93,7 @@ def test_entries_of_an_over_represented_root_are_displaced_first() -> None:
     family = [score(f"a{i}", 2.0 + i, root="a0") for i in range(4)]
     others = [score(f"b{i}", 0.1 * i) for i in range(3)]
     board = Leaderboard(4, max_root_share=0.5)
-    assert ids(board.insert(family)) == ["a3", "a2", "a1", "a0"], "nobody else needs the places"
+    assert ids(board.insert(family)) == ["a3", "a2", "a1", "a0"], "no other root needs the places"
     assert ids(board.insert([*family, *others])) == ["a3", "a2", "b2", "b1"]
     assert ids(board.insert([*family, others[0]])) == ["a3", "a2", "a1", "b0"]
     assert ids(Leaderboard(4).insert([*family, *others])) == ["a3", "a2", "a1", "a0"], "without a limit"
