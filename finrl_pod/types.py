@@ -20,6 +20,7 @@ Bools = NDArray[np.bool_]
 Times = NDArray[np.datetime64]
 Tensor = torch.Tensor
 
+NOTHING = torch.zeros(())
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
 PANEL_COLUMNS = (*PRICE_COLUMNS, "spread")
 
@@ -174,8 +175,9 @@ class EnvStep(NamedTuple):
     """Outcome of a step of E environments for each of P members; [P, E] unless stated.
 
     observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
-    reward: float. terminated: bool, ruin. truncated: bool, end of the window. equity: currency, at the close of the
-    reached bar, before a reset. turnover: traded value (buys plus sells) / equity. cost: currency.
+    reward: float. terminated: bool, the task ended (ruin on a market). truncated: bool, a limit of time was reached.
+    Of markets only, elsewhere a single 0: equity: currency, at the close of the reached bar, before a reset. turnover:
+    traded value (buys plus sells) / equity. cost: currency.
     """
 
     observation: Any
@@ -183,9 +185,9 @@ class EnvStep(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     final_observation: Any
-    equity: Tensor
-    turnover: Tensor
-    cost: Tensor
+    equity: Tensor = NOTHING
+    turnover: Tensor = NOTHING
+    cost: Tensor = NOTHING
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from finrl_pod.files import to_plain
-from finrl_pod.protocols import MarketVecEnv
+from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
-from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.active_returns import BASE, base_returns, member_returns
+from finrl_pod.tournament.active_returns import BASE
 from finrl_pod.tournament.generator import SlotInit
 from finrl_pod.tournament.run_directory import COUNTS
-from finrl_pod.tournament.scoring import metrics_of, run_members
-from finrl_pod.types import AgentSnapshot, Floats, MarketTensor, Score, Tensor
+from finrl_pod.tournament.scoring import Scorer
+from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
 
 LOGGED_ROWS = 20  # points of the learning curves per generation
 Step = Callable[[int], bool]
 
 
 class ValidationResult(NamedTuple):
-    """Scores of a cohort's pods, equity [T, P], returns [T-1] by id and of the base; NaN for diverged pods."""
+    """Scores of a cohort's pods, equity [T, P], returns by id and of the base if any; NaN for diverged pods."""
 
     scores: list[Score]
     equity: Floats
@@ -48,7 +45,7 @@ class Cohort:
     @classmethod
     def create(
         cls,
-        env: MarketVecEnv,
+        env: VecEnv,
         agent: AgentConfig,
         slot_inits: Sequence[SlotInit],
         parent: Callable[[str], AgentSnapshot],
@@ -96,16 +93,12 @@ class Cohort:
 
         self.learner.learn(samples, callback=after, schedule=schedule)
 
-    def scores(
-        self, generation: int, market: MarketTensor, config: RunConfig, validation: tuple[int, int]
-    ) -> ValidationResult:
-        """Score all pods on the validation bars."""
-        algorithm = self.learner.algorithm
-        ledger = run_members(
-            algorithm.actor, algorithm.weights(), market, config.environment, *validation, config.mandate
-        )
-        metrics, equity = metrics_of(ledger, market), ledger.equity.cpu().numpy().copy()
-        equity[:, [not alive for alive in self.learner.alive]] = math.nan
+    def scores(self, generation: int, scorer: Scorer) -> ValidationResult:
+        """Score all pods."""
+        result = scorer(self.learner)
+        diverged = [not alive for alive in self.learner.alive]
+        equity, returns = result.equity.copy(), result.returns.copy()
+        equity[:, diverged] = returns[:, diverged] = math.nan
         scores = [
             Score(
                 id=f"g{generation:02d}s{slot_init.slot:02d}",
@@ -113,15 +106,14 @@ class Cohort:
                 generation=generation,
                 slot=slot_init.slot,
                 samples=self.learner.samples[p],
-                score=metrics[p]["sharpe"] if alive else math.nan,
+                score=result.scores[p] if alive else math.nan,
                 hyperparameters=self.learner.hyperparameters(p),
-                metrics=metrics[p],
+                metrics=result.metrics[p],
             )
             for p, (slot_init, alive) in enumerate(zip(self.slot_inits, self.learner.alive, strict=True))
         ]
-        returns = np.where(np.isfinite(equity).all(0), member_returns(ledger), np.nan)
         by_name = {score.id: returns[:, p] for p, score in enumerate(scores)}
-        return ValidationResult(scores, equity, {**by_name, BASE: base_returns(market, ledger)})
+        return ValidationResult(scores, equity, by_name if result.base is None else {**by_name, BASE: result.base})
 
     def snapshots(self, scores: Mapping[int, Score], data_sha256: str) -> list[AgentSnapshot]:
         """Snapshots of all pods. scores: slot -> its score, which has the agent's id and parent."""

@@ -1,10 +1,15 @@
-"""The validation score: the Sharpe ratio of each member's float64 backtest, whatever algorithm trained it."""
+"""Scores of a generation's members, whatever algorithm trained them.
+
+`MarketScorer`: the Sharpe ratio of each member's float64 backtest on validation. `EpisodeScorer`: the mean return of
+evaluation episodes, on environments without a market.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,12 +21,80 @@ from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
+from finrl_pod.protocols import VecEnv
+from finrl_pod.random import key
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.training.acting import target_weights, tilt_scores
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import MarketTensor, Tensor
+from finrl_pod.rl.training.episodes import episode_returns
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
+from finrl_pod.tournament.active_returns import base_returns, member_returns
+from finrl_pod.types import Floats, MarketTensor, Tensor
 
+EVALUATION = "evaluation"  # purpose of the random stream
 NO_METRICS = dict.fromkeys(METRICS, math.nan)
+
+
+class MemberResults(NamedTuple):
+    """Results of P members on validation.
+
+    scores: [P], NaN without a number. metrics: name -> value of each. equity: [T, P] marks of the accounts, none off a
+    market. returns: [K, P] by bar in excess of cash, or by episode; NaN for a member without a score. base: [K], of the
+    base portfolio, None off a market.
+    """
+
+    scores: Sequence[float]
+    metrics: Sequence[Mapping[str, float]]
+    equity: Floats
+    returns: Floats
+    base: Floats | None
+
+
+class Scorer(Protocol):
+    """Measures the members of a learner on data or episodes that they are not trained on."""
+
+    def __call__(self, learner: Learner) -> MemberResults: ...
+
+
+@dataclass(frozen=True, eq=False)
+class MarketScorer:
+    """Scores by the Sharpe ratio of a backtest. validation: its first and last bar."""
+
+    market: MarketTensor
+    config: RunConfig
+    validation: tuple[int, int]
+
+    def __call__(self, learner: Learner) -> MemberResults:
+        algorithm, config = learner.algorithm, self.config
+        ledger = run_members(
+            algorithm.actor, algorithm.weights(), self.market, config.environment, *self.validation, config.mandate
+        )
+        metrics = metrics_of(ledger, self.market)
+        return MemberResults(
+            [values["sharpe"] for values in metrics],
+            metrics,
+            ledger.equity.cpu().numpy(),
+            member_returns(ledger),
+            base_returns(self.market, ledger),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeScorer:
+    """Scores by the mean return of evaluation episodes without exploration, the same ones for all members.
+
+    make_env: member ids -> environments, each of which plays one episode; equal ids give equal episodes.
+    """
+
+    make_env: Callable[[Sequence[int]], VecEnv]
+    seed: int
+
+    def __call__(self, learner: Learner) -> MemberResults:
+        members = learner.env.members
+        returns = episode_returns(self.make_env([0] * members), learner.act, key(self.seed, 0, EVALUATION))
+        columns = returns.T.numpy()  # [episodes, P]
+        metrics = [{"mean_return": float(row.mean()), "std_return": float(row.std(correction=0))} for row in returns]
+        return MemberResults([x["mean_return"] for x in metrics], metrics, columns[:0], columns, None)
 
 
 def run_members(

@@ -26,7 +26,8 @@ from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_pl
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.ranking import PastScore, past_from_plain, past_score
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.types import Floats, MarketTensor, Score, Tensor
+from finrl_pod.tournament.scoring import Scorer
+from finrl_pod.types import Floats, Score, Tensor
 
 MakeEnv = Callable[[Sequence[int]], Any]
 # Called for every generation before it is saved: number, scores of its pods, validation equity [T, pods].
@@ -60,22 +61,21 @@ class Tournament:
     def __init__(
         self,
         config: RunConfig,
-        market: MarketTensor,
         make_env: MakeEnv,
-        validation: tuple[int, int],
+        scorer: Scorer,
         run: RunDirectory,
         data_sha256: str,
         report: ProgressCallback = lambda _: None,
         record: Record = lambda *_: None,
     ) -> None:
-        """make_env: member ids -> training environments. validation: first and last bar of the scoring split.
+        """make_env: member ids -> training environments. scorer: measures the pods after every generation.
 
         record: registers trials; called again for a generation that is repeated after a kill.
         """
         validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
         self.record = record
-        self.config, self.market, self.make_env = config, market, make_env
-        self.validation, self.run_directory, self.data_sha256, self.report = validation, run, data_sha256, report
+        self.config, self.make_env, self.scorer = config, make_env, scorer
+        self.run_directory, self.data_sha256, self.report = run, data_sha256, report
         self._began = time.perf_counter()
         self._fresh_samples = 0  # of this process
         self._taken = 0  # of this generation
@@ -109,7 +109,7 @@ class Tournament:
             limit = elapsed + max(self._limit - elapsed, 0.0) / (len(agents) - i)
             watch = self._watch(number, state, cohorts[-1], began, limit)
             cohorts[-1].train(config.tournament.samples_per_generation, self._schedule(agent), watch)
-        measured = [cohort.scores(number, self.market, config, self.validation) for cohort in cohorts]
+        measured = [cohort.scores(number, self.scorer) for cohort in cohorts]
         scored = [score for result in measured for score in result.scores]
         parents = {**state.parents, **{score.id: score.parent for score in scored}}
         scores = [replace(score, root=root_of(score.id, parents)) for score in scored]

@@ -10,6 +10,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.tournament import Tournament
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
@@ -56,4 +57,5 @@ def tournament(
     def environments(members: Sequence[int]) -> Any:
         return make_env(market, config.environment, members=members, first=first, last=last, mandate=config.mandate)
 
-    return Tournament(config, market, environments, VALIDATION, opener(folder, config, DATA), DATA, report)
+    scorer = MarketScorer(market, config, VALIDATION)
+    return Tournament(config, environments, scorer, opener(folder, config, DATA), DATA, report)

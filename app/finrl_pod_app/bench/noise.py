@@ -31,6 +31,7 @@ from finrl_pod.evaluate.significance import excess_p_value
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.tournament.tournament import Tournament
 from finrl_pod.types import Floats, MarketTensor, Panel
@@ -61,7 +62,8 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
         environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
-        tournament = Tournament(config, to_device(market, device), environment, validation, run, panel.sha256)
+        scorer = MarketScorer(to_device(market, device), config, validation)
+        tournament = Tournament(config, environment, scorer, run, panel.sha256)
         tournament.run()
         chosen = champion_of(run, config)
         champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares, rule=chosen.rule)

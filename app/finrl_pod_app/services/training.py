@@ -26,6 +26,7 @@ from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Normaliser, Panel
@@ -141,9 +142,8 @@ def tournament_of(
     worlds = training_worlds(config, panel, market, splits, device)
     return Tournament(
         config,
-        moved,
         lambda members: training_env(config, moved, splits, members, worlds),
-        (splits.validation.first, splits.validation.last),
+        MarketScorer(moved, config, (splits.validation.first, splits.validation.last)),
         run,
         panel.sha256,
         progress,

@@ -73,7 +73,6 @@ class GymnasiumVecEnv:
         self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the current episodes
         self._total = np.zeros(lanes)
         self._finished: list[Episode] = []
-        self._nothing = torch.zeros(self.members, envs, device=self.device)
 
     @property
     def worker_restarts(self) -> int:
@@ -118,9 +117,6 @@ class GymnasiumVecEnv:
             terminated=self._to_device(block.terminated.copy()).view(shape),
             truncated=self._to_device(block.truncated.copy()).view(shape),
             final_observation=self._rows(block.final),
-            equity=self._nothing,
-            turnover=self._nothing,
-            cost=self._nothing,
         )
 
     def episodes(self) -> list[Episode]:

@@ -22,7 +22,7 @@ from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
-from finrl_pod.types import AgentSnapshot, Tensor
+from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 Callback = Callable[["Learner", Metrics], bool | None]
 
@@ -111,8 +111,8 @@ class Learner:
     def snapshot(
         self, p: int = 0, *, id: str = "agent", parent: str | None = None, data_sha256: str = ""
     ) -> AgentSnapshot:
-        """Everything needed to run or continue member p. Raises RunError for environments without a market."""
-        env = self._market_env()
+        """Everything needed to run or continue member p. Without a market it has neither features nor market rules."""
+        env = self.env if isinstance(self.env, MarketVecEnv) else None
         weights, rest = self.algorithm.member(p)
         return AgentSnapshot(
             id=id,
@@ -120,12 +120,12 @@ class Learner:
             spec={
                 **asdict(self.algorithm.spec),
                 "algorithm": self.config.algorithm,
-                "environment": asdict(env.config),
-                "mandate": None if env.mandate is None else asdict(env.mandate),
+                "environment": None if env is None else asdict(env.config),
+                "mandate": None if env is None or env.mandate is None else asdict(env.mandate),
             },
             weights=weights,
             optimiser=rest,
-            normaliser=env.market.normaliser,
+            normaliser=self._normaliser,
             hyperparameters=self.hyperparameters(p),
             samples=self.samples[p],
             data_sha256=data_sha256,
@@ -201,7 +201,7 @@ class Learner:
                 f"snapshot {snapshot.id} does not fit this agent: only one of them has the training state {min(odds)}; "
                 "use the optimiser and the settings it was trained with"
             )
-        here = self._market_env().market.normaliser.feature_names
+        here = self._normaliser.feature_names
         if snapshot.normaliser.feature_names != here:
             raise RunError(
                 f"snapshot {snapshot.id} was trained on the features {', '.join(snapshot.normaliser.feature_names)}, "
@@ -211,13 +211,9 @@ class Learner:
         self.samples[p] = snapshot.samples
         self.algorithm.set_age(p, snapshot.samples)
 
-    def _market_env(self) -> MarketVecEnv:
-        if not isinstance(self.env, MarketVecEnv):
-            raise RunError(
-                f"snapshots support market environments only, not {type(self.env).__name__}; use checkpoint() and "
-                "resume()"
-            )
-        return self.env
+    @property
+    def _normaliser(self) -> Normaliser:
+        return self.env.market.normaliser if isinstance(self.env, MarketVecEnv) else Normaliser((), (), ())
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

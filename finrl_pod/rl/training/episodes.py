@@ -1,0 +1,39 @@
+"""Returns of whole episodes played without exploration, for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from finrl_pod.errors import RunError
+from finrl_pod.protocols import PooledVecEnv, VecEnv
+from finrl_pod.types import Tensor
+
+MAX_STEPS = 1_000_000  # of an episode; longer ones are taken for endless
+
+
+@torch.no_grad()
+def episode_returns(
+    env: VecEnv, act: Callable[[Any], Tensor], seed: int, after_step: Callable[[], None] = lambda: None
+) -> Tensor:
+    """Return of the first episode of every environment: [P, E] float64 on the CPU.
+
+    act: observation -> actions [P, E, D]. after_step: called after every step; what it raises is passed on. Raises
+    RunError if a worker of the environment is lost, or an episode does not end within a million steps.
+    """
+    observation = env.reset(seed)
+    totals = torch.zeros(env.members, env.envs, dtype=torch.float64)
+    running = torch.ones(env.members, env.envs, dtype=torch.bool)
+    for _ in range(MAX_STEPS):
+        step = env.step(act(observation))
+        if isinstance(env, PooledVecEnv) and env.worker_restarts:
+            raise RunError("a worker was lost during the evaluation")
+        after_step()
+        totals += torch.where(running, step.reward.cpu().double(), 0.0)
+        running &= ~(step.terminated | step.truncated).cpu()
+        if not bool(running.any()):
+            return totals
+        observation = step.observation
+    raise RunError(f"an evaluation episode did not end within {MAX_STEPS:,} steps; check that all episodes end")
