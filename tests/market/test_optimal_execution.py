@@ -1,0 +1,100 @@
+"""Optimal execution of one order: closed forms against the linear system, numerical optimisation and published numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.linear_impact import LinearImpact, execution_cost, inventory_risk
+from finrl_pod.market.optimal_execution import (
+    almgren_chriss_cost,
+    almgren_chriss_holdings,
+    decay_rate,
+    effective_temporary,
+    optimal_trades,
+    risk_aversion_of,
+    schedule_cost,
+)
+
+# Table 1 of Almgren and Chriss (2000): a million shares over five days, prices in dollars.
+PAPER = LinearImpact(permanent=2.5e-7, temporary=2.5e-6, within_step=0.0)
+ORDER, DAYS, STEPS, VOLATILITY, RISK_AVERSION = 1e6, 5.0, 5, 0.95, 1e-6
+
+
+def test_published_decay_rate() -> None:
+    """The paper: kappa about 0.61 a day, a half-life of 1.6 days."""
+    assert decay_rate(PAPER, VOLATILITY, RISK_AVERSION, DAYS / STEPS) == pytest.approx(0.606, abs=2e-3)
+
+
+@pytest.mark.parametrize("within_step", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("risk_aversion", [0.0, 1e-7, 1e-6, 1e-5])
+def test_closed_form_is_the_solution_of_the_linear_system(risk_aversion: float, within_step: float) -> None:
+    impact = LinearImpact(2.5e-7, 2.5e-6, within_step=within_step)
+    trades = optimal_trades(ORDER, impact, DAYS, 20, VOLATILITY, risk_aversion)
+    kappa = decay_rate(impact, VOLATILITY, risk_aversion, DAYS / 20)
+    np.testing.assert_allclose(-np.diff(almgren_chriss_holdings(ORDER, DAYS, 20, kappa)), trades, rtol=1e-8, atol=1e-3)
+    assert almgren_chriss_cost(ORDER, DAYS, 20, kappa, impact) == pytest.approx(
+        float(execution_cost(trades[None], impact, DAYS / 20)[0]), rel=1e-9
+    )
+
+
+def test_linear_system_agrees_with_a_numerical_optimiser() -> None:
+    impact = LinearImpact(0.4, 1.0, own=0.3)
+
+    def objective(free: np.ndarray) -> float:
+        trades = np.append(free, 1.0 - free.sum())[None]
+        return float((execution_cost(trades, impact, 0.25) + 2 * inventory_risk(np.ones(1), trades, 1.5, 0.25))[0])
+
+    found = minimize(objective, np.full(7, 1 / 8), tol=1e-12).x
+    np.testing.assert_allclose(optimal_trades(1.0, impact, 2.0, 8, 1.5, 2.0)[:-1], found, atol=1e-5)
+
+
+def test_cost_of_a_schedule_worked_out_by_hand() -> None:
+    """Two trades of 1 and 3 shares: prices 0.5 * 0.2 + 2 * 1 / 0.5 and 0.2 * 1 + 0.5 * 0.2 * 3 + 2 * 3 / 0.5."""
+    impact = LinearImpact(0.2, 2.0)
+    assert execution_cost(np.array([[1.0, 3.0]]), impact, 0.5)[0] == pytest.approx(4.1 + 3 * 12.5)
+    assert inventory_risk(np.array([4.0]), np.array([[1.0, 3.0]]), 2.0, 0.5)[0] == pytest.approx(4 * 0.5 * 9)
+
+
+def test_cost_matches_a_simulation_with_price_noise() -> None:
+    """Mean and variance of the simulated cost against the formulas."""
+    impact, tau, volatility = LinearImpact(0.2, 0.5, within_step=0.3), 0.5, 0.7
+    trades = np.array([1.0, -0.5, 2.0, 0.5])
+    rng = np.random.default_rng(0)
+    price, cost, runs = np.zeros(200_000), np.zeros(200_000), 200_000
+    for v in trades:
+        cost += v * (price + impact.permanent * impact.within_step * v + impact.temporary * v / tau)
+        price += impact.permanent * v + volatility * np.sqrt(tau) * rng.standard_normal(runs)
+    expected = execution_cost(trades[None], impact, tau)[0]
+    variance = inventory_risk(np.array([3.0]), trades[None], volatility, tau)[0]
+    assert cost.mean() == pytest.approx(expected, abs=4 * cost.std() / np.sqrt(runs))
+    assert cost.var() == pytest.approx(variance, rel=0.02)
+
+
+@pytest.mark.parametrize("kappa", [0.3, 0.6, 1.2])
+def test_risk_aversion_of_a_decay_rate_is_its_inverse(kappa: float) -> None:
+    assert decay_rate(PAPER, VOLATILITY, risk_aversion_of(PAPER, VOLATILITY, kappa, 0.25), 0.25) == pytest.approx(kappa)
+
+
+def test_equal_slices_are_worse_the_more_risk_averse_the_trader() -> None:
+    losses = []
+    for kappa in (0.2, 0.6, 1.2):
+        risk_aversion = risk_aversion_of(PAPER, VOLATILITY, kappa, 0.25)
+        costs = [
+            schedule_cost(almgren_chriss_holdings(ORDER, DAYS, 20, k), PAPER, DAYS, VOLATILITY, risk_aversion)
+            for k in (0.0, kappa)
+        ]
+        losses.append(costs[0] / costs[1] - 1)
+    assert 0 < losses[0] < 0.02 < losses[1] < losses[2]
+
+
+def test_concave_cost_is_refused() -> None:
+    with pytest.raises(ConfigError, match="take more steps"):
+        effective_temporary(LinearImpact(1.0, 0.1, within_step=0.0), 1.0)
+
+
+def test_negative_impact_is_refused() -> None:
+    with pytest.raises(ConfigError, match="permanent impact must be"):
+        LinearImpact(-1.0, 0.1)
