@@ -1,9 +1,10 @@
 """Optimal quotes of a market maker with a limited inventory, in closed form and by dynamic programming.
 
-Orders hit a quote at distance delta from the mid-price with intensity A exp(-k delta) on each side. `glft_quotes` is the
-exact solution of Gueant, Lehalle and Fernandez-Tapia (2013) in continuous time; `solve_quotes` the optimum where the
-maker quotes for steps of length dt and each side fills once a step at most, with probability 1 - exp(-A exp(-k delta)
-dt). Two objectives: exponential utility with risk aversion gamma, or expected profit less a running penalty phi q^2.
+Orders hit a quote at distance delta from the mid-price with intensity A exp(-k delta) on each side. `glft_quotes` is
+the exact solution of Gueant, Lehalle and Fernandez-Tapia (2013) in continuous time; `solve_quotes` the optimum where
+the maker quotes for steps of length dt and each side fills once a step at most, with probability
+1 - exp(-A exp(-k delta) dt). Two objectives: exponential utility with risk aversion gamma, or expected profit less a
+running penalty phi q^2.
 
 Inventories are -Q..Q, index q + Q. A maker at Q does not bid, at -Q does not ask: those quotes are NaN.
 """
@@ -126,7 +127,7 @@ def best_constant_quote(problem: MakerProblem, steps: int) -> tuple[float, float
 
 
 def visited_inventories(problem: MakerProblem, bid: Floats, ask: Floats) -> Floats:
-    """Share of time [2Q + 1] that a maker with these quotes [N, 2Q + 1] spends at each inventory, from 0 at the start."""
+    """Share of time [2Q + 1] spent at each inventory with quotes [N, 2Q + 1], from inventory 0 at the start."""
     dt, share = problem.horizon / len(bid), np.zeros(len(problem.inventories))
     now = np.zeros_like(share)
     now[problem.max_inventory] = 1.0

@@ -1,4 +1,4 @@
-"""Equilibria of traders in one market: the discrete game against the closed form, best responses and a team's optimum."""
+"""Equilibria of traders in one market: discrete game against closed form, best responses, a team's optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimal execution of one order: closed forms against the linear system, numerical optimisation and published numbers."""
+"""Optimal execution of one order: closed forms against linear system, optimiser and published numbers."""
 
 from __future__ import annotations
 
