@@ -7,6 +7,7 @@ FinrlPodError                 base; the command line prints the message and exit
 │   ├── FeatureError          unknown feature, or missing columns
 │   ├── ConfigError           invalid config key, value or file
 │   ├── RunError              run directory or snapshot missing, damaged or of another config
+│   ├── RegistryError         registry of agents unreachable, not writable or damaged, or without the named agent
 │   ├── JournalError          paper-trading journal missing, in use, not writable, of another account or version
 │   └── AddressNotAllowed     broker address not on the allow-list
 ├── BrokerError               2: problem between the client and a broker
@@ -49,6 +50,10 @@ class ConfigError(InputError):
 
 class RunError(InputError):
     """A run directory or snapshot is missing, corrupt, or belongs to another config."""
+
+
+class RegistryError(InputError):
+    """The registry of agents cannot be reached or written, is damaged, or lacks the named agent or champion."""
 
 
 class JournalError(InputError):

@@ -43,6 +43,7 @@ RANK = {
     "promotion": 5,
     "tournament": 5,
     "paper": 5,
+    "registry": 6,
 }
 # Modules that need only torch, numpy and pandas.
 CORE = (

@@ -24,7 +24,7 @@ def show_audit(audit: Audit) -> None:
     """Print one line per finding, failures first, and the outcome."""
     from rich.text import Text
 
-    table = _table(f"Audit of {audit.subject}")
+    table = plain_table(f"Audit of {audit.subject}")
     for name in ("", "check", "what"):
         table.add_column(name, no_wrap=name != "what")
     order = ("fail", "warn", "pass")
@@ -42,7 +42,7 @@ def show_rules(verdict: Verdict) -> None:
     """Print the gate's rules and the verdict."""
     from rich.text import Text
 
-    table = _table("Promotion gate")
+    table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
     for rule in verdict.rules:
@@ -74,7 +74,7 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     if not data_sets:
         console.print(f"No trials in {path} yet.", markup=False, soft_wrap=True)
         return
-    table = _table(f"Trials in {path}")
+    table = plain_table(f"Trials in {path}")
     for name in ("data", "trials", "distinct", "runs", "looks", "last"):
         table.add_column(name, justify="left" if name in ("data", "last") else "right", no_wrap=True)
     for entry in data_sets:
@@ -99,7 +99,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 def show_walkforward(document: Mapping[str, Any]) -> None:
     """Print the Sharpe ratio of each fold and seed."""
     console = make_console()
-    table = _table("Sharpe ratio of each fold and seed, out of sample")
+    table = plain_table("Sharpe ratio of each fold and seed, out of sample")
     table.add_column("fold", justify="right")
     table.add_column("tested", no_wrap=True)
     seeds = sorted({row["seed"] for row in document["runs"]})
@@ -118,7 +118,8 @@ def _ratio(x: float | None) -> str:
     return "–" if x is None or not math.isfinite(x) else f"{x:.2f}"
 
 
-def _table(title: str) -> Table:
+def plain_table(title: str) -> Table:
+    """A table without outer borders."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

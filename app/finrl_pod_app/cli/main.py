@@ -16,7 +16,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, training
+from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, registry, training
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
@@ -58,6 +58,7 @@ app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --fo
 )
 app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
+app.add_typer(registry.app, name="registry")
 app.add_typer(dashboard.app, name="dashboard")
 app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(info.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(info.doctor)

@@ -1,0 +1,146 @@
+"""`finrl-pod registry`: stored champions and agents, and which champion each strategy trades."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from finrl_pod_app.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from finrl_pod.registry.agent_registry import AgentRegistry
+
+app = typer.Typer(help="Stored champions and agents; which champion each strategy trades.", no_args_is_help=True)
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--registry",
+        metavar="ADDRESS",
+        help="Folder or URL such as s3://bucket/agents. Default: FINRL_POD_REGISTRY, else the user's data folder.",
+    ),
+]
+Entry = Annotated[
+    str, typer.Argument(metavar="ENTRY", help="Address of a champion or an agent, or its first characters.")
+]
+
+
+@app.command("list", epilog="Example: finrl-pod registry list --json")
+def list_entries(registry: Address = "", as_json: Json = False) -> None:
+    """List the stored champions, and the champion that each strategy trades."""
+    from finrl_pod_app.services.registry import list_registry
+
+    document = list_registry(_open(registry))
+    if as_json:
+        print_json(document)
+        return
+    from finrl_pod_app.cli.console_registry import show_registry
+
+    show_registry(document)
+
+
+@app.command("show", epilog="Example: finrl-pod registry show 3f9c2a")
+def show(
+    entry: Annotated[
+        str,
+        typer.Argument(metavar="ENTRY", help="Address of a champion or an agent, its beginning, or a strategy's name."),
+    ],
+    registry: Address = "",
+    as_json: Json = False,
+) -> None:
+    """Show a champion, an agent with its ancestors, or the changes of a strategy."""
+    from finrl_pod_app.services.registry import show_entry
+
+    document = show_entry(_open(registry), entry)
+    if as_json:
+        print_json(document)
+        return
+    from finrl_pod_app.cli.console_registry import show_details
+
+    show_details(document)
+
+
+@app.command("push", epilog="Example: finrl-pod registry push runs/mine --strategy main")
+def push(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Finished run.")],
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="Also hand the champion over to this strategy, if it is promoted.")
+    ] = "",
+    registry: Address = "",
+    as_json: Json = False,
+) -> None:
+    """Store the champion of a run. Exits with 1 if it was to be handed over and is not promoted."""
+    from finrl_pod.registry.handover import check_strategy_name, hand_over
+
+    if strategy:
+        check_strategy_name(strategy)
+    store = _open(registry)
+    champion = store.push(run_dir)
+    handed = bool(strategy) and champion.promoted
+    if handed:
+        hand_over(store, strategy, champion)
+    if as_json:
+        print_json({"champion": champion.address, "promoted": champion.promoted, "strategy": strategy or None,
+                    "handed_over": handed})  # fmt: skip
+    else:
+        typer.echo(f"stored champion {champion.address[:12]} of {run_dir} in {store.store.address}")
+        if strategy:
+            typer.echo(f"handed over to strategy {strategy}" if handed else "not promoted, so not handed over")
+    if strategy and not handed:
+        raise typer.Exit(1)
+
+
+@app.command("pull", epilog="Example: finrl-pod registry pull 3f9c2a --out runs/pulled")
+def pull(
+    entry: Entry,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder to write to.")],
+    registry: Address = "",
+    as_json: Json = False,
+) -> None:
+    """Write a champion as a run folder that all commands read, or an agent's two files. Hashes are verified."""
+    from finrl_pod.registry.records import Champion
+    from finrl_pod_app.services.registry import find
+
+    store = _open(registry)
+    found = find(store, entry)
+    if isinstance(found, Champion):
+        address = found.address
+        store.pull(found, out)
+    else:
+        address = found[0].address
+        store.pull_agent(*found, out)
+    if as_json:
+        print_json({"address": address, "out": str(out)})
+    else:
+        typer.echo(f"wrote {address[:12]} to {out}")
+
+
+@app.command("gc", epilog="Example: finrl-pod registry gc --refused --dry-run")
+def collect(
+    refused: Annotated[bool, typer.Option("--refused", help="Also remove champions that the gate refused.")] = False,
+    min_age: Annotated[
+        float, typer.Option(min=0, metavar="HOURS", help="Keep files younger than this: they may be of a running push.")
+    ] = 1.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    registry: Address = "",
+    as_json: Json = False,
+) -> None:
+    """Remove files that no champion refers to. Champions that a strategy trades or can return to always stay."""
+    from datetime import timedelta
+
+    from finrl_pod.registry.garbage import collect_garbage
+
+    found = collect_garbage(_open(registry), min_age=timedelta(hours=min_age), refused=refused, dry_run=dry_run)
+    if as_json:
+        print_json({"champions": found.champions, "files": found.files, "kept": found.kept, "dry_run": dry_run})
+        return
+    verb = "would remove" if dry_run else "removed"
+    typer.echo(f"{verb} {len(found.champions)} champions and {len(found.files)} files; {found.kept} champions remain")
+
+
+def _open(address: str) -> AgentRegistry:
+    from finrl_pod.registry.agent_registry import AgentRegistry
+
+    return AgentRegistry(address)

@@ -1,0 +1,137 @@
+"""Records of the registry: champions with their agents, and changes of the champion that a strategy trades.
+
+Records are stored as JSON. A champion's address is the SHA-256 of its JSON, which holds the hashes of all its files, so
+an address identifies every byte of a champion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from finrl_pod.errors import RegistryError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """An agent on the leaderboard of a champion's run.
+
+    id: in its run. address: SHA-256 of its JSON file, which holds the hash of its weights. ancestors: ids in its run,
+    parent first. samples: environment steps. score: Sharpe ratio on validation. share: of the ensemble, 0 for agents
+    that are no members.
+    """
+
+    id: str
+    address: str
+    algorithm: str
+    ancestors: tuple[str, ...]
+    samples: int
+    score: float | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A champion and the files of its run.
+
+    run: name of the run's folder. files: path in the run -> SHA-256 of its contents. agents: members of the ensemble
+    first. promoted: by the gate. data: name of the panel. version: of finrl_pod.
+    """
+
+    run: str
+    agents: tuple[AgentRecord, ...]
+    files: Mapping[str, str]
+    promoted: bool
+    data: str
+    data_sha256: str
+    config_sha256: str
+    version: str
+    format: int = FORMAT
+
+    @property
+    def address(self) -> str:
+        """SHA-256 of the record."""
+        return sha256(self.encode())
+
+    @property
+    def members(self) -> tuple[AgentRecord, ...]:
+        """The agents that form the ensemble."""
+        return tuple(agent for agent in self.agents if agent.share)
+
+    def encode(self) -> bytes:
+        """The record as JSON, the same bytes for equal records."""
+        return canonical_json(dataclasses.asdict(self))
+
+    @classmethod
+    def decode(cls, data: bytes, address: str) -> Champion:
+        """Read a record. Raises RegistryError if its hash is not `address` or its format is unknown."""
+        if sha256(data) != address:
+            raise RegistryError(f"the record of champion {address} is damaged: its hash differs; push its run again")
+        values = json.loads(data)
+        if values.get("format") != FORMAT:
+            raise RegistryError(
+                f"champion {address} has format {values.get('format')}, this version reads {FORMAT}; upgrade finrl_pod"
+            )
+        agents = tuple(AgentRecord(**{**row, "ancestors": tuple(row["ancestors"])}) for row in values.pop("agents"))
+        return cls(agents=agents, **values)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """A change of the champion that a strategy trades, and the state after it.
+
+    number: counts from 1. champions: addresses handed over and not rolled back, the one to trade last. withdrawn:
+    addresses rolled back. at: UTC, ISO 8601. by: user and host.
+    """
+
+    number: int
+    strategy: str
+    action: Literal["hand_over", "roll_back"]
+    champions: tuple[str, ...]
+    withdrawn: tuple[str, ...]
+    at: str
+    by: str
+
+    @property
+    def champion(self) -> str:
+        """Address of the champion to trade."""
+        return self.champions[-1]
+
+    @property
+    def previous(self) -> str | None:
+        """Address of the champion before, None for the first."""
+        return self.champions[-2] if len(self.champions) > 1 else None
+
+    def encode(self) -> bytes:
+        """The record as JSON with its hash."""
+        values = dataclasses.asdict(self)
+        return canonical_json({**values, "sha256": sha256(canonical_json(values))})
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> Handover:
+        """Read a record. Raises RegistryError if it is damaged. key: for the message."""
+        try:
+            values = json.loads(data)
+            expected = values.pop("sha256")
+            if sha256(canonical_json(values)) != expected:
+                raise ValueError
+            lists = {name: tuple(values[name]) for name in ("champions", "withdrawn")}
+            return cls(**{**values, **lists})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise RegistryError(f"the registry's file {key} is damaged: its hash differs; restore it") from None
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(values: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys: equal values give equal bytes. Raises ValueError for NaN and infinity."""
+    return (json.dumps(values, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
