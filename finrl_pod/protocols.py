@@ -90,10 +90,10 @@ class PooledVecEnv(VecEnv, Protocol):
 class MarketVecEnv(ResumableVecEnv, Protocol):
     """A VecEnv on a market of N assets, with E = G * A accounts per member.
 
-    Observations are (day, account): the A accounts of each of G groups share a day, whose features are read from the
+    Observations are (bar, account): the A accounts of each of G groups share a bar, whose features are read from the
     market's table instead of being copied into every row.
     mandate: bounds on holdings and trades, or None. extras: numbers of an account that are observed after cash and
-    holdings, per asset and per account (`market.account_extras`). groups, accounts: G and A. window: bars of an
+    holdings, per asset and per account (`market.account_extras`). groups, accounts: G and A. episode_bars: bars of an
     episode. first, last: range of decision bars.
     """
 
@@ -103,7 +103,7 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
     extras: tuple[int, int]
     groups: int
     accounts: int
-    window: int
+    episode_bars: int
     first: int
     last: int
 
@@ -118,19 +118,19 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
 
 @runtime_checkable
 class DifferentiableVecEnv(MarketVecEnv, Protocol):
-    """A market environment whose rewards can be differentiated by earlier actions."""
+    """A market environment whose rewards are differentiable with respect to earlier actions."""
 
     def step_differentiable(self, action: Tensor) -> EnvStep:
-        """`step` that records gradients of rewards and accounts by `action`."""
+        """`step` that records gradients of rewards and accounts with respect to `action`."""
         ...
 
     def detach(self) -> None:
-        """Cut the gradient graph: later steps have no derivative by earlier actions."""
+        """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
         ...
 
 
 def group_shape(env: VecEnv) -> tuple[int, int, int]:
-    """(P, G, A): members, groups that share a day, accounts per group. Without a market each environment is a group."""
+    """(P, G, A): members, groups that share a bar, accounts per group. Without a market each environment is a group."""
     return (env.members, env.groups, env.accounts) if isinstance(env, MarketVecEnv) else (env.members, env.envs, 1)
 
 

@@ -106,13 +106,13 @@ class Normaliser:
 class MarketTensor:
     """Tensors of a panel for vectorised environments: observations and fill prices of each decision bar.
 
-    close: [T, N] float64, price known at t; carried forward over gaps and after a ticker's end (for valuation), 1.0
+    close: [T, N] float64, price known at t; forward-filled over gaps and after a ticker's end (for valuation), 1.0
         before its start.
     fill: [T, N] float64, fill price of the decision of bar t (open of t+1, else close of t+1; close of t for
-        fill="same_close"); the carried close where `fillable` is False.
+        fill="same_close"); the forward-filled close where `fillable` is False.
     features: [T, N, F] float32, normalised, 0 where undefined. raw_features: [T, N, F] float32 before normalisation,
         NaN where undefined.
-    tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can fill. ended: [T, N] bool,
+    tradable: [T, N] bool, has a price at t. fillable: [T, N] bool, the decision of t can fill. delisted: [T, N] bool,
         the ticker has no bar after t: holdings are sold at the last close.
     first: first bar at which a tradable asset has all features defined. steps: decisions t < steps have both fill(t)
         and fill(t+1).
@@ -133,7 +133,7 @@ class MarketTensor:
     raw_features: Tensor
     tradable: Tensor
     fillable: Tensor
-    ended: Tensor
+    delisted: Tensor
     feature_names: tuple[str, ...]
     normaliser: Normaliser
     fill_rule: str
@@ -163,11 +163,11 @@ class Account(NamedTuple):
 class Observation(NamedTuple):
     """Observation of a market environment: a row index into the shared feature table, and the accounts.
 
-    day: [P, G] int64, the decision bar, shared by the A = E // G consecutive accounts of a group.
+    bar: [P, G] int64, the decision bar, shared by the A = E // G consecutive accounts of a group.
     account: [P, E, 1 + N] float, cash and holdings at the bar's close as fractions of a scale set by the environment.
     """
 
-    day: Tensor
+    bar: Tensor
     account: Tensor
 
 

@@ -56,8 +56,8 @@ def random_market(
     table = rng.normal(size=(bars, assets, features))
     if leak:
         table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
-    ended = (row[:, None] >= np.array(list(end_bar.values()))) & ~tradable[-1]
-    traded = np.where(fillable, np.exp(rng.uniform(5, 12, close.shape)), np.where(ended, np.inf, 0.0))
+    delisted = (row[:, None] >= np.array(list(end_bar.values()))) & ~tradable[-1]
+    traded = np.where(fillable, np.exp(rng.uniform(5, 12, close.shape)), np.where(delisted, np.inf, 0.0))
     names = tuple(f"feature_{i}" for i in range(features))
     table = table.astype(np.float32)
     return MarketTensor(
@@ -69,7 +69,7 @@ def random_market(
         raw_features=torch.from_numpy(table),
         tradable=torch.from_numpy(tradable),
         fillable=torch.from_numpy(fillable.copy()),
-        ended=torch.from_numpy(ended),
+        delisted=torch.from_numpy(delisted),
         feature_names=names,
         normaliser=Normaliser(names, (0.0,) * features, (1.0,) * features),
         fill_rule=fill,

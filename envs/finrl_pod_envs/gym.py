@@ -119,7 +119,7 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
             "equity": float(outcome.equity),
             "turnover": float(outcome.turnover),
             "cost": float(outcome.cost),
-            "time": str(market.times[int(outcome.final_observation.day)]),
+            "time": str(market.times[int(outcome.final_observation.bar)]),
         }
         return self._adapter.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, info
 

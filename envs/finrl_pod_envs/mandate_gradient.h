@@ -1,4 +1,4 @@
-// The weights that a mandate decides on for one account, and their adjoint. `tilted` and `follow` in
+// The weights that a mandate decides on for one account, and their adjoint. `tilted` and `trade_towards` in
 // `finrl_pod/market/mandate.py` define them.
 //
 // Rows are padded to whole vectors, with assets of price 1 that are tradable and have a weight of 0.
@@ -16,18 +16,18 @@ struct MandateAccount {
   const Market& m;
   const int n, count;  // assets, and vectors of a row
   std::vector<T> space;
-  T *base, *growth, *tradable;  // of the day; growth: of closes until the next
+  T *base, *price_relative, *tradable;  // of the bar; price_relative: next close / close
   T *planned, *tilted, *bend,
       *next;  // of the account: virtual holdings, tilted base, tanh(scores), gradient of results
   T base_sum, speed;
   bool decides;
-  // Of the account; `follow` explains them. bounded: equity; keeps: no trades; enters: buys the base at once.
+  // Of the account; `trade_towards` explains them. bounded: equity; keeps: no trades; enters: buys the base at once.
   T equity, bounded, blocked, investable, mass, share, left, available, kept;
   bool keeps, enters;
 
   explicit MandateAccount(const Market& market)
       : m(market), n(int(market.assets)), count((n + W - 1) / W), space(7 * count * W) {
-    T** rows[] = {&base, &growth, &tradable, &planned, &tilted, &bend, &next};
+    T** rows[] = {&base, &price_relative, &tradable, &planned, &tilted, &bend, &next};
     for (int i = 0; i < 7; i++) *rows[i] = space.data() + i * count * W;
   }
 
@@ -43,17 +43,17 @@ struct MandateAccount {
     return total;
   }
 
-  void begin_day(int64_t day, const T* close, const T* close_next) {
-    read(base, static_cast<const T*>(m.mandate.base) + day * n, 0);
+  void begin_bar(int64_t bar, const T* close, const T* close_next) {
+    read(base, static_cast<const T*>(m.mandate.base) + bar * n, 0);
     std::fill(tradable, tradable + count * W, T(1));
-    if (m.tradable) read(tradable, static_cast<const T*>(m.tradable) + day * n, 1);
+    if (m.tradable) read(tradable, static_cast<const T*>(m.tradable) + bar * n, 1);
     V total = {};
     for (int k = 0; k < count; k++) {
-      set_vector(growth, k, vector(close_next, k) / vector(close, k));
+      set_vector(price_relative, k, vector(close_next, k) / vector(close, k));
       total += vector(base, k);
     }
     base_sum = sum(total);
-    decides = m.mandate.decides[day];
+    decides = m.mandate.decides[bar];
     speed = decides ? T(m.mandate.trade_speed) : 0;
   }
 
@@ -95,16 +95,16 @@ struct MandateAccount {
     }
   }
 
-  // Growth of equity until the next close, at these weights.
-  T total_growth(const T* weight) const {
+  // Next equity over equity, from close to close, the next close, at these weights.
+  T growth_factor(const T* weight) const {
     V gain = {};
-    for (int k = 0; k < count; k++) gain += vector(weight, k) * (vector(growth, k) - 1);
+    for (int k = 0; k < count; k++) gain += vector(weight, k) * (vector(price_relative, k) - 1);
     return 1 + sum(gain);
   }
   // Writes the virtual holdings [N] at the next close.
   void drift(const T* weight, T* holdings) const {
-    const T unit = 1 / std::max(total_growth(weight), T(1e-9));
-    for (int i = 0; i < n; i++) holdings[i] = weight[i] * growth[i] * unit;
+    const T unit = 1 / std::max(growth_factor(weight), T(1e-9));
+    for (int i = 0; i < n; i++) holdings[i] = weight[i] * price_relative[i] * unit;
   }
 
   // The adjoint of `decide` and `drift`, after `decide`. g_weight: gradient of the weights; g_drifted: [N] of the
@@ -143,11 +143,11 @@ struct MandateAccount {
  private:
   void undrift(const T* weight, V* g_weight, const T* g_drifted) {
     read(next, g_drifted, 0);
-    const T gain = total_growth(weight), unit = 1 / std::max(gain, T(1e-9));
+    const T factor = growth_factor(weight), unit = 1 / std::max(factor, T(1e-9));
     V by_unit = {};
-    for (int k = 0; k < count; k++) by_unit += vector(next, k) * vector(weight, k) * vector(growth, k);
-    const T g_gain = gain > T(1e-9) ? -sum(by_unit) * unit * unit : 0;
+    for (int k = 0; k < count; k++) by_unit += vector(next, k) * vector(weight, k) * vector(price_relative, k);
+    const T g_factor = factor > T(1e-9) ? -sum(by_unit) * unit * unit : 0;
     for (int k = 0; k < count; k++)
-      g_weight[k] += vector(next, k) * vector(growth, k) * unit + g_gain * (vector(growth, k) - 1);
+      g_weight[k] += vector(next, k) * vector(price_relative, k) * unit + g_factor * (vector(price_relative, k) - 1);
   }
 };

@@ -11,10 +11,10 @@ enum Reward { LOG_RETURN = 0, CHANGE = 1 };  // as in market_kernels.py
 struct Market {
   int64_t members, groups, accounts, assets, reward;  // accounts: of a group
   double cost_rate, cash, leverage, ruin, change_scale, min_growth;
-  const void *close, *fill;                 // [T, N] currency
-  const void *tradable, *fillable, *ended;  // [T, N] of 0 and 1; null where all are (none has ended)
-  const uint8_t* turbulent;                 // [T]; null where no bar is
-  const void* cost_rates;                   // [T, N] proportional costs; null where all are cost_rate
+  const void *close, *fill;                    // [T, N] currency
+  const void *tradable, *fillable, *delisted;  // [T, N] of 0 and 1; null where all are (none is delisted)
+  const uint8_t* turbulent;                    // [T]; null where no bar is
+  const void* cost_rates;                      // [T, N] proportional costs; null where all are cost_rate
   Mandate mandate;
 };
 EXPORT_SIZE(Market)

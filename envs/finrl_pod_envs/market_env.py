@@ -1,6 +1,6 @@
 """Base class of market environments: windows, accounts, fills, rewards, auto-reset.
 
-The state is a day for each group of environments and an account for each environment; all read the same market table.
+The state is a bar for each group of environments and an account for each environment; all read the same market table.
 Subclasses convert actions to share trades and define the units in which the account is observed.
 
 Shapes: [P, G] for groups, [P, G, A] for accounts, [P, G, A, N] for holdings. The public methods take and return
@@ -20,15 +20,15 @@ from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.market.account_extras import account_extras, joined_extras, observes_virtual
-from finrl_pod.market.execution import equity, limit_gross_exposure, trades_to_weights
+from finrl_pod.market.execution import account_equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.mandate import (
     Decision,
     MandateTable,
-    active,
+    active_mandate,
     drift,
     equal_base,
     initial_budget,
-    replenished,
+    replenish_budget,
     validate_mandate,
 )
 from finrl_pod.market.reward_state import MIN_GROWTH
@@ -50,6 +50,11 @@ from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
+FORMER_STATE_NAMES = {
+    "day": "bar",
+    "left": "steps_left",
+    "memory": "reward_state",
+}  # in checkpoints saved by earlier versions
 START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after that many episodes
 
 
@@ -74,7 +79,8 @@ class MarketEnv(ABC):
     ) -> None:
         """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
-        config: its `kind` is replaced by that of the class. members: ids that key the random streams of the P members.
+        config: its `kind` is replaced by that of the class. members: ids that key the P members' random
+        generators.
         envs, group: override the config's.
         starts: for each member, [K] int64 bars at which its episodes start, each as likely as the others; None: every
         bar that leaves a full window.
@@ -108,7 +114,7 @@ class MarketEnv(ABC):
                 "an environment needs at least one decision bar with two later fills, got bars "
                 f"{self.first} to {self.last} of {market.shape[0]}; give it more bars or a later end"
             )
-        self.window = min(config.window, self.last - self.first + 1)
+        self.episode_bars = min(config.window, self.last - self.first + 1)
         self._allowed_starts = None if starts is None else self._checked_starts(starts)
         self.rules = rules_of(config)
         self.venue = Venue(market, self.rules, self.dtype)
@@ -116,7 +122,7 @@ class MarketEnv(ABC):
         self.fill = self.venue.fill
         self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
-        self.mandate = active(mandate)
+        self.mandate = active_mandate(mandate)
         self.mandate_table: MandateTable | None = None
         if self.mandate is not None:
             validate_mandate(self.mandate, config, self.assets)
@@ -142,8 +148,8 @@ class MarketEnv(ABC):
         """Convert actions [P, G, A, action_size] to trades in shares [P, G, A, N] and a priority of buys (or None)."""
 
     @abstractmethod
-    def scale(self, worth: Tensor) -> Tensor | float:
-        """Divisor of cash and holdings in the observation; worth: equity [P, G, A] in currency."""
+    def scale(self, equity: Tensor) -> Tensor | float:
+        """Divisor of cash and holdings in the observation; equity: [P, G, A] in currency."""
 
     def target_weights(self, action: Tensor, tradable: Tensor) -> Tensor:
         """Target weights [P, G, A, N] of actions that can wait under a delay: those of the portfolio environment."""
@@ -163,52 +169,52 @@ class MarketEnv(ABC):
         p, g, a = self.members, self.groups, self.accounts
         # Drawn on the CPU, so that episodes do not depend on the device.
         starts = [
-            self._draw_starts(i, (START_ROUNDS, g), stream)
-            for i, stream in enumerate(generators(seed, self.member_ids, "starts"))
+            self._draw_starts(i, (START_ROUNDS, g), generator)
+            for i, generator in enumerate(generators(seed, self.member_ids, "starts"))
         ]
         self._starts = torch.stack(starts).to(self.device)
         lengths = [
-            torch.randint(0, self.window if stagger else 1, (g,), generator=stream)
-            for stream in generators(seed, self.member_ids, "first episode")
+            torch.randint(0, self.episode_bars if stagger else 1, (g,), generator=generator)
+            for generator in generators(seed, self.member_ids, "first episode")
         ]
         offsets = torch.stack(lengths).to(self.device)
-        day = self._starts[:, 0] + offsets
+        bar = self._starts[:, 0] + offsets
         self._state = EnvState(
-            day,
-            self.window - offsets,
-            torch.ones_like(day),
+            bar,
+            self.episode_bars - offsets,
+            torch.ones_like(bar),
             torch.full((p, g, a), self.config.cash, dtype=self.dtype, device=self.device),
             torch.zeros(p, g, a, self.assets, dtype=self.dtype, device=self.device),
-            self._initial_memory((p, g, a)),
+            self._initial_reward_state((p, g, a)),
             self._no_pending_actions((p, g, a)),
             *self._initial_virtual((p, g, a)),
         )
         return self._observe_state()
 
-    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
+    def step(self, action: Tensor, out: Tensor | None = None) -> EnvStep:
         """Step all environments by `action` [P, E, action_size]; finished ones are reset in the same call.
 
-        rows: optional buffer [P, E, 1 + N + X + N F] to fill with the flat observation (`observation.flat`).
+        out: optional buffer [P, E, 1 + N + X + N F] to fill with the flat observation (`observation.flat`).
         Raises InputError for an action of another shape, and before the first reset.
         """
         self._check(action)
         assert self._state is not None
         native = self._native
         if native is not None and can_use_kernel(self._state, action):
-            inside = rows if rows is not None and native.can_write(rows) else None
-            day = self._state.day
-            self._state, outcome = native(self._state, action, self._starts, RUIN, inside, reuse=self._reuses_buffers)
-            outcome = self._with_reward(outcome, day)
+            written = out if out is not None and native.can_write(out) else None
+            bar = self._state.bar
+            self._state, outcome = native(self._state, action, self._starts, RUIN, written, reuse=self._reuses_buffers)
+            outcome = self._with_reward(outcome, bar)
         else:
-            inside = None
+            written = None
             self._state, outcome = self.transition(self._state, action)
-        if rows is not inside and rows is not None:
-            flat(self.market, outcome.observation, out=rows)
+        if out is not written and out is not None:
+            flat(self.market, outcome.observation, out=out)
         self._observation = outcome.observation
         return outcome
 
     def step_differentiable(self, action: Tensor) -> EnvStep:
-        """`step` that records gradients: rewards and accounts, also of later steps, can be differentiated by `action`.
+        """`step` that records gradients of rewards and accounts, also of later steps, with respect to `action`.
 
         Call `detach` to cut the graph. Equity, turnover and cost have no gradient. Raises InputError as `step`.
         """
@@ -221,16 +227,16 @@ class MarketEnv(ABC):
                 equity=outcome.equity.detach(), turnover=outcome.turnover.detach(), cost=outcome.cost.detach()
             )
         shape = (self.members, self.groups, self.accounts, -1)
-        over = self._state.left <= 1
-        reached, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), over, RUIN)
-        outcome = self._with_reward(outcome, self._state.day)
-        day, left, rounds = self._next_window(reached, over)
-        self._state = reached._replace(day=day, left=left, round=rounds)
-        self._observation = outcome.observation._replace(day=day)
+        window_ends = self._state.steps_left <= 1
+        next_state, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), window_ends, RUIN)
+        outcome = self._with_reward(outcome, self._state.bar)
+        bar, steps_left, rounds = self._next_window(next_state, window_ends)
+        self._state = next_state._replace(bar=bar, steps_left=steps_left, round=rounds)
+        self._observation = outcome.observation._replace(bar=bar)
         return outcome._replace(observation=self._observation)
 
     def detach(self) -> None:
-        """Cut the gradient graph: later steps have no derivative by earlier actions."""
+        """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
         if self._state is not None:
             self._state = EnvState(*(None if x is None else x.detach() for x in self._state))  # type: ignore[arg-type]
         if self._observation is not None:
@@ -269,29 +275,30 @@ class MarketEnv(ABC):
 
         Raises KeyError for a missing entry, InputError before the first reset.
         """
+        state = {FORMER_STATE_NAMES.get(name, name): x for name, x in state.items()}
         saved = {name: state[name].to(x) for name, x in self.checkpoint().items()}
         self._observation = Observation(saved.pop("observation.0"), saved.pop("observation.1"))
-        self._state = EnvState(**{"memory": None, **saved})  # type: ignore[arg-type]
+        self._state = EnvState(**{"reward_state": None, **saved})  # type: ignore[arg-type]
         return self._observation
 
     def _checked_starts(self, starts: Sequence[Tensor]) -> list[Tensor]:
         if len(starts) != self.members:
             raise ConfigError(f"starts must list the start bars of {self.members} members, got {len(starts)} lists")
-        top = self.last - self.window + 1
+        top = self.last - self.episode_bars + 1
         for member, bars in zip(self.member_ids, starts, strict=True):
             if not len(bars) or int(bars.min()) < self.first or int(bars.max()) > top:
                 raise ConfigError(
                     f"starts of member {member} must be one or more bars from {self.first} to {top}, which leave a "
-                    f"window of {self.window} bars, got {bars.tolist()[:8]}"
+                    f"window of {self.episode_bars} bars, got {bars.tolist()[:8]}"
                 )
         return [bars.cpu() for bars in starts]
 
-    def _draw_starts(self, member: int, size: tuple[int, int], stream: torch.Generator) -> Tensor:
+    def _draw_starts(self, member: int, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """Start bars of this size for the member at this index."""
         if self._allowed_starts is None:
-            return torch.randint(self.first, self.last - self.window + 2, size, generator=stream)
+            return torch.randint(self.first, self.last - self.episode_bars + 2, size, generator=generator)
         allowed = self._allowed_starts[member]
-        return allowed[torch.randint(len(allowed), size, generator=stream)]
+        return allowed[torch.randint(len(allowed), size, generator=generator)]
 
     def _observe_state(self) -> Observation:
         assert self._state is not None
@@ -305,18 +312,18 @@ class MarketEnv(ABC):
         if tuple(action.shape) != expected:
             raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
 
-    def _with_reward(self, outcome: EnvStep, day: Tensor) -> EnvStep:
+    def _with_reward(self, outcome: EnvStep, bar: Tensor) -> EnvStep:
         """Outcome of a kernel, whose reward is log growth or the change of equity, with the reward of the settings."""
-        if self.reward.is_plain:
+        if self.reward.is_unmodified:
             return outcome
         growth = outcome.reward.view(self.members, self.groups, self.accounts)
-        base = torch.zeros_like(growth) if self._base_growth is None else self._base_growth[day].unsqueeze(-1)
-        reward = self.reward.of_growth(growth, outcome.turnover.view_as(growth), base)
+        base = torch.zeros_like(growth) if self._base_growth is None else self._base_growth[bar].unsqueeze(-1)
+        reward = self.reward.of_log_growth(growth, outcome.turnover.view_as(growth), base)
         return outcome._replace(reward=reward.view_as(outcome.reward).to(self.output_dtype))
 
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
-        if not (self.reward.is_plain or self.reward.growth_only):
+        if not (self.reward.is_unmodified or self.reward.growth_only):
             return
         self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
 
@@ -325,81 +332,83 @@ class MarketEnv(ABC):
     def transition(self, state: EnvState, action: Tensor) -> tuple[EnvState, EnvStep]:
         """One step as a pure function of state and action; differentiable and compilable."""
         p, g, a = self.members, self.groups, self.accounts
-        day, nxt = state.day, state.day + 1
-        close, fill = self.close[day].unsqueeze(2), self.fill[day].unsqueeze(2)  # [P, G, 1, N]
-        close_next, fill_next = self.close[nxt].unsqueeze(2), self.fill[nxt].unsqueeze(2)
+        bar, next_bar = state.bar, state.bar + 1
+        close, fill = self.close[bar].unsqueeze(2), self.fill[bar].unsqueeze(2)  # [P, G, 1, N]
+        close_next, fill_next = self.close[next_bar].unsqueeze(2), self.fill[next_bar].unsqueeze(2)
         action, pending = action.to(self.dtype).reshape(p, g, a, -1), state.pending
         decision = None if self.mandate_table is None else self._decide(self.mandate_table, action, state, close)
         if decision is not None:
             trades, pending, priority = *self._mandate_trades(decision, state, close), None
         elif pending is None:
-            tradable = self.market.tradable[day].unsqueeze(2)
+            tradable = self.market.tradable[bar].unsqueeze(2)
             trades, priority = self.trades(action, state, close, tradable)
         else:
             action, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], action.unsqueeze(-2)], -2)
             trades, priority = self._delayed_trades(action, state, close)
-        trades = self._allowed(trades, state, day)
+        trades = self._allowed(trades, state, bar)
         if self.rules.limited:  # positions that cannot fill still count as exposure
-            trades = self.venue.limit_to_volume(day, trades)
+            trades = self.venue.limit_to_volume(bar, trades)
             trades = limit_gross_exposure(trades, state.cash, state.shares, close, self.rules.leverage)
-        cash = state.cash if self.venue.same_close else self.venue.overnight(day, state.cash, state.shares, close)
-        before = equity(cash, state.shares, fill)
-        filled = self.venue.fill_trades(day, cash, state.shares, trades, fill, priority)
-        if self.venue.carries:  # a reward includes the carry between its two fills, whichever bar charges it
+        cash = state.cash if self.venue.same_close else self.venue.overnight(bar, state.cash, state.shares, close)
+        before = account_equity(cash, state.shares, fill)
+        filled = self.venue.fill_trades(bar, cash, state.shares, trades, fill, priority)
+        if self.venue.has_carry:  # a reward includes the carry between its two fills, whichever bar charges it
             if self.venue.same_close:
-                filled = filled._replace(cash=self.venue.overnight(day, filled.cash, filled.shares, close))
-                carried = filled.cash
+                filled = filled._replace(cash=self.venue.overnight(bar, filled.cash, filled.shares, close))
+                cash_after_carry = filled.cash
             else:
-                carried = self.venue.overnight(nxt, filled.cash, filled.shares, close_next)
-            after = equity(carried, filled.shares, fill_next)
+                cash_after_carry = self.venue.overnight(next_bar, filled.cash, filled.shares, close_next)
+            after = account_equity(cash_after_carry, filled.shares, fill_next)
         else:
-            after = equity(filled.cash, filled.shares, fill_next)
-        worth = equity(filled.cash, filled.shares, close_next)
+            after = account_equity(filled.cash, filled.shares, fill_next)
+        equity = account_equity(filled.cash, filled.shares, close_next)
         turnover = filled.traded / before.clamp(min=1e-9)
-        growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[day].unsqueeze(-1)
-        before_state = None if state.memory is None else state.memory[0]
-        gain = self.reward(Interval(before, after, turnover, growth.expand_as(before)), before_state)
-        memory = self._next_memory(before, after, worth, before_state)
-        ruined = worth <= RUIN * self.config.cash
-        left = state.left - 1
-        over = left <= 0  # [P, G]
+        base_growth = torch.zeros_like(before) if self._base_growth is None else self._base_growth[bar].unsqueeze(-1)
+        before_state = None if state.reward_state is None else state.reward_state[0]
+        reward = self.reward(Interval(before, after, turnover, base_growth.expand_as(before)), before_state)
+        reward_state = self._next_reward_state(before, after, equity, before_state)
+        ruined = equity <= RUIN * self.config.cash
+        steps_left = state.steps_left - 1
+        window_ends = steps_left <= 0  # [P, G]
         virtual, budget = self._next_virtual(decision, close_next / close)
-        reached = EnvState(nxt, left, state.round, filled.cash, filled.shares, memory, pending, virtual, budget)
-        fresh = self._reset_where(reached, over, ruined)
+        next_state = EnvState(
+            next_bar, steps_left, state.round, filled.cash, filled.shares, reward_state, pending, virtual, budget
+        )
+        after_reset = self._reset_where(next_state, window_ends, ruined)
         flat = (p, g * a)
         outcome = EnvStep(
-            observation=self.observe(fresh),
-            reward=gain.reshape(flat).to(self.output_dtype),
+            observation=self.observe(after_reset),
+            reward=reward.reshape(flat).to(self.output_dtype),
             terminated=ruined.reshape(flat),
-            truncated=(over.unsqueeze(-1) & ~ruined).reshape(flat),
-            final_observation=self.observe(reached, worth),
-            equity=worth.reshape(flat).to(self.output_dtype),
+            truncated=(window_ends.unsqueeze(-1) & ~ruined).reshape(flat),
+            final_observation=self.observe(next_state, equity),
+            equity=equity.reshape(flat).to(self.output_dtype),
             turnover=turnover.reshape(flat).to(self.output_dtype),
             cost=filled.cost.reshape(flat).to(self.output_dtype),
         )
-        return fresh, outcome
+        return after_reset, outcome
 
-    def observe(self, state: EnvState, worth: Tensor | None = None) -> Observation:
-        """Observation of a state: day, and account at the close of that bar: cash, holdings, and extras.
+    def observe(self, state: EnvState, equity: Tensor | None = None) -> Observation:
+        """Observation of a state: bar, and account at the close of that bar: cash, holdings, and extras.
 
-        worth: its equity, if known.
+        equity: [P, G, A] in currency, if known.
         """
-        close = self.close[state.day].unsqueeze(2)
+        close = self.close[state.bar].unsqueeze(2)
         values = state.shares * close
-        worth = state.cash + values.sum(-1) if worth is None else worth
-        account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(worth)
+        equity = state.cash + values.sum(-1) if equity is None else equity
+        account = torch.cat([state.cash.unsqueeze(-1), values], -1) / self.scale(equity)
         if any(self.extras):
             account = torch.cat(
-                [account, self._observed_extras(state, values / worth.clamp(min=1e-9).unsqueeze(-1))], -1
+                [account, self._observed_extras(state, values / equity.clamp(min=1e-9).unsqueeze(-1))], -1
             )
         account = account.reshape(self.members, self.envs, -1)
-        return Observation(state.day, account.to(self.output_dtype))
+        return Observation(state.bar, account.to(self.output_dtype))
 
     def _observed_extras(self, state: EnvState, held: Tensor) -> Tensor:
         """Extras [P, G, A, X] of a state (`market.account_extras`). held: [P, G, A, N] weights."""
-        memory = None if state.memory is None else self.reward.memory.observed(state.memory[1])
+        reward_state = None if state.reward_state is None else self.reward.state.observed(state.reward_state[1])
         virtual = state.virtual if observes_virtual(self.config, self.mandate) else None
-        return joined_extras(held, self._pending_weights(state), virtual, memory, state.budget, self.mandate)
+        return joined_extras(held, self._pending_weights(state), virtual, reward_state, state.budget, self.mandate)
 
     def _pending_weights(self, state: EnvState) -> list[Tensor]:
         """Target weights [P, G, A, N] that wait under the delay, oldest first; NaN where nothing will be traded."""
@@ -407,7 +416,7 @@ class MarketEnv(ABC):
             return []
         waiting, weights = self.venue.delay - 1, []
         for i, target in enumerate(state.pending.unbind(-2)):
-            decided = (state.day - waiting + i).clamp(min=0)
+            decided = (state.bar - waiting + i).clamp(min=0)
             known = ~torch.isnan(target)
             if self.mandate is None:
                 known = known.all(-1, keepdim=True)
@@ -418,46 +427,54 @@ class MarketEnv(ABC):
             weights.append(torch.where(known, target, torch.nan))
         return weights
 
-    def _allowed(self, trades: Tensor, state: EnvState, day: Tensor) -> Tensor:
+    def _allowed(self, trades: Tensor, state: EnvState, bar: Tensor) -> Tensor:
         """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
         if not self._all_fillable:
-            fillable, ended = self.market.fillable[day].unsqueeze(2), self.market.ended[day].unsqueeze(2)
-            trades = torch.where(fillable, trades, torch.where(ended, -state.shares, torch.zeros_like(trades)))
+            fillable, delisted = self.market.fillable[bar].unsqueeze(2), self.market.delisted[bar].unsqueeze(2)
+            trades = torch.where(fillable, trades, torch.where(delisted, -state.shares, torch.zeros_like(trades)))
         if self.turbulent is not None:
-            decided = (day - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
+            decided = (bar - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
             turbulent = self.turbulent[decided][..., None, None]
-            sold = -state.shares if self._all_fillable else torch.where(fillable | ended, -state.shares, 0)
+            sold = -state.shares if self._all_fillable else torch.where(fillable | delisted, -state.shares, 0)
             trades = torch.where(turbulent, sold, trades)
         return trades
 
-    def _reset_where(self, state: EnvState, over: Tensor, ruined: Tensor) -> EnvState:
-        """Move groups whose window is over to their next one; reset their accounts, and ruined ones, to cash."""
-        day, left, rounds = self._next_window(state, over)
-        again = over.unsqueeze(-1) | ruined  # [P, G, A]
-        first, memory = self._initial_memory(tuple(again.shape)), state.memory
-        memory = memory if memory is None or first is None else torch.where(again.unsqueeze(-1), first, memory)
+    def _reset_where(self, state: EnvState, window_ends: Tensor, ruined: Tensor) -> EnvState:
+        """Move groups whose window has ended to their next one; reset their accounts, and ruined ones, to cash."""
+        bar, steps_left, rounds = self._next_window(state, window_ends)
+        again = window_ends.unsqueeze(-1) | ruined  # [P, G, A]
+        first, reward_state = self._initial_reward_state(tuple(again.shape)), state.reward_state
+        reward_state = (
+            reward_state
+            if reward_state is None or first is None
+            else torch.where(again.unsqueeze(-1), first, reward_state)
+        )
         pending = None if state.pending is None else torch.where(again[..., None, None], torch.nan, state.pending)
         return EnvState(
-            day,
-            left,
+            bar,
+            steps_left,
             rounds,
             torch.where(again, self.config.cash, state.cash),
             torch.where(again.unsqueeze(-1), 0.0, state.shares),
-            memory,
+            reward_state,
             pending,
             None if state.virtual is None else torch.where(again.unsqueeze(-1), 0.0, state.virtual),
             None if state.budget is None else torch.where(again, self._full_budget, state.budget),
         )
 
-    def _next_window(self, state: EnvState, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Next day, steps left and round, [P, G] each. over: [P, G] bool, groups whose window has ended."""
+    def _next_window(self, state: EnvState, window_ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Next bar, steps left and round, [P, G] each. window_ends: [P, G] bool, groups whose window has ended."""
         start = self._starts.gather(1, (state.round % START_ROUNDS).unsqueeze(1)).squeeze(1)
-        return torch.where(over, start, state.day), torch.where(over, self.window, state.left), state.round + over
+        return (
+            torch.where(window_ends, start, state.bar),
+            torch.where(window_ends, self.episode_bars, state.steps_left),
+            state.round + window_ends,
+        )
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades of an action decided `delay - 1` bars ago; 0 where there is none."""
         known = ~torch.isnan(action)  # -inf is a valid score
-        decided = (state.day - (self.venue.delay - 1)).clamp(min=0)
+        decided = (state.bar - (self.venue.delay - 1)).clamp(min=0)
         tradable = self.market.tradable[decided].unsqueeze(2)
         trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
         return torch.where(known.all(-1, keepdim=True), trades, 0.0), priority
@@ -468,7 +485,7 @@ class MarketEnv(ABC):
         values = state.shares * close
         held = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
         scores = self.tilt_scores(action)
-        return table.decide(state.day, scores, held, state.virtual, state.budget, self.config.leverage)
+        return table.decide(state.bar, scores, held, state.virtual, state.budget, self.config.leverage)
 
     def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""
@@ -479,13 +496,13 @@ class MarketEnv(ABC):
         trades = trades_to_weights(torch.where(known, weights, 0.0), state.cash, state.shares, close)
         return torch.where(known, trades, 0.0), pending
 
-    def _next_virtual(self, decision: Decision | None, growth: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Virtual holdings and turnover budget at the next close. growth: [P, G, 1, N] of closes."""
+    def _next_virtual(self, decision: Decision | None, price_relatives: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Virtual holdings and turnover budget at the next close. price_relatives: [P, G, 1, N], next close / close."""
         if decision is None or self.mandate_table is None:
             return None, None
         table, budget = self.mandate_table, decision.budget
-        budget = None if budget is None else replenished(budget, 1, table.config, table.bars_per_year)
-        return drift(decision.weights, growth), budget
+        budget = None if budget is None else replenish_budget(budget, 1, table.config, table.bars_per_year)
+        return drift(decision.weights, price_relatives), budget
 
     @property
     def _full_budget(self) -> float:
@@ -505,17 +522,17 @@ class MarketEnv(ABC):
         size = (*shape, self.venue.delay - 1, self.action_size)
         return torch.full(size, torch.nan, dtype=self.dtype, device=self.device)
 
-    def _initial_memory(self, shape: tuple[int, ...]) -> Tensor | None:
+    def _initial_reward_state(self, shape: tuple[int, ...]) -> Tensor | None:
         """[2, P, G, A, S] of new accounts, None for a reward without state."""
-        first = self.reward.memory.initial(shape, self.dtype, self.device)
+        first = self.reward.state.initial(shape, self.dtype, self.device)
         return None if first is None else torch.stack([first, first])
 
-    def _next_memory(self, before: Tensor, after: Tensor, worth: Tensor, state: Tensor | None) -> Tensor | None:
+    def _next_reward_state(self, before: Tensor, after: Tensor, equity: Tensor, state: Tensor | None) -> Tensor | None:
         """The reward's state at the interval's end, and as known at the close between its two fills."""
         if state is None:
             return None
-        advance = self.reward.memory.advance
-        return torch.stack([advance(before, after, state), advance(before, worth, state)])
+        advance = self.reward.state.advance
+        return torch.stack([advance(before, after, state), advance(before, equity, state)])
 
     def _base_growth_table(self) -> Tensor:
         """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""

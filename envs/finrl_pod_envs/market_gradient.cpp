@@ -17,7 +17,7 @@
 enum Limit { ANY_TRADE = 0, NO_TRADE = 1, SELL_ALL = 2 };  // trades that the market allows
 
 struct GradientBuffers {
-  const int64_t* day;                  // [groups]
+  const int64_t* bar;                  // [groups]
   const uint8_t* window_ends;          // [groups]
   const void *cash, *shares, *action;  // [.., accounts], [.., accounts, N], [.., accounts, 1 + N], or N with a mandate
   const void* virtual_holdings;        // [.., accounts, N] of a mandate; null without
@@ -42,7 +42,7 @@ struct Worker {
   const bool has_mandate;
   MandateAccount<T, W> mandate;
   std::vector<T> space;
-  T *close, *fill, *close_next, *fill_next, *per_close, *rates;  // of the group's day
+  T *close, *fill, *close_next, *fill_next, *per_close, *rates;  // of the group's bar
   T *score, *weight, *old_shares, *bought, *new_shares;          // of the account
   std::vector<uint8_t> limit, tradable;
   V* g_weight;
@@ -84,19 +84,19 @@ struct Worker {
   }
 
   // Reads the prices and limits that the accounts of a group share.
-  void begin_group(int64_t day) {
-    read_row(close, m.close, day, 1);
-    read_row(fill, m.fill, day, 1);
-    read_row(close_next, m.close, day + 1, 1);
-    read_row(fill_next, m.fill, day + 1, 1);
-    if (RATES) read_row(rates, m.cost_rates, day, 0);
+  void begin_group(int64_t bar) {
+    read_row(close, m.close, bar, 1);
+    read_row(fill, m.fill, bar, 1);
+    read_row(close_next, m.close, bar + 1, 1);
+    read_row(fill_next, m.fill, bar + 1, 1);
+    if (RATES) read_row(rates, m.cost_rates, bar, 0);
     for (int k = 0; k < count; k++) set_vector(per_close, k, 1 / vector(close, k));
-    if (has_mandate) mandate.begin_day(day, close, close_next);
-    const bool turbulent = m.turbulent && m.turbulent[day];
+    if (has_mandate) mandate.begin_bar(bar, close, close_next);
+    const bool turbulent = m.turbulent && m.turbulent[bar];
     for (int i = 0; i < n; i++) {
-      tradable[i] = !m.tradable || is_set(m.tradable, day * n + i);
-      const bool can_fill = !m.fillable || is_set(m.fillable, day * n + i),
-                 delisted = !can_fill && is_set(m.ended, day * n + i);
+      tradable[i] = !m.tradable || is_set(m.tradable, bar * n + i);
+      const bool can_fill = !m.fillable || is_set(m.fillable, bar * n + i),
+                 delisted = !can_fill && is_set(m.delisted, bar * n + i);
       limit[i] = can_fill ? (turbulent ? SELL_ALL : ANY_TRADE) : (delisted ? SELL_ALL : NO_TRADE);
     }
     unlimited = std::all_of(limit.begin(), limit.end(), [](uint8_t x) { return x == ANY_TRADE; }) &&
@@ -333,7 +333,7 @@ static void run(const Market& m, const GradientBuffers& s, bool backward) {
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
       const int64_t to = std::min(from + CHUNK_ACCOUNTS, m.accounts);
-      worker.begin_group(s.day[g]);
+      worker.begin_group(s.bar[g]);
       for (int64_t a = from; a < to; a++) {
         if (backward)
           worker.backward(g * m.accounts + a);

@@ -45,7 +45,7 @@ class _Market(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("members", "groups", "accounts", "assets", "reward")),
         *((name, ctypes.c_double) for name in ("cost_rate", "cash", "leverage", "ruin")),
         *((name, ctypes.c_double) for name in ("change_scale", "min_growth")),
-        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "ended", "turbulent")),
+        *((name, ctypes.c_void_p) for name in ("close", "fill", "tradable", "fillable", "delisted", "turbulent")),
         ("cost_rates", ctypes.c_void_p),
         ("mandate", _Mandate),
     ]
@@ -80,7 +80,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
         tables["tradable"] = env.market.tradable.to(dtype).contiguous()
     if not bool(env.market.fillable[used].all()):
         tables["fillable"] = env.market.fillable.to(dtype).contiguous()
-        tables["ended"] = env.market.ended.to(dtype).contiguous()
+        tables["delisted"] = env.market.delisted.to(dtype).contiguous()
     if env.turbulent is not None:
         tables["turbulent"] = env.turbulent.to(torch.uint8)
     if env.venue.cost_rates is not None:
@@ -110,16 +110,16 @@ class _StepMarket(_Market):
     """`struct StepMarket` of the kernel."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("rounds", "window", "kind", "buy_allocation", "whole_shares")),
+        *((name, ctypes.c_int64) for name in ("rounds", "episode_bars", "kind", "buy_allocation", "whole_shares")),
         ("hmax", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("starts", "limited", "features")),
         *((name, ctypes.c_int64) for name in ("width", "only_ended")),
     ]
 
 
-_INPUTS = ("day", "steps_left", "round", "cash", "shares", "action", "virtual_holdings", "budget")
+_INPUTS = ("bar", "steps_left", "round", "cash", "shares", "action", "virtual_holdings", "budget")
 _OUTPUTS = (
-    *("reached_day", "next_day", "next_steps_left", "next_round", "next_cash", "next_shares"),
+    *("reached_bar", "next_bar", "next_steps_left", "next_round", "next_cash", "next_shares"),
     *("account", "last_account", "reward", "equity", "turnover", "cost", "terminated", "truncated"),
     *("next_virtual_holdings", "next_budget", "last_virtual_holdings", "last_budget"),
 )
@@ -159,7 +159,7 @@ class StepKernel:
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
         market = self._market = _StepMarket()
         self._tables = _set_market(market, env)
-        market.rounds, market.window, market.kind = rounds, env.window, KINDS[config.kind]
+        market.rounds, market.episode_bars, market.kind = rounds, env.episode_bars, KINDS[config.kind]
         market.buy_allocation, market.whole_shares = BUY_ALLOCATIONS[config.buy_allocation], config.whole_shares
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
@@ -182,14 +182,14 @@ class StepKernel:
         action: Tensor,
         starts: Tensor,
         ruin: float,
-        rows: Tensor | None = None,
+        out: Tensor | None = None,
         *,
         reuse: bool = False,
     ) -> tuple[EnvState, EnvStep]:
         """The next state and the results of one step.
 
         action: [P, E, action_size]; starts: [P, rounds, G] int64; ruin: share of the starting cash below which an
-        account is terminated. rows: [P, E, 1 + N + N F] float32, receives the flat observation if `can_write` allows
+        account is terminated. out: [P, E, 1 + N + N F] float32, receives the flat observation if `can_write` allows
         it. reuse: overwrite the outputs of the step before the last, and omit the final accounts of episodes that did
         not end.
         """
@@ -198,14 +198,14 @@ class StepKernel:
             action = action.to(env.dtype)
         given = (*state[:5], action, state.virtual, state.budget)
         inputs = [None if x is None else x.contiguous() for x in given]
-        out = self._next_outputs() if reuse else _Outputs(env)
+        outputs = self._next_outputs() if reuse else _Outputs(env)
         self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, reuse
         self._pointers[: len(_INPUTS)] = [None if x is None else x.data_ptr() for x in inputs]
-        self._pointers[len(_INPUTS) : -1] = out.pointers
-        self._pointers[-1] = None if rows is None else rows.data_ptr()
+        self._pointers[len(_INPUTS) : -1] = outputs.pointers
+        self._pointers[-1] = None if out is None else out.data_ptr()
         any_ended = self._run(self._market_address, self._pointers, *self._sizes)
-        result = out.result_with_ends if any_ended else out.result
-        return out.state, out.with_extras(result) if any(env.extras) else result
+        result = outputs.result_with_ends if any_ended else outputs.result
+        return outputs.state, outputs.with_extras(result) if any(env.extras) else result
 
     def _next_outputs(self) -> _Outputs:
         """Return the two buffers alternately."""
@@ -214,10 +214,10 @@ class StepKernel:
         self._turn = 1 - self._turn
         return self._reused[self._turn]
 
-    def can_write(self, rows: Tensor) -> bool:
+    def can_write(self, out: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
         fits = self._writes_rows and not any(self._env.extras)
-        return fits and rows.dtype == torch.float32 and rows.is_contiguous() and rows.device.type == "cpu"
+        return fits and out.dtype == torch.float32 and out.is_contiguous() and out.device.type == "cpu"
 
 
 def _limited_bars(env: KernelEnv) -> Tensor:
@@ -235,14 +235,14 @@ class _Outputs:
 
     def __init__(self, env: KernelEnv) -> None:
         p, g, e, n, dtype = env.members, env.groups, env.envs, env.assets, env.output_dtype
-        days, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=dtype)
+        bars, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=dtype)
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
         mandate = env.mandate
         holdings = torch.empty(1 if mandate is None else 2, p, g, env.accounts, n, dtype=env.dtype)
         limited = mandate is not None and mandate.max_turnover > 0
         budget = torch.empty(p, g, env.accounts, dtype=env.dtype) if limited else None
         accounts, flags = torch.empty(2, p, e, n + 1, dtype=dtype), torch.empty(2, p, e, dtype=torch.bool)
-        stacked = (days, cash, holdings[:1], accounts, numbers, flags)
+        stacked = (bars, cash, holdings[:1], accounts, numbers, flags)
         self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
         virtual = None if mandate is None else holdings[1]
         self._mandate = mandate
@@ -251,20 +251,20 @@ class _Outputs:
         self._last_budget = None if budget is None else torch.empty_like(budget)
         optional = (virtual, budget, self._last_virtual, self._last_budget)
         self.pointers += [None if x is None else x.data_ptr() for x in optional]
-        reached, day, steps_left, rounds = days.unbind()
+        reached, bar, steps_left, rounds = bars.unbind()
         account, last_account = accounts.unbind()
         reward, equity, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
-        self.state = EnvState(day, steps_left, rounds, cash[0], holdings[0], None, None, virtual, budget)
-        observation, final = Observation(day, account), Observation(reached, account)
+        self.state = EnvState(bar, steps_left, rounds, cash[0], holdings[0], None, None, virtual, budget)
+        observation, final = Observation(bar, account), Observation(reached, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
         self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
 
     def with_extras(self, result: EnvStep) -> EnvStep:
         """A result with virtual holdings and turnover budget after the accounts, as far as they are observed."""
-        state, (day, account), (reached, last) = self.state, result.observation, result.final_observation
+        state, (bar, account), (reached, last) = self.state, result.observation, result.final_observation
         virtual = None if self._last_virtual is None else state.virtual
-        observation = Observation(day, self._joined(account, virtual, state.budget))
+        observation = Observation(bar, self._joined(account, virtual, state.budget))
         ended = last.data_ptr() != account.data_ptr()
         final = self._joined(last, self._last_virtual, self._last_budget) if ended else observation.account
         return result._replace(observation=observation, final_observation=Observation(reached, final))
@@ -282,7 +282,7 @@ def _addresses(stacked: Tensor) -> range:
 
 # ---------------------------------------------------------------------- gradient
 
-_READ = ("day", "window_ends", "cash", "shares", "action", "virtual_holdings")
+_READ = ("bar", "window_ends", "cash", "shares", "action", "virtual_holdings")
 _DIFFERENTIABLE = ("next_cash", "next_shares", "next_virtual_holdings", "account", "last_account", "reward")
 _WRITTEN = (*_DIFFERENTIABLE, "equity", "turnover", "cost", "ruined", "reset")
 _GRADIENTS_IN = tuple(f"{name}_gradient" for name in _DIFFERENTIABLE)
@@ -333,29 +333,29 @@ class GradientKernel:
         self._run(ctypes.addressof(self._market), ctypes.addressof(buffers), self._dtype_bytes, backward)
 
     def __call__(self, state: EnvState, action: Tensor, window_ends: Tensor, ruin: float) -> tuple[EnvState, EnvStep]:
-        """The next state and the results, both with the day before a reset.
+        """The next state and the results, both with the bar before a reset.
 
         action: [P, G, A, action_size]; window_ends: [P, G] bool, at this step; ruin: share of the starting cash below
         which an account is terminated.
         """
         self._market.ruin = ruin
         inputs = (state.cash, state.shares, action, state.virtual)
-        results = _StepFunction.apply(*inputs, self, state.day, window_ends)  # type: ignore[no-untyped-call]
+        results = _StepFunction.apply(*inputs, self, state.bar, window_ends)  # type: ignore[no-untyped-call]
         cash, shares, virtual, account, last, reward, equity, turnover, cost, ruined = results
         p, flat = cash.shape[0], (cash.shape[0], -1)
         truncated = window_ends.unsqueeze(-1) & ~ruined
         step = EnvStep(
-            observation=Observation(state.day + 1, account.view(*flat, account.shape[-1])),
+            observation=Observation(state.bar + 1, account.view(*flat, account.shape[-1])),
             reward=reward.view(flat),
             terminated=ruined.view(flat),
             truncated=truncated.view(flat),
-            final_observation=Observation(state.day + 1, last.view(p, -1, last.shape[-1])),
+            final_observation=Observation(state.bar + 1, last.view(p, -1, last.shape[-1])),
             equity=equity.view(flat),
             turnover=turnover.view(flat),
             cost=cost.view(flat),
         )
-        reached = EnvState(state.day + 1, state.left - 1, state.round, cash, shares, None, None, virtual)
-        return reached, step
+        next_state = EnvState(state.bar + 1, state.steps_left - 1, state.round, cash, shares, None, None, virtual)
+        return next_state, step
 
 
 class _StepFunction(torch.autograd.Function):
@@ -369,10 +369,10 @@ class _StepFunction(torch.autograd.Function):
         action: Tensor,
         virtual: Tensor | None,
         kernel: GradientKernel,
-        day: Tensor,
+        bar: Tensor,
         window_ends: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        read = [None if x is None else x.contiguous() for x in (day, window_ends, cash, shares, action, virtual)]
+        read = [None if x is None else x.contiguous() for x in (bar, window_ends, cash, shares, action, virtual)]
         account = cash.new_empty(*cash.shape, shares.shape[-1] + 1)
         numbers = [cash, shares, virtual, account, account, *[cash] * 4]
         written = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in numbers]

@@ -16,7 +16,7 @@ enum Kind { STOCK_TRADING = 0, PORTFOLIO = 1 };
 enum BuyAllocation { PROPORTIONAL = 0, SEQUENTIAL = 1 };
 
 struct StepMarket : Market {
-  int64_t rounds, window;  // start windows per group, steps of a window
+  int64_t rounds, episode_bars;  // start windows per group, steps of an episode
   int64_t kind, buy_allocation, whole_shares;
   double hmax;
   const int64_t* starts;   // [members, rounds, groups]
@@ -27,10 +27,10 @@ struct StepMarket : Market {
 };
 
 struct StepBuffers {
-  const int64_t *day, *steps_left, *round;  // [members, groups]
+  const int64_t *bar, *steps_left, *round;  // [members, groups]
   const void *cash, *shares, *action;       // [.., accounts], [.., accounts, N], [.., accounts, D]
   const void *virtual_holdings, *budget;    // [.., accounts, N] and [.., accounts] of a mandate; null without
-  int64_t *reached_day, *next_day, *next_steps_left, *next_round;
+  int64_t *reached_bar, *next_bar, *next_steps_left, *next_round;
   void *next_cash, *next_shares;
   void *account, *last_account;             // [.., accounts, 1 + N]; the second is filled only if any episode ends
   void *reward, *equity, *turnover, *cost;  // [.., accounts]
@@ -76,7 +76,7 @@ struct Worker {
   V *held, *desired;
   T* flat_desired;
   V* capped_base;
-  V *per_close, *rise;   // of the day, set by `begin_day`: 1 / close, and the next close / close less 1
+  V *per_close, *rise;   // of the bar, set by `begin_bar`: 1 / close, and the next close / close less 1
   bool any_window_ends;  // a window ends at this step: last_account is filled for all accounts
 
   // Calls f(vector, first asset, weight) for every vector of a row.
@@ -100,10 +100,10 @@ struct Worker {
 
   // Softmax over cash and the tradable assets, not yet divided by its sum, into `desired`; returns equity times
   // leverage over that sum: the currency per unit of `desired`.
-  V softmax(int64_t e0, int count, int64_t day, V cash) const {
+  V softmax(int64_t e0, int count, int64_t bar, V cash) const {
     const int n = row.assets;
-    const T* close = static_cast<const T*>(m.close) + day * n;
-    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + day * n : nullptr;
+    const T* close = static_cast<const T*>(m.close) + bar * n;
+    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + bar * n : nullptr;
     const V lowest = broadcast<T, W>(-INFINITY);
     V mass[W] = {}, held_value[W] = {}, cash_score = {};
     for (int i = 0; i < count; i++) {
@@ -128,32 +128,33 @@ struct Worker {
     return (cash + horizontal_sums(held_value)) * T(m.leverage) / (horizontal_sums(mass) + exp<W>(cash_score));
   }
 
-  void begin_day(int64_t day) const {
+  void begin_bar(int64_t bar) const {
     if (!has_mandate()) return;
-    const T* close = static_cast<const T*>(m.close) + day * row.assets;
+    const T* close = static_cast<const T*>(m.close) + bar * row.assets;
     each([&](int k, int at, V) {
       per_close[k] = 1 / load<T, W>(close + at);
       rise[k] = load<T, W>(close + row.assets + at) / load<T, W>(close + at) - 1;
     });
   }
 
-  // What a mandate decides on for W accounts (`follow` in mandate.py).
+  // What a mandate decides on for W accounts (`trade_towards` in mandate.py).
   struct Decision {
-    V equity;  // in currency; NaN where the holdings are kept
-    V growth;  // of equity until the next close, at the weights decided
-    // Of plain rules: weights are `kept` times `from`, the base or the virtual holdings, plus `desired_factor` times `desired`.
+    V equity;         // in currency; NaN where the holdings are kept
+    V growth_factor;  // of equity until the next close, at the weights decided
+    // Of plain rules: weights are `kept` times `from`, the base or the virtual holdings, plus `desired_factor` times
+    // `desired`.
     T kept;
     V desired_factor;
     const T* from[W];
   };
 
   // Of plain rules, `desired` receives the tilted base; of general ones, the weights decided.
-  Decision decide(int64_t e0, int count, int64_t day, V cash) const {
+  Decision decide(int64_t e0, int count, int64_t bar, V cash) const {
     const int n = row.assets;
-    const T* close = static_cast<const T*>(m.close) + day * n;
-    const T* base = static_cast<const T*>(m.mandate.base) + day * n;
-    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + day * n : nullptr;
-    const bool limits_weight = !PLAIN && m.mandate.max_weight < 1, decides = m.mandate.decides[day];
+    const T* close = static_cast<const T*>(m.close) + bar * n;
+    const T* base = static_cast<const T*>(m.mandate.base) + bar * n;
+    const T* tradable = !PLAIN && m.tradable ? static_cast<const T*>(m.tradable) + bar * n : nullptr;
+    const bool limits_weight = !PLAIN && m.mandate.max_weight < 1, decides = m.mandate.decides[bar];
     const T speed = decides ? T(m.mandate.trade_speed) : 0;
     const V zero = {}, one = broadcast<T, W>(1), tiny = broadcast<T, W>(SMALLEST);
     V masses[W] = {}, values[W] = {}, blocked_values[W] = {}, virtual_sums[W] = {}, left_sums[W] = {};
@@ -209,7 +210,7 @@ struct Worker {
       const V before = enters ? broadcast<T, W>(sum(base_gain)) : horizontal_sums(virtual_gains);
       decision.kept = 1 - speed;
       decision.desired_factor = per_mass * speed;
-      decision.growth = 1 + before * decision.kept + horizontal_sums(tilted_gains) * decision.desired_factor;
+      decision.growth_factor = 1 + before * decision.kept + horizontal_sums(tilted_gains) * decision.desired_factor;
       for (int i = 0; i < count; i++)
         decision.from[i] = enters[i] ? base : static_cast<const T*>(s.virtual_holdings) + (e0 + i) * n;
       return decision;
@@ -255,7 +256,7 @@ struct Worker {
       });
       gains[i] = gain;
     }
-    decision.growth = 1 + horizontal_sums(gains);
+    decision.growth_factor = 1 + horizontal_sums(gains);
     return decision;
   }
 
@@ -304,29 +305,29 @@ struct Worker {
   }
 
   // Accounts e0 .. e0 + count of one group; returns whether any is ruined.
-  bool block(int64_t e0, int count, int64_t day) const {
+  bool block(int64_t e0, int count, int64_t bar) const {
     const int n = row.assets;
     const T rate = T(m.cost_rate);
-    const T *close = static_cast<const T*>(m.close) + day * n, *fill = static_cast<const T*>(m.fill) + day * n;
+    const T *close = static_cast<const T*>(m.close) + bar * n, *fill = static_cast<const T*>(m.fill) + bar * n;
     const T *close_next = close + n, *fill_next = fill + n;
-    const T* fillable = !PLAIN && m.fillable ? static_cast<const T*>(m.fillable) + day * n : nullptr;
-    const T* ended = !PLAIN && m.ended ? static_cast<const T*>(m.ended) + day * n : nullptr;
+    const T* fillable = !PLAIN && m.fillable ? static_cast<const T*>(m.fillable) + bar * n : nullptr;
+    const T* delisted_table = !PLAIN && m.delisted ? static_cast<const T*>(m.delisted) + bar * n : nullptr;
     const bool has_rates = this->has_rates();
-    const T* rates = has_rates ? static_cast<const T*>(m.cost_rates) + day * n : nullptr;
-    const bool turbulent = !PLAIN && m.turbulent && m.turbulent[day];
+    const T* rates = has_rates ? static_cast<const T*>(m.cost_rates) + bar * n : nullptr;
+    const bool turbulent = !PLAIN && m.turbulent && m.turbulent[bar];
     const bool portfolio = is_portfolio(), mandate = has_mandate();
     const bool sequential = is_sequential(), whole = is_whole();
     const V zero = {};
     const T* cash_at = static_cast<const T*>(s.cash) + e0;
     const V cash = count == W ? load<T, W>(cash_at) : gather(cash_at, count);
     Decision decision;
-    V share = {}, per_growth = {};
+    V share = {}, per_growth_factor = {};
     if (mandate) {
-      decision = decide(e0, count, day, cash);
+      decision = decide(e0, count, bar, cash);
       share = decision.equity;
-      per_growth = 1 / clamp_min(decision.growth, broadcast<T, W>(1e-9));
+      per_growth_factor = 1 / clamp_min(decision.growth_factor, broadcast<T, W>(1e-9));
     } else if (portfolio) {
-      share = softmax(e0, count, day, cash);
+      share = softmax(e0, count, bar, cash);
     }
 
     V proceeds_of[W], need_of[W], before_of[W], sale_fees_of[W] = {}, buy_fees_of[W] = {};  // fees: with rates only
@@ -346,7 +347,7 @@ struct Worker {
           x = target * share[i];
           x = PLAIN ? x * per_close[k] - had : x / load<T, W>(close + at) - had;
           x = x == x ? x : zero;
-          store<T, W>(next_virtual + at, (target * rise[k] + target) * per_growth[i]);
+          store<T, W>(next_virtual + at, (target * rise[k] + target) * per_growth_factor[i]);
         } else if (portfolio) {
           x = account_desired[k] * share[i] / load<T, W>(close + at) - had;
         } else {
@@ -354,7 +355,7 @@ struct Worker {
           x = clamp_max(clamp_min(x, zero - 1), zero + 1) * T(m.hmax);
         }
         if (fillable) {
-          V can_fill = load<T, W>(fillable + at), delisted = load<T, W>(ended + at);
+          V can_fill = load<T, W>(fillable + at), delisted = load<T, W>(delisted_table + at);
           x = can_fill != 0 ? (turbulent ? -had : x) : (delisted != 0 ? -had : zero);
         } else if (turbulent) {
           x = -had;
@@ -512,16 +513,16 @@ struct Worker {
     each([&](int k, int at, V) { account_desired[k] = load<T, W>(flat_desired + at); });
   }
 
-  int64_t next_day(int64_t g) const {
-    if (s.steps_left[g] > 1) return s.day[g] + 1;
+  int64_t next_bar(int64_t g) const {
+    if (s.steps_left[g] > 1) return s.bar[g] + 1;
     const int64_t p = g / m.groups, which = s.round[g] % m.rounds;
     return m.starts[(p * m.rounds + which) * m.groups + g % m.groups];
   }
 
-  // Flat rows of accounts e0 .. e1 of group g: the account's observation, then the features of its day.
+  // Flat rows of accounts e0 .. e1 of group g: the account's observation, then the features of its bar.
   void write_rows(int64_t g, int64_t e0, int64_t e1) const {
     const int64_t own = row.assets + 1, whole = own + m.width;
-    const float* features = m.features + next_day(g) * m.width;
+    const float* features = m.features + next_bar(g) * m.width;
     for (int64_t e = e0; e < e1; e++) {
       const S* account = static_cast<const S*>(s.account) + e * own;
       float* to = s.rows + e * whole;
@@ -540,8 +541,8 @@ struct Worker {
     const bool window_ends = s.steps_left[g] <= 1;
     const int n = row.assets;
     bool any = window_ends;
-    begin_day(s.day[g]);
-    for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.day[g]);
+    begin_bar(s.bar[g]);
+    for (int64_t e = e0; e < e1; e += W) any |= block(e, int(std::min<int64_t>(W, e1 - e)), s.bar[g]);
     if (!window_ends) std::fill(s.truncated + e0, s.truncated + e1, uint8_t(0));
     for (int64_t e = e0; window_ends && e < e1; e++) s.truncated[e] = !s.terminated[e];
     const int64_t own = n + 1;
@@ -588,14 +589,14 @@ static int64_t run(const StepMarket& m, const StepBuffers& s) {
     for (int64_t c = 0; c < groups * chunks; c++) {
       const int64_t g = c / chunks, from = c % chunks * CHUNK_ACCOUNTS;
       const int64_t to = std::min(from + CHUNK_ACCOUNTS, m.accounts);
-      const bool limited = m.limited && m.limited[s.day[g]];
+      const bool limited = m.limited && m.limited[s.bar[g]];
       const int64_t e0 = g * m.accounts + from, e1 = g * m.accounts + to;
       ended += limited ? general.chunk(g, e0, e1) : worker.chunk(g, e0, e1);
       if (from) continue;
       const bool window_ends = s.steps_left[g] <= 1;
-      s.reached_day[g] = s.day[g] + 1;
-      s.next_day[g] = worker.next_day(g);
-      s.next_steps_left[g] = window_ends ? m.window : s.steps_left[g] - 1;
+      s.reached_bar[g] = s.bar[g] + 1;
+      s.next_bar[g] = worker.next_bar(g);
+      s.next_steps_left[g] = window_ends ? m.episode_bars : s.steps_left[g] - 1;
       s.next_round[g] = s.round[g] + window_ends;
     }
   }

@@ -1,4 +1,4 @@
-// Writes flat observations: for each account its own numbers, then the row of the market table of its group's day. They
+// Writes flat observations: for each account its own numbers, then the row of the market table of its group's bar. They
 // are written past the cache where the processor can: megabytes of rows would evict the accounts, which are read again,
 // and are themselves evicted before anything reads them.
 #include <omp.h>
@@ -20,8 +20,8 @@ static void copy_past_cache(const float* from, float* to, int64_t count) {
   std::copy(from, from + count, to);
 }
 
-// table: [T, width]; day: [groups]; account: [groups * accounts, own]; out: [groups * accounts, own + width]
-extern "C" void flat_rows(const float* table, int64_t width, const int64_t* day, int64_t groups, int64_t accounts,
+// table: [T, width]; bar: [groups]; account: [groups * accounts, own]; out: [groups * accounts, own + width]
+extern "C" void flat_rows(const float* table, int64_t width, const int64_t* bar, int64_t groups, int64_t accounts,
                           const float* account, int64_t own, float* out) {
   const int64_t rows = groups * accounts, whole = own + width, blocks = (rows + ROWS - 1) / ROWS;
 #pragma omp parallel if (rows * whole > 65536)
@@ -34,7 +34,7 @@ extern "C" void flat_rows(const float* table, int64_t width, const int64_t* day,
         const int64_t e = first + i;
         float* row = block.data() + i * whole;
         std::copy(account + e * own, account + (e + 1) * own, row);
-        const float* features = table + day[e / accounts] * width;
+        const float* features = table + bar[e / accounts] * width;
         std::copy(features, features + width, row + own);
       }
       if (count == ROWS)

@@ -22,18 +22,18 @@ def flat(market: MarketTensor, observation: Observation, out: Tensor | None = No
 
     out: a tensor of that shape to write into, in its dtype; without it a new float32 tensor is returned.
     """
-    day, account = observation
-    p, g = day.shape
+    bar, account = observation
+    p, g = bar.shape
     _, e, own = account.shape
     if out is None:
         out = torch.empty(p, e, own + market.features[0].numel(), device=account.device)
-    if not _write_natively(market.features, day, account, out):
+    if not _write_natively(market.features, bar, account, out):
         out[..., :own] = account
-        out.view(p, g, e // g, -1)[..., own:] = market.features[day].flatten(2).unsqueeze(2)
+        out.view(p, g, e // g, -1)[..., own:] = market.features[bar].flatten(2).unsqueeze(2)
     return out
 
 
-def _write_natively(table: Tensor, day: Tensor, account: Tensor, out: Tensor) -> bool:
+def _write_natively(table: Tensor, bar: Tensor, account: Tensor, out: Tensor) -> bool:
     """Write with the kernel `observation.cpp`; False if it cannot be used on these tensors or there is no compiler."""
     numbers = (table, account, out)
     fits = all(x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous() for x in numbers)
@@ -42,11 +42,11 @@ def _write_natively(table: Tensor, day: Tensor, account: Tensor, out: Tensor) ->
     library = load(Path(__file__).with_name("observation.cpp"))
     if library is None:
         return False
-    day, (width, own) = day.contiguous(), (table[0].numel(), account.shape[-1])
-    groups, accounts = day.numel(), account.shape[1] // day.shape[1]
+    bar, (width, own) = bar.contiguous(), (table[0].numel(), account.shape[-1])
+    groups, accounts = bar.numel(), account.shape[1] // bar.shape[1]
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     library.flat_rows(
-        *(pointer(table.data_ptr()), size(width), pointer(day.data_ptr()), size(groups), size(accounts)),
+        *(pointer(table.data_ptr()), size(width), pointer(bar.data_ptr()), size(groups), size(accounts)),
         *(pointer(account.data_ptr()), size(own), pointer(out.data_ptr())),
     )
     return True

@@ -65,8 +65,9 @@ UserReward = Callable[[Interval], Tensor]
 class StepReward:
     """The reward of an environment's steps.
 
-    memory: the numbers that it keeps for each account. growth_only: whether it follows from growth, turnover and the
-    base's growth, so that a kernel that computes log growth can be used. uses_base: whether it needs the base's growth.
+    state: the numbers that it keeps for each account. growth_only: whether it follows from turnover and the
+    log growth of the account and its base, so that a kernel that computes log growth can be used. uses_base: whether
+    it needs the base's.
     """
 
     def __init__(self, config: EnvironmentConfig, bars_per_year: float) -> None:
@@ -78,9 +79,9 @@ class StepReward:
         self._user = load_user_reward(config.reward) if is_file_reference(config.reward) else None
         if self._user is not None:
             self._call_user(self._user, TRIAL)
-        self.memory = RewardState(config)
-        self.growth_only = config.reward in IN_LOG_GROWTH and not self.memory.has_drawdown
-        self.is_plain = config.reward in ("log_return", "change") and not any(
+        self.state = RewardState(config)
+        self.growth_only = config.reward in IN_LOG_GROWTH and not self.state.has_drawdown
+        self.is_unmodified = config.reward in ("log_return", "change") and not any(
             getattr(config, name) for name in PENALTIES
         )
         self.uses_base = config.reward == "active_return" or self._user is not None
@@ -92,18 +93,18 @@ class StepReward:
             return self._call_user(self._user, interval)
         if self.name == "change":
             return (after - before) * CHANGE_SCALE
-        if self.memory.has_moments:
+        if self.state.has_moments:
             assert state is not None
             return differential_sharpe(growth_ratio(before, after) - 1, state[..., 0], state[..., 1])
-        reward = self.of_growth(log_growth(before, after), interval.turnover, interval.base_growth)
-        if self.memory.has_drawdown:
+        reward = self.of_log_growth(log_growth(before, after), interval.turnover, interval.base_growth)
+        if self.state.has_drawdown:
             assert state is not None
-            drawdown = self.memory.advance(before, after, state)[..., -1]
+            drawdown = self.state.advance(before, after, state)[..., -1]
             reward = reward - self._config.drawdown_penalty / self._bars_per_year * drawdown
         return reward
 
-    def of_growth(self, growth: Tensor, turnover: Tensor, base_growth: Tensor) -> Tensor:
-        """Rewards in log growth, less the penalties that need no state; tensors of one shape."""
+    def of_log_growth(self, growth: Tensor, turnover: Tensor, base_growth: Tensor) -> Tensor:
+        """Rewards less the penalties that need no state. growth, base_growth: log growth; tensors of one shape."""
         config, reward = self._config, growth
         if config.reward == "active_return":
             reward = growth - base_growth
@@ -142,12 +143,12 @@ class StepReward:
         return reward.to(interval.before.dtype)
 
 
-def differential_sharpe(gain: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Derivative of the moving Sharpe ratio by its decay at 0, for a simple return and the moments A and B before it.
+def differential_sharpe(simple_return: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Derivative of the moving Sharpe ratio with respect to its decay, at 0.
 
-    0 while B - A^2 is not positive.
+    first, second: the moments A and B before the return. 0 while B - A^2 is not positive.
     """
-    d_first, d_second = gain - first, gain * gain - second
+    d_first, d_second = simple_return - first, simple_return * simple_return - second
     variance = second - first * first
     usable = variance > MIN_VARIANCE
     safe = torch.where(usable, variance, torch.ones_like(variance))

@@ -16,7 +16,7 @@ from finrl_pod.types import MarketTensor, Tensor
 class EnvState(NamedTuple):
     """State of P members x G groups x A accounts on a market of N assets.
 
-    day: [P, G] int64, the decision bar. left: [P, G] int64, steps to the end of the window. round: [P, G] int64, index
+    bar: [P, G] int64, the decision bar. steps_left: [P, G] int64, to the end of the window. round: [P, G] int64, index
     of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the environment's dtype. memory:
     [2, P, G, A, S], numbers kept by the reward, as of the last fill and as known at the close, or None. pending:
     [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where there is none; None without a
@@ -24,12 +24,12 @@ class EnvState(NamedTuple):
     budget: [P, G, A], what is left of its turnover budget, or None.
     """
 
-    day: Tensor
-    left: Tensor
+    bar: Tensor
+    steps_left: Tensor
     round: Tensor
     cash: Tensor
     shares: Tensor
-    memory: Tensor | None
+    reward_state: Tensor | None
     pending: Tensor | None = None
     virtual: Tensor | None = None
     budget: Tensor | None = None
@@ -38,8 +38,8 @@ class EnvState(NamedTuple):
 class KernelEnv(Protocol):
     """Attributes of a market environment that native kernels read: sizes, costs and price tables.
 
-    members, envs, groups, accounts, assets: P, E = G * A, G, A and N. window: bars of an episode. first, last: the
-    range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
+    members, envs, groups, accounts, assets: P, E = G * A, G, A and N. episode_bars: bars of an episode. first, last:
+    the range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
     turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
     tables. extras: numbers that are observed besides cash and holdings.
     """
@@ -55,7 +55,7 @@ class KernelEnv(Protocol):
     groups: int
     accounts: int
     assets: int
-    window: int
+    episode_bars: int
     first: int
     last: int
     close: Tensor

@@ -38,8 +38,8 @@ class PortfolioEnv(MarketEnv):
     def target_weights(self, action: Tensor, tradable: Tensor) -> Tensor:
         return scores_to_weights(action, tradable, short=self.config.short, leverage=self.config.leverage)
 
-    def scale(self, worth: Tensor) -> Tensor:
-        return worth.unsqueeze(-1).clamp(min=1e-9)
+    def scale(self, equity: Tensor) -> Tensor:
+        return equity.unsqueeze(-1).clamp(min=1e-9)
 
 
 class StockTradingEnv(MarketEnv):
@@ -68,7 +68,7 @@ class StockTradingEnv(MarketEnv):
         action = action.clamp(-1, 1)
         return action * self.config.hmax, action
 
-    def scale(self, worth: Tensor) -> float:  # noqa: ARG002
+    def scale(self, equity: Tensor) -> float:  # noqa: ARG002
         return self.config.cash
 
 
@@ -93,26 +93,26 @@ class DiscreteTradingEnv(MarketEnv):
         self.action_kind = "discrete"
         self.actions = number_of_choices(self.assets)
 
-    def step(self, action: Tensor, rows: Tensor | None = None) -> EnvStep:
+    def step(self, action: Tensor, out: Tensor | None = None) -> EnvStep:
         """As `MarketEnv.step`. Raises InputError for an action that is not a choice."""
         if bool(((action < 0) | (action >= self.actions) | (action != action.round())).any()):
             low, high = action.min().item(), action.max().item()
             raise InputError(
                 f"actions must be whole numbers from 0 to {self.actions - 1}, got numbers from {low:g} to {high:g}"
             )
-        return super().step(action, rows)
+        return super().step(action, out)
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
         change = weight_change(action[..., 0], self.assets, self.config.trade_fraction).to(self.dtype)
-        worth = state.cash + (state.shares * close).sum(-1)
-        shares = change * worth.unsqueeze(-1) / close
+        equity = state.cash + (state.shares * close).sum(-1)
+        shares = change * equity.unsqueeze(-1) / close
         return shares * tradable, None
 
     def tilt_scores(self, action: Tensor) -> Tensor:
         return choice_scores(action[..., 0], self.assets).to(self.dtype)
 
-    def scale(self, worth: Tensor) -> Tensor:
-        return worth.unsqueeze(-1).clamp(min=1e-9)
+    def scale(self, equity: Tensor) -> Tensor:
+        return equity.unsqueeze(-1).clamp(min=1e-9)
 
 
 KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradingEnv]] = {

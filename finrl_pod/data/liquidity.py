@@ -12,7 +12,7 @@ MIN_RETURNS = 5  # returns needed for an estimate
 DEFAULT_VOLATILITY = 0.02  # per bar, until there is an estimate
 
 
-def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floats | None:
+def fill_volumes(panel: Panel, fillable: Bools, delisted: Bools, fill: str) -> Floats | None:
     """[T, N] shares traded in the bar where the decision of t fills; 0 if it cannot fill, inf for a delisting payout.
 
     None if the panel has no volumes.
@@ -25,7 +25,7 @@ def fill_volumes(panel: Panel, fillable: Bools, ended: Bools, fill: str) -> Floa
     else:
         volume[:-1] = panel.volume[1:]
     volume = np.where(fillable, volume, 0.0)
-    return np.where(ended & ~fillable, np.inf, volume)
+    return np.where(delisted & ~fillable, np.inf, volume)
 
 
 def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None:
@@ -54,7 +54,7 @@ def trailing_volatility(close: Floats, tradable: Bools) -> Floats:
 
     close: [T, N], > 0 where tradable [T, N]. Returns are taken between consecutive bars of the ticker, so that
     gaps and bars before its start do not count as zero returns; in gaps and after the end
-    the last estimate is carried.
+    the last estimate is forward-filled.
     """
     import pandas as pd
 

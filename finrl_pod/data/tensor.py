@@ -39,7 +39,7 @@ def build_market(
     8,000 bars of 20 tickers, minutes for hundreds); implied by the feature of that name.
 
     A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
-    is for filling only, policies use `tradable`. `ended` is True from a ticker's last bar on, unless that is the
+    is for filling only, policies use `tradable`. `delisted` is True from a ticker's last bar on, unless that is the
     panel's last bar. `first` is the first bar at which one tradable ticker has all features defined.
 
     Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
@@ -56,8 +56,8 @@ def build_market(
     raw, features, normaliser = _normalised(panel, names, fit)
     close = _carry_forward(panel.close, panel.tradable)
     fills, fillable = _fills(panel, close, fill)
-    ended = _ended(panel.tradable)
-    volumes = fill_volumes(panel, fillable, ended, fill)
+    delisted = _delisted(panel.tradable)
+    volumes = fill_volumes(panel, fillable, delisted, fill)
     half_spreads = fill_half_spreads(panel, fillable, fill)
     return MarketTensor(
         times=panel.times,
@@ -68,7 +68,7 @@ def build_market(
         raw_features=torch.from_numpy(raw),
         tradable=torch.from_numpy(panel.tradable.copy()),
         fillable=torch.from_numpy(fillable),
-        ended=torch.from_numpy(ended),
+        delisted=torch.from_numpy(delisted),
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
@@ -162,7 +162,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         raw_features=moved(market.raw_features),
         tradable=moved(market.tradable),
         fillable=moved(market.fillable),
-        ended=moved(market.ended),
+        delisted=moved(market.delisted),
         turbulence=moved_if_given(market.turbulence),
         fill_volume=moved_if_given(market.fill_volume),
         volatility=moved_if_given(market.volatility),
@@ -173,30 +173,30 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
 
 
 def _carry_forward(close: Floats, tradable: Bools) -> Floats:
-    """[T, N] closes carried forward over gaps and after the end; `_NO_PRICE` before the start."""
+    """[T, N] closes forward-filled over gaps and after the end; `_NO_PRICE` before the start."""
     bar = np.where(tradable, np.arange(len(close))[:, None], -1)
     latest = np.maximum.accumulate(bar, axis=0)
     return np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), axis=0), _NO_PRICE)
 
 
-def _fills(panel: Panel, carried: Floats, rule: Fill) -> tuple[Floats, Bools]:
+def _fills(panel: Panel, forward_filled: Floats, rule: Fill) -> tuple[Floats, Bools]:
     """Fill prices and whether the decision of t can fill: [T, N] each."""
     if rule == "same_close":
-        return carried.copy(), panel.tradable.copy()
+        return forward_filled.copy(), panel.tradable.copy()
     fillable = np.zeros_like(panel.tradable)
     fillable[:-1] = panel.tradable[:-1] & panel.tradable[1:]
-    fills = carried.copy()
+    fills = forward_filled.copy()
     price = panel.close if panel.open is None else panel.open
     np.copyto(fills[:-1], price[1:], where=fillable[:-1])
     return fills, fillable
 
 
-def _ended(tradable: Bools) -> Bools:
+def _delisted(tradable: Bools) -> Bools:
     """[T, N] bool: the ticker has no bar after t, and its last bar is not the panel's last."""
     later = np.zeros_like(tradable)
     later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
-    ended: Bools = ~later & ~tradable[-1]
-    return ended
+    delisted: Bools = ~later & ~tradable[-1]
+    return delisted
 
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:

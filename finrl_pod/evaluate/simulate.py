@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, limit_gross_exposure, trades_to_weights
+from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.venue import Venue
 from finrl_pod.market.weights import weights_error
 from finrl_pod.types import MarketTensor, Tensor
@@ -86,9 +86,9 @@ def simulate(
     same_close, may_ruin = venue.same_close, rules.short or rules.borrow > 0
     closes = market.close[first : last + 1].double().unbind(0)
     prices = venue.fill[first:last].unbind(0)
-    fillable, ended = market.fillable[first:last], market.ended[first:last]
+    fillable, delisted = market.fillable[first:last], market.delisted[first:last]
     all_fillable = fillable.all(-1).tolist()
-    some_ended = ended.any(-1).tolist()
+    some_delisted = delisted.any(-1).tolist()
 
     funds = torch.full((batch,), float(cash), dtype=torch.float64, device=market.close.device)
     shares = torch.zeros(batch, assets, dtype=torch.float64, device=market.close.device)
@@ -109,15 +109,15 @@ def simulate(
         queue.append(decided)
         target = queue.popleft()
         morning = funds
-        if venue.carries and not same_close:
+        if venue.has_carry and not same_close:
             morning = venue.overnight(first + i, funds, shares, close)
-        ruined = may_ruin and bool((equity(funds, shares, close) <= 0).any())
-        if target is None and not ((some_ended[i] or ruined) and bool((shares != 0).any())):
+        ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
+        if target is None and not ((some_delisted[i] or ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
         else:
             trades = _target_trades(target, funds, shares, close, rules)
             if not all_fillable[i]:
-                sold = torch.where(ended[i], -shares, torch.zeros_like(shares))
+                sold = torch.where(delisted[i], -shares, torch.zeros_like(shares))
                 trades = torch.where(fillable[i], trades, sold)
             if rules.limited:  # holdings that cannot trade count towards the limit
                 trades = venue.limit_to_volume(first + i, trades)
@@ -125,12 +125,12 @@ def simulate(
             filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
         turnover = nothing
         if filled.traded is not nothing:
-            before = equity(morning, shares, prices[i])
+            before = account_equity(morning, shares, prices[i])
             turnover = torch.where(before > 0, filled.traded / before, nothing)
         interest = morning - funds
         funds, shares = filled.cash, filled.shares
         history.append((funds, shares, turnover, filled.cost))
-        if venue.carries and same_close:
+        if venue.has_carry and same_close:
             funds = venue.overnight(first + i, filled.cash, shares, close)
             interest = funds - filled.cash
         carry.append(interest)
@@ -139,13 +139,13 @@ def simulate(
 
     all_cash, held, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
     values = held * torch.stack(closes).unsqueeze(1)
-    worth = all_cash + values.sum(-1)
-    weights = torch.where(worth.unsqueeze(-1) > 0, values / worth.unsqueeze(-1), torch.zeros_like(values))
+    equity = all_cash + values.sum(-1)
+    weights = torch.where(equity.unsqueeze(-1) > 0, values / equity.unsqueeze(-1), torch.zeros_like(values))
     return Ledger(
-        *(first, last, worth, weights, turnovers, costs, funds, shares),
+        *(first, last, equity, weights, turnovers, costs, funds, shares),
         cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models else {},
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
-        carry=torch.stack(carry) if venue.carries else None,
+        carry=torch.stack(carry) if venue.has_carry else None,
     )
 
 
@@ -178,7 +178,7 @@ def _target_trades(
     trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
     if not (rules.short or rules.borrow):
         return trades
-    return torch.where((equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
+    return torch.where((account_equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
 
 
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:

@@ -16,9 +16,9 @@ typedef vec<double, LANES> V;
 typedef vec<int64_t, LANES> Mask;  // -1 where true
 
 struct ReplayMarket {
-  const double *close, *inverse, *fill;            // [T, N]; inverse: 1 / close
-  const double* half_spread;                       // [T, N], as a fraction of the fill price; null if no job pays it
-  const uint8_t *fillable, *ended, *all_fillable;  // [T, N], [T, N], [T]
+  const double *close, *inverse, *fill;               // [T, N]; inverse: 1 / close
+  const double* half_spread;                          // [T, N], as a fraction of the fill price; null if no job pays it
+  const uint8_t *fillable, *delisted, *all_fillable;  // [T, N], [T, N], [T]
   int64_t bars, assets, same_close;
 };
 
@@ -71,7 +71,7 @@ static inline void trade_asset(const ReplayMarket& m, int64_t t, int64_t i, V we
   V desired = equity * broadcast<double, LANES>(m.inverse[t * m.assets + i]) * weight;
   if (CHECKED) {
     desired = undecided ? held : desired;
-    if (!m.fillable[t * m.assets + i]) desired = m.ended[t * m.assets + i] ? V{} : held;
+    if (!m.fillable[t * m.assets + i]) desired = m.delisted[t * m.assets + i] ? V{} : held;
   }
   const V trade = desired - held;
   store<double, LANES>(target + i * LANES, desired);

@@ -178,7 +178,7 @@ class _ReplayMarket(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("close", "inverse", "fill", "half_spread")),
-        *((name, ctypes.c_void_p) for name in ("fillable", "ended", "all_fillable")),
+        *((name, ctypes.c_void_p) for name in ("fillable", "delisted", "all_fillable")),
         *((name, ctypes.c_int64) for name in ("bars", "assets", "same_close")),
     ]
 
@@ -228,7 +228,7 @@ def replay_native(
     close, fill = _doubles(market.close), _doubles(market.fill)
     inverse = 1 / close
     fillable = np.ascontiguousarray(market.fillable.numpy(), dtype=np.uint8)
-    ended = np.ascontiguousarray(market.ended.numpy(), dtype=np.uint8)
+    delisted = np.ascontiguousarray(market.delisted.numpy(), dtype=np.uint8)
     every = np.ascontiguousarray(fillable.all(1), dtype=np.uint8)
     targets = tables if tables.dtype in (torch.float32, torch.float64) else tables.double()
     targets = targets.cpu().contiguous()
@@ -246,7 +246,7 @@ def replay_native(
     replay_market = _ReplayMarket(
         *(array.ctypes.data for array in (close, inverse, fill)),
         None if half_spread is None else half_spread.ctypes.data,
-        *(array.ctypes.data for array in (fillable, ended, every)),
+        *(array.ctypes.data for array in (fillable, delisted, every)),
         *(bars, assets, market.fill_rule == "same_close"),
     )
     replay_jobs = _ReplayJobs(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from finrl_pod.market.mandate import active, initial_budget
+from finrl_pod.market.mandate import active_mandate, initial_budget
 from finrl_pod.market.reward_state import RewardState
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Tensor
@@ -32,7 +32,7 @@ class AccountExtras(NamedTuple):
 
 def account_extras(config: EnvironmentConfig, mandate: MandateConfig | None) -> AccountExtras:
     """The extras of accounts under these rules; none by default."""
-    bounds = active(mandate)
+    bounds = active_mandate(mandate)
     return AccountExtras(
         config.delay - 1 + observes_virtual(config, bounds),
         RewardState(config).size + observes_budget(bounds),
@@ -77,31 +77,31 @@ class AccountTracker:
     """
 
     def __init__(self, config: EnvironmentConfig, mandate: MandateConfig | None) -> None:
-        self._mandate = active(mandate)
+        self._mandate = active_mandate(mandate)
         self._with_virtual = observes_virtual(config, self._mandate)
         self._reward = RewardState(config)
         self._pending: deque[Tensor | None] = deque([None] * (config.delay - 1), maxlen=config.delay - 1)
         self._state: Tensor | None = None  # [B, S] as of the last fill whose trades are known
         self._held: Tensor | None = None  # [B, N] at the last decision
-        self._worth: Tensor | None = None  # [B] at the last decision
+        self._equity: Tensor | None = None  # [B] at the last decision
         self._before: Tensor | None = None  # [B] equity at the fill of the decision before that, ahead of its trades
         self.is_empty = not any(account_extras(config, mandate))
 
     def observe(
-        self, held: Tensor, worth: Tensor, filled: Tensor, virtual: Tensor | None = None, budget: Tensor | None = None
+        self, held: Tensor, equity: Tensor, filled: Tensor, virtual: Tensor | None = None, budget: Tensor | None = None
     ) -> Tensor | None:
         """Extras [B, X] at a decision, None if there are none.
 
-        held: [B, N] weights; worth: [B] equity in currency; filled: [N], price at which the last decision was filled
+        held: [B, N] weights; equity: [B] in currency; filled: [N], price at which the last decision was filled
         relative to the close that it was taken at. virtual: [B, N] and budget: [B] of the mandate.
         """
         if self.is_empty:
             return None
         known = self._reward.initial((len(held),), held.dtype, held.device)
         if known is not None:
-            known = self._marked(known, worth, filled)
+            known = self._marked(known, equity, filled)
             known = self._reward.observed(known)
-        self._held, self._worth = held, worth
+        self._held, self._equity = held, equity
         nothing = torch.full_like(held, torch.nan)
         pending = [nothing if target is None else target for target in self._pending]
         return joined_extras(held, pending, virtual if self._with_virtual else None, known, budget, self._mandate)
@@ -111,13 +111,13 @@ class AccountTracker:
         if self._pending.maxlen:
             self._pending.append(target)
 
-    def _marked(self, initial: Tensor, worth: Tensor, filled: Tensor) -> Tensor:
+    def _marked(self, initial: Tensor, equity: Tensor, filled: Tensor) -> Tensor:
         """The reward's state [B, S] at the close, after booking the interval between the last two fills."""
-        if self._held is None or self._worth is None or self._state is None:
+        if self._held is None or self._equity is None or self._state is None:
             self._state = initial
             return initial
-        before = self._worth * (1 + (self._held * (filled - 1)).sum(-1))
+        before = self._equity * (1 + (self._held * (filled - 1)).sum(-1))
         if self._before is not None:
             self._state = self._reward.advance(self._before, before, self._state)
         self._before = before
-        return self._reward.advance(before, worth, self._state)
+        return self._reward.advance(before, equity, self._state)

@@ -31,7 +31,7 @@ def trades_as_weights(
     held: Tensor,
     tradable: Tensor,
     prices: Tensor,
-    worth: Tensor,
+    equity: Tensor,
     *,
     hmax: float,
     leverage: float,
@@ -39,12 +39,12 @@ def trades_as_weights(
 ) -> Tensor:
     """Convert share trades, actions [..., N] in [-1, 1] times hmax, to the target weights [..., N] they result in.
 
-    held: [..., N] weights; tradable, prices: [..., N]; worth: [...] equity in currency. The environment's limits apply
+    held: [..., N] weights; tradable, prices: [..., N]; equity: [...] in currency. The environment's limits apply
     at these prices: untradable positions stay, sales come first, and buys beyond the cash or the gross-exposure limit
     are reduced. An account above its limit is scaled down to it.
     """
     actions = actions.clamp(-1, 1)
-    trades = torch.where(tradable, actions * hmax * prices / worth.unsqueeze(-1), 0.0)
+    trades = torch.where(tradable, actions * hmax * prices / equity.unsqueeze(-1), 0.0)
     cash, units = 1 - held.sum(-1), torch.ones_like(held)  # for an account of equity 1, shares are weights
     if rules.limited:
         trades = limit_gross_exposure(trades, cash, held, units, leverage)

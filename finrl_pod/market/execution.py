@@ -56,14 +56,14 @@ class Fills(NamedTuple):
     traded: Tensor
 
 
-def equity(cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
+def account_equity(cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
     """Equity in currency [...]: cash [...] plus shares [..., N] at prices [..., N]."""
     return cash + (shares * prices).sum(-1)
 
 
 def trades_to_weights(weights: Tensor, cash: Tensor, shares: Tensor, prices: Tensor) -> Tensor:
     """Trades in shares [..., N] that bring the holdings to `weights` [..., N] of equity at these prices [..., N]."""
-    return weights * equity(cash, shares, prices).unsqueeze(-1) / prices - shares
+    return weights * account_equity(cash, shares, prices).unsqueeze(-1) / prices - shares
 
 
 def execute(
@@ -94,7 +94,9 @@ def execute(
     sold = sell * prices
     held = shares - sell
     funds = cash + _scaled_sum(sold, 1 - rate)
-    floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+    floor = (
+        -rules.borrow * account_equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+    )
     cover, requested = split_purchases(trades, held, rules)
     paid = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
     if rules.buy_allocation == "sequential":
@@ -163,6 +165,6 @@ def limit_gross_exposure(trades: Tensor, cash: Tensor, shares: Tensor, prices: T
         shares < 0, trades.clamp(min=torch.zeros_like(shares), max=-shares), 0.0
     )
     opening = trades - closing
-    available = leverage * equity(cash, shares, prices) - ((shares + closing).abs() * prices).sum(-1)
+    available = leverage * account_equity(cash, shares, prices) - ((shares + closing).abs() * prices).sum(-1)
     need = (opening.abs() * prices).sum(-1).clamp(min=torch.finfo(prices.dtype).tiny)
     return closing + opening * (available / need).clamp(0, 1).unsqueeze(-1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, split_purchases
+from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, split_purchases
 from finrl_pod.types import Tensor
 
 NEWTON_STEPS = 6  # converges to rounding error from a start within a few percent
@@ -35,7 +35,7 @@ def execute_with_frictions(
     charge = all_cost_models(rules.cost_rate, frictions.costs)
     trades = limit_to_volume(trades, frictions, liquidity)
     if any(isinstance(model, PerShare) and model.minimum > 0 for model in frictions.costs):
-        least = DUST * equity(cash, shares, prices).abs().unsqueeze(-1)
+        least = DUST * account_equity(cash, shares, prices).abs().unsqueeze(-1)
         dust = (trades.abs() * prices < least) & (trades != -shares)  # closing a position is not rounding
         trades = torch.where(dust, torch.zeros_like(trades), trades)
     if rules.whole_shares:
@@ -47,7 +47,9 @@ def execute_with_frictions(
     sale_costs = torch.minimum(_summed(charge, sell, prices, liquidity), brought)
     held = shares - sell
     funds = cash + (brought - sale_costs).sum(-1)
-    floor = -rules.borrow * equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+    floor = (
+        -rules.borrow * account_equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+    )
     cover, requested = split_purchases(trades, held, rules)
     scale = _affordable(funds - floor, cover, requested, prices, charge, liquidity)
     buy = requested * scale.unsqueeze(-1)

@@ -59,7 +59,7 @@ class Decision(NamedTuple):
     budget: Tensor | None
 
 
-def active(config: MandateConfig | None) -> MandateConfig | None:
+def active_mandate(config: MandateConfig | None) -> MandateConfig | None:
     """The mandate, or None if it is absent or its base is "none": actions are then unconstrained."""
     return None if config is None or config.base == "none" else config
 
@@ -67,7 +67,7 @@ def active(config: MandateConfig | None) -> MandateConfig | None:
 def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, assets: int) -> None:
     """Raises ConfigError for settings out of range, in conflict with each other, or with the environment."""
     check_settings("mandate.", config)
-    if active(config) is None:
+    if active_mandate(config) is None:
         return
     if environment.short:
         raise ConfigError(
@@ -188,7 +188,7 @@ def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: 
 # ---------------------------------------------------------------------- virtual holdings
 
 
-def follow(
+def trade_towards(
     desired: Tensor,
     entry: Tensor,
     bar: MandateBar,
@@ -224,9 +224,9 @@ def follow(
     return Decision(before + change + blocked, bar.decides | freed | fresh, budget)
 
 
-def drift(weights: Tensor, growth: Tensor) -> Tensor:
-    """Weights [.., N] after prices grew by `growth` [.., N] (new close / old close); cash stands still."""
-    values = weights * growth
+def drift(weights: Tensor, price_relatives: Tensor) -> Tensor:
+    """Weights [.., N] after prices moved; price_relatives: [.., N], new close / old close. Cash earns nothing."""
+    values = weights * price_relatives
     return values / (1 + (values - weights).sum(-1, keepdim=True)).clamp(min=1e-9)
 
 
@@ -235,7 +235,7 @@ def initial_budget(config: MandateConfig) -> float:
     return config.max_turnover / BUDGET_MONTHS
 
 
-def replenished(budget: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> Tensor:
+def replenish_budget(budget: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> Tensor:
     """Turnover budget [..] after some bars."""
     return (budget + bars * config.max_turnover / bars_per_year).clamp(max=initial_budget(config))
 
@@ -279,10 +279,10 @@ class MandateTable:
     def decide(
         self, t: int | Tensor, scores: Tensor, held: Tensor, virtual: Tensor, budget: Tensor | None, leverage: float
     ) -> Decision:
-        """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `follow`."""
+        """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `trade_towards`."""
         bar, terms = self.at(t), (self.config, leverage, self.bars_per_year)
         desired, entry = desired_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
-        return follow(desired, entry, bar, held, virtual, budget, self.config)
+        return trade_towards(desired, entry, bar, held, virtual, budget, self.config)
 
 
 def needs_returns(config: MandateConfig) -> bool:
@@ -377,5 +377,5 @@ class VirtualHoldings(NamedTuple):
 
     def moved(self, close: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> VirtualHoldings:
         """The state at later closes [N], some bars on."""
-        budget = None if self.budget is None else replenished(self.budget, bars, config, bars_per_year)
+        budget = None if self.budget is None else replenish_budget(self.budget, bars, config, bars_per_year)
         return VirtualHoldings(drift(self.weights, close / self.close), close, budget)

@@ -1,4 +1,4 @@
-"""What a reward remembers of an account: moments of the differential Sharpe ratio, and the drawdown.
+"""State that a reward keeps of an account: moments of the differential Sharpe ratio, and the drawdown.
 
 Environments keep it in their state; a deployed agent observes it too, so it is computed here for both.
 """
@@ -39,9 +39,12 @@ class RewardState:
         """The state [..., S] after equity moved from `before` to `after` [...]."""
         numbers = []
         if self.has_moments:
-            gain = growth_ratio(before, after) - 1
+            simple_return = growth_ratio(before, after) - 1
             first, second = state[..., 0], state[..., 1]
-            numbers += [first + SHARPE_DECAY * (gain - first), second + SHARPE_DECAY * (gain * gain - second)]
+            numbers += [
+                first + SHARPE_DECAY * (simple_return - first),
+                second + SHARPE_DECAY * (simple_return * simple_return - second),
+            ]
         if self.has_drawdown:
             numbers.append((state[..., -1] - log_growth(before, after)).clamp(min=0))
         return torch.stack(numbers, -1)

@@ -74,7 +74,7 @@ class Venue:
         if frictions.needs_spread:
             self._half_spread = known_half_spreads(market).to(dtype)
         if frictions.delisting_return:
-            exits = (market.ended & ~market.fillable).to(market.fill.device)
+            exits = (market.delisted & ~market.fillable).to(market.fill.device)
             self.fill = torch.where(
                 exits, self.fill * max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR), self.fill
             )
@@ -120,7 +120,7 @@ class Venue:
     @property
     def is_proportional(self) -> bool:
         """Whether a fill depends on nothing but `fill` and proportional costs, and cash stays the same overnight."""
-        return not (self._general or self.carries or self.delay > 1)
+        return not (self._general or self.has_carry or self.delay > 1)
 
     @property
     def has_cost_models(self) -> bool:
@@ -128,7 +128,7 @@ class Venue:
         return self.rules.frictions is not None and bool(self.rules.frictions.costs)
 
     @property
-    def carries(self) -> bool:
+    def has_carry(self) -> bool:
         """Whether cash changes overnight."""
         return self.risk_free is not None or self._fees is not None
 

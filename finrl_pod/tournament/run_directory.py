@@ -27,6 +27,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_json
+from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
@@ -138,7 +139,7 @@ class RunDirectory:
     def replay(self, generation: int, cohort: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a cohort and generation, or None."""
         file = self._replay_file(generation, cohort)
-        return tensor_file.load_tensors(file) if file.exists() else None
+        return current_item_names(tensor_file.load_tensors(file)) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
 

@@ -18,7 +18,7 @@ from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, simulate
 from finrl_pod.market.account_extras import AccountTracker
-from finrl_pod.market.mandate import MandateAccounts, MandateTable, active
+from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.protocols import VecEnv
@@ -115,7 +115,7 @@ def run_members(
     close = market.close.double()
     valid = torch.ones(members, 1, dtype=torch.bool, device=close.device)
     turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
-    if (bounds := active(mandate)) is None:
+    if (bounds := active_mandate(mandate)) is None:
         accounts = None
     else:
         table = MandateTable(market, bounds, bars_per_year(market.times), torch.float64)
@@ -126,15 +126,15 @@ def run_members(
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:
         values = shares * close[t]
-        worth = (cash + values.sum(-1)).clamp(min=1e-9)
-        held = values / worth.unsqueeze(-1)
+        equity = (cash + values.sum(-1)).clamp(min=1e-9)
+        held = values / equity.unsqueeze(-1)
         virtual, _, budget = (None, None, None) if accounts is None else accounts.state(held, close[t])
-        extras = tracker.observe(held, worth, fill[t - 1] / close[t - 1], virtual, budget)
-        target = decide_from(t, held, worth, extras)
+        extras = tracker.observe(held, equity, fill[t - 1] / close[t - 1], virtual, budget)
+        target = decide_from(t, held, equity, extras)
         tracker.decided(target)
         return target
 
-    def decide_from(t: int, held: Tensor, worth: Tensor, extras: Tensor | None) -> Tensor | None:
+    def decide_from(t: int, held: Tensor, equity: Tensor, extras: Tensor | None) -> Tensor | None:
         if turbulent is not None and bool(turbulent[t]):
             return torch.zeros_like(held)
         rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
@@ -143,7 +143,7 @@ def run_members(
             scores = tilt_scores(actor, params, features, tradable, held, config, extras)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
             return accounts.decide(t, torch.where(valid, scores, 0.0), held, close[t])
-        weights = target_weights(actor, params, features, tradable, held, worth, close[t], config, extras)
+        weights = target_weights(actor, params, features, tradable, held, equity, close[t], config, extras)
         valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
         return torch.where(valid, weights, 0.0)
 

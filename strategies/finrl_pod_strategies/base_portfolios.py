@@ -16,7 +16,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.evaluate.backtest import lookback_of, target_weights_of, window_at
-from finrl_pod.market.mandate import active, equal_base
+from finrl_pod.market.mandate import active_mandate, equal_base
 from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
@@ -36,7 +36,7 @@ def with_base(market: MarketTensor, panel: Panel, mandate: MandateConfig | None)
     Returns the market unchanged if the mandate is absent, unconstrained, or has equal weights. Raises ConfigError if
     the base does not exist or cannot be computed on these prices.
     """
-    if (bounds := active(mandate)) is None or bounds.base == "equal_weight":
+    if (bounds := active_mandate(mandate)) is None or bounds.base == "equal_weight":
         return market
     weights = base_table(bounds.base, panel)
     first = int(np.isfinite(weights[:, 0]).argmax())
@@ -166,12 +166,12 @@ def _until(window: Window, t: int, lookback: int | None) -> Window:
 
 
 def _daily(monthly: Floats, tradable: Bools) -> Floats:
-    """Weights [T, N] carried forward from month to month, and passed on from untradable assets to the others."""
+    """Weights [T, N] forward-filled from month to month, and passed on from untradable assets to the others."""
     known = np.isfinite(monthly[:, 0])
     latest = np.maximum.accumulate(np.where(known, np.arange(len(monthly)), -1))
-    carried = np.where((latest >= 0)[:, None], monthly[np.maximum(latest, 0)], np.nan)
-    total = carried.sum(1, keepdims=True)
-    held = np.where(tradable, carried, 0.0)
+    forward_filled = np.where((latest >= 0)[:, None], monthly[np.maximum(latest, 0)], np.nan)
+    total = forward_filled.sum(1, keepdims=True)
+    held = np.where(tradable, forward_filled, 0.0)
     held[latest < 0] = np.nan
     share = held.sum(1, keepdims=True)
     weights: Floats = np.divide(

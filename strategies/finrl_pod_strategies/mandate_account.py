@@ -23,10 +23,10 @@ from finrl_pod.market.mandate import (
     decision_bars,
     desired_weights,
     entry_weights,
-    follow,
     initial_budget,
     needs_returns,
     tilted,
+    trade_towards,
 )
 from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
@@ -78,7 +78,7 @@ class MandateAccount:
         self.desired_tilt = DesiredTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *terms)
-        decision = follow(desired, entry, bar, held, state.weights, state.budget, self.config)
+        decision = trade_towards(desired, entry, bar, held, state.weights, state.budget, self.config)
         self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
@@ -142,8 +142,8 @@ class MandateAccount:
         close = torch.from_numpy(window.close[-1])
         if self._held is None or index is None or len(self._held.weights) != len(held):
             return VirtualHoldings.initial(held, close, self.config)
-        before = torch.from_numpy(_carried(window, index))
-        now = torch.from_numpy(_carried(window, len(window.times) - 1))
+        before = torch.from_numpy(_forward_filled(window, index))
+        now = torch.from_numpy(_forward_filled(window, len(window.times) - 1))
         state = self._held._replace(close=before)
         return state.moved(now, len(window.times) - 1 - index, self.config, periods)
 
@@ -218,8 +218,8 @@ def _index(times: Times, time: np.datetime64) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _carried(window: Window, t: int) -> Floats:
-    """Closes [N] at bar t carried forward over gaps within the window; 1.0 before the first."""
+def _forward_filled(window: Window, t: int) -> Floats:
+    """Closes [N] at bar t forward-filled over gaps within the window; 1.0 before the first."""
     known = np.isfinite(window.close[: t + 1])
     latest = np.where(known.any(0), t - known[::-1].argmax(0), 0)
     close: Floats = np.where(known.any(0), window.close[latest, np.arange(known.shape[1])], 1.0)

@@ -73,8 +73,8 @@ def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
     priced = np.isfinite(close)
     enough = priced[0] & priced[-1] & window.tradable[-1] & (priced.mean(0) >= MIN_PRICED)
     last_priced = np.maximum.accumulate(np.where(priced, np.arange(len(close))[:, None], 0), axis=0)
-    carried = np.take_along_axis(close, last_priced, 0)[:, enough]
-    returns = carried[1:] / carried[:-1] - 1.0
+    forward_filled = np.take_along_axis(close, last_priced, 0)[:, enough]
+    returns = forward_filled[1:] / forward_filled[:-1] - 1.0
     moving = returns.std(0) > NO_VARIANCE
     return returns[:, moving], np.flatnonzero(enough)[moving]
 

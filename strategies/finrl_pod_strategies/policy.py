@@ -14,7 +14,7 @@ from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
-from finrl_pod.market.mandate import active
+from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.algorithms.registry import make_actor
@@ -87,9 +87,9 @@ class PolicyStrategy:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
         self.rules, self.groups = _rebuild(first)[0], _group_by_spec(snapshots)
-        self.mandate = active(_mandate(first))
+        self.mandate = active_mandate(_mandate(first))
         for other in snapshots[1:]:
-            shared = (_rebuild(other)[0], active(_mandate(other)))
+            shared = (_rebuild(other)[0], active_mandate(_mandate(other)))
             if other.normaliser != first.normaliser or shared != (self.rules, self.mandate):
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form an ensemble: their environments, mandates "
@@ -163,12 +163,12 @@ class PolicyStrategy:
             state = self.account.virtual_holdings(window, positions)
             virtual, budget = state.weights.unsqueeze(0), state.budget
             budget = None if budget is None else budget.view(1)
-        held, worth = (
+        held, equity = (
             torch.from_numpy(positions.weights).unsqueeze(0),
             torch.tensor([positions.equity], dtype=torch.float64),
         )
         filled = torch.from_numpy(_last_fill(window, self.rules.fill))
-        return self.tracker.observe(held, worth, filled, virtual, budget)
+        return self.tracker.observe(held, equity, filled, virtual, budget)
 
     def _target_weights(
         self, window: Window, features: Floats, positions: Positions, extras: Tensor | None

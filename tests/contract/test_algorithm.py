@@ -151,8 +151,8 @@ def test_saved_agent_acts_like_the_learner(name: str, policy: str) -> None:
     actor = make_actor(name, learner.algorithm.spec)
     snapshot = learner.snapshot(1)
     params = {key: x.unsqueeze(0) for key, x in snapshot.weights.items()}
-    day, account = observation.day[1:], observation.account[1:].view(1, env.groups, env.accounts, -1)
-    rows, known = env.market.features[day].double(), env.market.tradable[day]
+    bar, account = observation.bar[1:], observation.account[1:].view(1, env.groups, env.accounts, -1)
+    rows, known = env.market.features[bar].double(), env.market.tradable[bar]
     saved_action = actor.action(params, rows, account, None if bool(env.market.tradable.all()) else known)
     torch.testing.assert_close(saved_action.reshape(action[1].shape), action[1])
 

@@ -65,8 +65,8 @@ def test_shapes_dtypes_and_finite_numbers(env: MarketEnv) -> None:
     first = env.reset(0)
     outcomes = run_steps(env, 0)
     for observation in [first] + [o for s in outcomes for o in (s.observation, s.final_observation)]:
-        assert observation.day.shape == (P, E // GROUP)
-        assert observation.day.dtype == torch.int64
+        assert observation.bar.shape == (P, E // GROUP)
+        assert observation.bar.dtype == torch.int64
         assert observation.account.shape == (P, E, 1 + N + env.extras.size(N))
         assert observation.account.dtype == torch.float32
         assert torch.isfinite(observation.account).all()
@@ -98,11 +98,11 @@ def test_rollouts_depend_on_the_seed(env: MarketEnv) -> None:
 def test_step_does_not_modify_its_inputs(env: MarketEnv) -> None:
     first = env.reset(0)
     action = actions(env)
-    copies = first.day.clone(), first.account.clone(), action.clone()
+    copies = first.bar.clone(), first.account.clone(), action.clone()
     outcome = env.step(action)
     later = outcome.observation.account.clone()
     env.step(action)
-    assert all(torch.equal(a, b) for a, b in zip(copies, (first.day, first.account, action), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(copies, (first.bar, first.account, action), strict=True))
     assert torch.equal(outcome.observation.account, later)
 
 
@@ -124,7 +124,7 @@ def test_flat_observation_is_account_and_shared_features() -> None:
     row = flat(env.market, observation)
     for p in range(P):
         for e in range(E):
-            table = env.market.features[observation.day[p, e // GROUP]]
+            table = env.market.features[observation.bar[p, e // GROUP]]
             assert torch.equal(row[p, e], torch.cat([observation.account[p, e], table.flatten()]))
 
 

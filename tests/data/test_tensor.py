@@ -86,7 +86,9 @@ def test_tradable_and_ended() -> None:
     expected = np.zeros((6, 4), dtype=bool)
     expected[3:, 2] = True  # its last bar is bar 3
     expected[4:, 3] = True
-    np.testing.assert_array_equal(market.ended, expected)  # tickers that trade on the panel's last bar have not ended
+    np.testing.assert_array_equal(
+        market.delisted, expected
+    )  # tickers that trade on the panel's last bar have not ended
 
 
 def test_listing_dates_and_gaps_of_a_larger_panel() -> None:
@@ -94,7 +96,7 @@ def test_listing_dates_and_gaps_of_a_larger_panel() -> None:
     assert not market.tradable[:START, 1].any()
     assert (market.close[:START, 1] == 1).all()
     assert (market.features[:START, 1] == 0).all()
-    assert market.ended[:, 2].nonzero()[0].item() == END
+    assert market.delisted[:, 2].nonzero()[0].item() == END
     assert (market.close[END:, 2] == PANEL.close[END, 2]).all()
     assert (market.fill[END:, 2] == PANEL.close[END, 2]).all()
     assert not market.fillable[END:, 2].any()

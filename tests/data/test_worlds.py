@@ -24,7 +24,7 @@ NAMES = ("return_1", "volatility_21", "return_5_rank")
 TRAIN = Span(10, 299)
 FIRST = 21  # first bar with all features
 BARS = LEAD_BARS + 299 - FIRST + 1
-TABLES = ("close", "fill", "features", "tradable", "fillable", "ended", "fill_volume", "volatility")
+TABLES = ("close", "fill", "features", "tradable", "fillable", "delisted", "fill_volume", "volatility")
 VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "cost_factor": 3.0, "feature_noise": 0.1}
 
 
@@ -136,15 +136,15 @@ def test_no_episode_crosses_the_border_of_a_world() -> None:
         starts=[worlds.starts(member, window) for member in (0, 3)],
     )
     observation = env.reset(1)
-    first_worlds, visited = observation.day // BARS, []
+    first_worlds, visited = observation.bar // BARS, []
     for _ in range(120):
         step = env.step(torch.zeros(2, 32, 7))
-        day = step.final_observation.day  # [P, G], reached by the decision of the bar before
-        assert torch.equal((day - 1) // BARS, (day + 1) // BARS), "the fill that ends a reward lies in another world"
+        bar = step.final_observation.bar  # [P, G], reached by the decision of the bar before
+        assert torch.equal((bar - 1) // BARS, (bar + 1) // BARS), "the fill that ends a reward lies in another world"
         ended = step.truncated[:, ::2]
-        same = torch.where(ended, first_worlds, step.observation.day // BARS)
+        same = torch.where(ended, first_worlds, step.observation.bar // BARS)
         assert torch.equal(same, first_worlds), "an episode moved to another world"
-        first_worlds = step.observation.day // BARS
+        first_worlds = step.observation.bar // BARS
         visited.append(first_worlds)
     assert torch.stack(visited).unique().tolist() == [0, 1, 2]
 
@@ -220,7 +220,7 @@ def test_costs_are_multiplied_by_the_factor_of_the_world(mandate: MandateConfig 
     env = make_env(worlds.market, config, first=worlds.first, last=worlds.last, starts=starts, mandate=mandate)
     observation = env.reset(0)
     for _ in range(5):
-        rate = worlds.market.cost_factor[observation.day[0]].repeat_interleave(2) * 25e-4
+        rate = worlds.market.cost_factor[observation.bar[0]].repeat_interleave(2) * 25e-4
         assert env.state is not None
         expected = env.transition(env.state, torch.zeros(1, 16, env.action_size))[1]
         step = env.step(torch.zeros(1, 16, env.action_size))

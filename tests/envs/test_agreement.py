@@ -48,9 +48,9 @@ def market_with_gaps(seed: int, config: EnvironmentConfig) -> MarketTensor:
 
 
 def reset_to_full_windows(env: MarketEnv, seed: int) -> list[int]:
-    """Reset without staggered starts; return the day of each of the E accounts."""
-    day = env.reset(seed, stagger=False).day[0]
-    return day.repeat_interleave(env.accounts).tolist()
+    """Reset without staggered starts; return the bar of each of the E accounts."""
+    bar = env.reset(seed, stagger=False).bar[0]
+    return bar.repeat_interleave(env.accounts).tolist()
 
 
 def random_actions(seed: int, env: MarketEnv) -> torch.Tensor:
@@ -64,16 +64,16 @@ def random_actions(seed: int, env: MarketEnv) -> torch.Tensor:
 def test_fractional_shares_match_the_reference_at_every_step(seed: int, config: EnvironmentConfig) -> None:
     market = market_with_gaps(seed, config)
     single, double = make_env(market, config), make_env(market, config, dtype=torch.float64)
-    days = reset_to_full_windows(single, seed)
-    assert reset_to_full_windows(double, seed) == days
-    references = [ReferenceEnv(market, config, day) for day in days]
+    bars = reset_to_full_windows(single, seed)
+    assert reset_to_full_windows(double, seed) == bars
+    references = [ReferenceEnv(market, config, bar) for bar in bars]
     for action in random_actions(seed, single):
         outcomes = single.step(action), double.step(action.double())
         expected = [p.step(action[0, e].double().tolist()) for e, p in enumerate(references)]
         for outcome, env, tolerance in zip(outcomes, (single, double), (1e-5, 1e-9), strict=True):
             assert outcome.equity.dtype == env.dtype
             for e, (growth, fills) in enumerate(expected):
-                account_value = references[e].value(references[e].close[references[e].day])
+                account_value = references[e].value(references[e].close[references[e].bar])
                 assert outcome.equity[0, e].item() == pytest.approx(account_value, rel=tolerance)
                 assert outcome.reward[0, e].item() == pytest.approx(growth, abs=tolerance)
                 # costs depend on differences of holdings, so the tolerance is relative to the account value
@@ -81,7 +81,7 @@ def test_fractional_shares_match_the_reference_at_every_step(seed: int, config: 
                 holdings = outcome.final_observation.account[0, e].double() * (
                     account_value if config.kind == "portfolio" else config.cash
                 )
-                close = references[e].close[references[e].day]
+                close = references[e].close[references[e].bar]
                 assert holdings[0].item() == pytest.approx(references[e].cash, abs=2 * tolerance * account_value)
                 for asset, shares in enumerate(references[e].shares):
                     assert holdings[1 + asset].item() == pytest.approx(
@@ -96,7 +96,7 @@ def test_whole_shares_match_the_reference_up_to_one_share_per_asset(seed: int, c
     config = dataclasses.replace(config, whole_shares=True, leverage=1.0)
     market = market_with_gaps(seed, config)
     single, double = make_env(market, config, dtype=torch.float32), make_env(market, config, dtype=torch.float64)
-    references = [ReferenceEnv(market, config, day) for day in reset_to_full_windows(double, seed)]
+    references = [ReferenceEnv(market, config, bar) for bar in reset_to_full_windows(double, seed)]
     reset_to_full_windows(single, seed)
     for action in random_actions(seed, single)[:-1]:
         assert double.state is not None
@@ -112,7 +112,7 @@ def test_whole_shares_match_the_reference_up_to_one_share_per_asset(seed: int, c
         assert torch.equal(exact, torch.tensor([p.shares for p in references], dtype=torch.float64))
         flips = (single.state.shares.reshape(ENVS, -1).double() - exact).abs()
         # At most one share of each asset, plus what its value buys: several shares of a cheap asset.
-        prices = double.fill[double.state.day - 1].repeat_interleave(double.accounts, 1)[0]
+        prices = double.fill[double.state.bar - 1].repeat_interleave(double.accounts, 1)[0]
         assert torch.all((flips * prices).sum(-1) <= 2 * prices.sum(-1))
 
 

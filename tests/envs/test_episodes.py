@@ -48,18 +48,18 @@ def test_window_end_is_truncation_not_termination() -> None:
 
 def test_final_observation_belongs_to_the_ended_window() -> None:
     env = portfolio_env()
-    day = env.reset(3, stagger=False).day
+    bar = env.reset(3, stagger=False).bar
     outcomes = play(env, 7, seed=3, stagger=False)
     for before_end in outcomes[:-1]:
-        assert torch.equal(before_end.final_observation.day, before_end.observation.day)
+        assert torch.equal(before_end.final_observation.bar, before_end.observation.bar)
         assert torch.equal(before_end.final_observation.account, before_end.observation.account)
     end = outcomes[-1]
-    assert torch.equal(end.final_observation.day, day + 7)
+    assert torch.equal(end.final_observation.bar, bar + 7)
     assert (end.final_observation.account[..., 1:] > 0).all()
     account = end.observation.account
     assert torch.equal(account[..., 0], torch.ones(1, 6)), "a new window starts in cash"
     assert not account[..., 1:].any()
-    assert not torch.equal(end.observation.day, end.final_observation.day)
+    assert not torch.equal(end.observation.bar, end.final_observation.bar)
 
 
 def test_ruin_terminates_one_account_and_not_its_group() -> None:
@@ -77,7 +77,7 @@ def test_ruin_terminates_one_account_and_not_its_group() -> None:
     assert outcome.equity[0, 0] <= RUIN * config.cash
     assert outcome.final_observation.account[0, 0, 1] > 0.99
     assert outcome.observation.account[0, 0].tolist() == [1.0, 0.0], "the ruined account restarts in cash"
-    assert torch.equal(outcome.observation.day, outcome.final_observation.day), "the window of its group continues"
+    assert torch.equal(outcome.observation.bar, outcome.final_observation.bar), "the window of its group continues"
 
 
 def test_ruin_in_the_last_step_is_termination_not_truncation() -> None:
@@ -91,17 +91,17 @@ def test_ruin_in_the_last_step_is_termination_not_truncation() -> None:
 @pytest.mark.parametrize("stagger", [False, True])
 def test_decision_days_span_first_to_last(stagger: bool) -> None:
     env = portfolio_env(first=10, last=24)
-    days = {int(d) for d in env.reset(0, stagger=stagger).day.flatten()}
+    bars = {int(d) for d in env.reset(0, stagger=stagger).bar.flatten()}
     for outcome in play(env, 300, stagger=stagger):
-        days |= {int(d) for d in outcome.observation.day.flatten()}
-        assert outcome.final_observation.day.max() <= 25
-    assert (min(days), max(days)) == (10, 24)
+        bars |= {int(d) for d in outcome.observation.bar.flatten()}
+        assert outcome.final_observation.bar.max() <= 25
+    assert (min(bars), max(bars)) == (10, 24)
 
 
 def test_default_bounds_cover_all_bars_with_fills() -> None:
     env = portfolio_env(dataclasses.replace(MARKET, first=4), first=0)
     assert (env.first, env.last) == (4, MARKET.steps - 1)
-    assert portfolio_env(config=dataclasses.replace(CONFIG, window=1000)).window == MARKET.steps
+    assert portfolio_env(config=dataclasses.replace(CONFIG, window=1000)).episode_bars == MARKET.steps
 
 
 def test_stagger_gives_first_episodes_different_lengths() -> None:
@@ -114,21 +114,21 @@ def test_stagger_gives_first_episodes_different_lengths() -> None:
 def test_accounts_of_a_group_share_the_day_and_groups_differ() -> None:
     env = portfolio_env(envs=12, group=4)
     first = env.reset(0)
-    assert first.day.shape == (1, 3)
+    assert first.bar.shape == (1, 3)
     outcome = env.step(torch.zeros(1, 12, 4))
-    assert outcome.observation.day.shape == (1, 3)
+    assert outcome.observation.bar.shape == (1, 3)
     # Equal actions within a group have equal rewards, because the market data are the same.
     gains = outcome.reward.reshape(3, 4)
     assert torch.equal(gains, gains[:, :1].expand(3, 4))
-    assert len({float(g) for g in gains[:, 0]}) == len(set(first.day[0].tolist())) > 1
+    assert len({float(g) for g in gains[:, 0]}) == len(set(first.bar[0].tolist())) > 1
 
 
 def test_episodes_depend_on_the_seed_only() -> None:
     runs = [play(portfolio_env(), 20, seed) for seed in (5, 5, 6)]
     for a, b in zip(runs[0], runs[1], strict=True):
         assert torch.equal(a.reward, b.reward)
-        assert torch.equal(a.observation.day, b.observation.day)
-    assert any(not torch.equal(a.observation.day, c.observation.day) for a, c in zip(runs[0], runs[2], strict=True))
+        assert torch.equal(a.observation.bar, b.observation.bar)
+    assert any(not torch.equal(a.observation.bar, c.observation.bar) for a, c in zip(runs[0], runs[2], strict=True))
 
 
 def test_reset_clears_all_state() -> None:
@@ -139,22 +139,22 @@ def test_reset_clears_all_state() -> None:
 
 def test_window_starts_of_a_member_do_not_depend_on_the_population() -> None:
     population = portfolio_env(members=(0, 3, 7))
-    days = [population.reset(2).day]
-    days += [population.step(torch.zeros(3, 6, 4)).observation.day for _ in range(30)]
+    bars = [population.reset(2).bar]
+    bars += [population.step(torch.zeros(3, 6, 4)).observation.bar for _ in range(30)]
     for row, member in enumerate((0, 3, 7)):
         alone = portfolio_env(members=(member,))
-        days_alone = [alone.reset(2).day]
-        days_alone += [alone.step(torch.zeros(1, 6, 4)).observation.day for _ in range(30)]
-        assert all(torch.equal(a[0], b[row]) for a, b in zip(days_alone, days, strict=True))
-    assert not torch.equal(days[0][0], days[0][1])
+        bars_alone = [alone.reset(2).bar]
+        bars_alone += [alone.step(torch.zeros(1, 6, 4)).observation.bar for _ in range(30)]
+        assert all(torch.equal(a[0], b[row]) for a, b in zip(bars_alone, bars, strict=True))
+    assert not torch.equal(bars[0][0], bars[0][1])
 
 
 def test_windows_continue_after_all_sampled_starts_are_used() -> None:
     env = portfolio_env(config=dataclasses.replace(CONFIG, window=1))
     for outcome in play(env, 260):
         assert outcome.truncated.all()
-        assert outcome.observation.day.min() >= env.first
-        assert outcome.observation.day.max() <= env.last
+        assert outcome.observation.bar.min() >= env.first
+        assert outcome.observation.bar.max() <= env.last
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_episodes_start_at_the_given_bars_of_each_member() -> None:
             step = env.step(torch.zeros(2, env.envs, env.action_size))
             for member in range(2):
                 ended = step.truncated[member].view(env.groups, -1)[:, 0]
-                started[member] |= set(step.observation.day[member][ended].tolist())
+                started[member] |= set(step.observation.bar[member][ended].tolist())
     assert started == [{3, 9}, {7}]
 
 

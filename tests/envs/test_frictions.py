@@ -81,8 +81,8 @@ def test_environment_and_backtest_have_the_same_equity_and_costs(seed: int, conf
     market = market_for(seed, config)
     env = make_env(market, config, dtype=torch.float64)
     single = make_env(market, config)
-    first = int(env.reset(seed, stagger=False).day[0, 0])
-    assert int(single.reset(seed, stagger=False).day[0, 0]) == first
+    first = int(env.reset(seed, stagger=False).bar[0, 0])
+    assert int(single.reset(seed, stagger=False).bar[0, 0]) == first
     noise = torch.randn(STEPS, 1, 1, env.action_size, generator=torch.Generator().manual_seed(seed)) * 2
     outcomes = [(env.step(action.double()), single.step(action)) for action in noise]
 

@@ -109,8 +109,8 @@ def test_values_and_gradients_match_autograd(
     (steps, states, gradient), (expected_steps, expected_states, expected) = results
     tolerance = 1e-9 if dtype == torch.float64 else 3e-4
     for one, other in zip(states, expected_states, strict=True):
-        assert torch.equal(one.day, other.day)
-        assert torch.equal(one.left, other.left)
+        assert torch.equal(one.bar, other.bar)
+        assert torch.equal(one.steps_left, other.left)
         assert torch.equal(one.round, other.round)
         torch.testing.assert_close(one.cash, other.cash, rtol=tolerance, atol=tolerance * 1e6)
         torch.testing.assert_close(one.shares, other.shares, rtol=tolerance, atol=tolerance * 1e4)
@@ -118,8 +118,8 @@ def test_values_and_gradients_match_autograd(
     for one, other in zip(steps, expected_steps, strict=True):
         assert torch.equal(one.truncated, other.truncated)
         assert torch.equal(one.terminated, other.terminated)
-        assert torch.equal(one.observation.day, other.observation.day)
-        assert torch.equal(one.final_observation.day, other.final_observation.day)
+        assert torch.equal(one.observation.bar, other.observation.bar)
+        assert torch.equal(one.final_observation.bar, other.final_observation.bar)
         for mine, theirs in zip(tensors_of(one), tensors_of(other), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
         assert not one.equity.requires_grad

@@ -126,7 +126,7 @@ def test_all_holdings_are_sold_while_turbulence_exceeds_the_limit(kind: str, gap
         before = holdings(env).clone()
         env.step(buy)
         if 5 <= t < 8:
-            sellable = market.fillable[t] | market.ended[t]
+            sellable = market.fillable[t] | market.delisted[t]
             assert not holdings(env)[sellable].any()
             assert torch.equal(holdings(env)[~sellable], before[~sellable])
         elif gaps == 0:

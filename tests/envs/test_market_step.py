@@ -94,7 +94,7 @@ def test_kernel_matches_transition(
                 assert (one is None) == (other is None)
                 if one is not None:
                     torch.testing.assert_close(one, other, rtol=0, atol=10 * tolerance)
-            for name in ("day", "left", "round"):
+            for name in ("bar", "steps_left", "round"):
                 assert torch.equal(getattr(native_state, name), getattr(state, name))
             for name in ("terminated", "truncated"):
                 assert torch.equal(getattr(native, name), getattr(plain, name))
@@ -107,7 +107,7 @@ def test_kernel_matches_transition(
                 (native.observation, plain.observation),
                 (native.final_observation, plain.final_observation),
             ):
-                assert torch.equal(one.day, other.day)
+                assert torch.equal(one.bar, other.bar)
                 torch.testing.assert_close(one.account, other.account, rtol=0, atol=10 * tolerance)
             env.set_state(state)
 

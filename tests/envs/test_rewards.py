@@ -29,13 +29,13 @@ GROWTH = np.diff(np.log(EQUITY))
 def rewards_of(bars_per_year: float = 252.0, **settings: Any) -> np.ndarray:
     """Rewards of an account with these equities, interval by interval."""
     reward = StepReward(EnvironmentConfig(**settings), bars_per_year)
-    state = reward.memory.initial((1, 1, 1), DOUBLE, torch.device("cpu"))
+    state = reward.state.initial((1, 1, 1), DOUBLE, torch.device("cpu"))
     result = []
     for i in range(len(EQUITY) - 1):
         numbers = (EQUITY[i], EQUITY[i + 1], TURNOVER[i], BASE[i])
         before, after, turnover, base = (torch.tensor(x, dtype=DOUBLE).view(1, 1, 1) for x in numbers)
         result.append(reward(Interval(before, after, turnover, base), state).item())
-        state = None if state is None else reward.memory.advance(before, after, state)
+        state = None if state is None else reward.state.advance(before, after, state)
     return np.array(result)
 
 
@@ -51,7 +51,7 @@ def test_log_returns_sum_to_the_log_growth_of_the_account() -> None:
     for _ in range(39):
         total += env.step(torch.randn(1, 4, 4, generator=noise)).reward
     assert env.state is not None
-    prices = market.fill[env.state.day].repeat_interleave(2, 1)
+    prices = market.fill[env.state.bar].repeat_interleave(2, 1)
     end = env.state.cash.reshape(1, 4) + (env.state.shares.reshape(1, 4, 3) * prices).sum(-1)
     assert torch.allclose(total, (end / start).log(), rtol=1e-12, atol=1e-12)
 
@@ -108,7 +108,7 @@ def test_shortfall_penalty_is_least_at_the_value_at_risk() -> None:
     def mean_penalty(z: float) -> float:
         reward = StepReward(EnvironmentConfig(cvar_penalty=1.0, cvar_loss=z, cvar_level=level), 252)
         growth = torch.from_numpy(-losses)
-        return float((growth - reward.of_growth(growth, torch.zeros(()), torch.zeros(()))).mean())
+        return float((growth - reward.of_log_growth(growth, torch.zeros(()), torch.zeros(()))).mean())
 
     bounds = [z + mean_penalty(z) for z in grid]
     value_at_risk = np.quantile(losses, level)
@@ -134,7 +134,7 @@ def test_differential_sharpe_matches_moody_and_saffell() -> None:
     rng = np.random.default_rng(0)
     returns = rng.normal(1e-3, 0.01, 400)
     reward = StepReward(EnvironmentConfig(reward="differential_sharpe"), 252)
-    state = reward.memory.initial((), DOUBLE, torch.device("cpu"))
+    state = reward.state.initial((), DOUBLE, torch.device("cpu"))
     a, b = 0.0, 0.01**2
     eta, step = 1 / 252, 1e-7
     for r in returns:
@@ -149,7 +149,7 @@ def test_differential_sharpe_matches_moody_and_saffell() -> None:
         expected = (sharpe(step) - sharpe(-step)) / (2 * step)
         assert value.item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
         a, b = a + eta * (r - a), b + eta * (r * r - b)
-        state = reward.memory.advance(before, after, state)
+        state = reward.state.advance(before, after, state)
         assert state.tolist() == pytest.approx([a, b], rel=1e-9)
 
 
@@ -157,7 +157,7 @@ def test_differential_sharpe_weighs_early_and_late_steps_alike() -> None:
     """The derivative of the reward by the return; without a prior moment the second step weighed 180 times more."""
     reward = StepReward(EnvironmentConfig(reward="differential_sharpe"), 252)
     returns = np.random.default_rng(1).normal(5e-4, 0.01, 200)
-    state, slopes = reward.memory.initial((), DOUBLE, torch.device("cpu")), []
+    state, slopes = reward.state.initial((), DOUBLE, torch.device("cpu")), []
     before = torch.tensor(1.0, dtype=DOUBLE)
     for r in returns:
         after = torch.tensor(1 + r, dtype=DOUBLE, requires_grad=True)
@@ -165,7 +165,7 @@ def test_differential_sharpe_weighs_early_and_late_steps_alike() -> None:
         reward(Interval(before, after, before, before), state).backward()
         assert after.grad is not None
         slopes.append(after.grad.item())
-        state = reward.memory.advance(before, after.detach(), state)
+        state = reward.state.advance(before, after.detach(), state)
     assert max(slopes) / min(slopes) < 2
     assert slopes[1] / slopes[100] == pytest.approx(1, abs=0.3)
 
@@ -181,8 +181,8 @@ def test_state_of_the_reward_is_reset_with_its_account() -> None:
     for step in range(1, 11):
         env.step(action)
         assert env.state is not None
-        assert env.state.memory is not None
-        first, second = env.state.memory.unbind(-1)
+        assert env.state.reward_state is not None
+        first, second = env.state.reward_state.unbind(-1)
         fresh = not bool(first.any())
         assert fresh == (step % 5 == 0)
         if fresh:
@@ -204,10 +204,10 @@ def test_state_known_at_the_close_ignores_later_prices() -> None:
         for _ in range(7):
             env.step(action)
         assert env.state is not None
-        assert env.state.memory is not None
-        assert bool((env.state.day == 12).all())
-        later.append(env.state.memory[0])
-        known.append(env.state.memory[1])
+        assert env.state.reward_state is not None
+        assert bool((env.state.bar == 12).all())
+        later.append(env.state.reward_state[0])
+        known.append(env.state.reward_state[1])
     assert torch.equal(known[0], known[1])
     assert not torch.allclose(later[0], later[1])
 
@@ -225,11 +225,11 @@ def test_base_growth_is_that_of_the_base_without_costs(mandate: MandateConfig | 
     fill, tradable = market.fill.numpy(), market.tradable.numpy()
     for _ in range(12):
         assert plain.state is not None
-        day = plain.state.day[0].repeat_interleave(2).numpy()
+        bar = plain.state.bar[0].repeat_interleave(2).numpy()
         action = torch.zeros(1, 4, plain.action_size, dtype=DOUBLE)
         difference = (plain.step(action).reward - active.step(action).reward)[0].numpy()
-        weights = tradable[day] / np.maximum(tradable[day].sum(1, keepdims=True), 1)
-        growth = np.log(1 + (weights * (fill[day + 1] / fill[day] - 1)).sum(1))
+        weights = tradable[bar] / np.maximum(tradable[bar].sum(1, keepdims=True), 1)
+        growth = np.log(1 + (weights * (fill[bar + 1] / fill[bar] - 1)).sum(1))
         np.testing.assert_allclose(difference, growth, atol=1e-12)
 
 

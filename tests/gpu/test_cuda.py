@@ -51,7 +51,7 @@ def test_environments_agree_with_the_cpu(
         ours, theirs = cpu.step(action), gpu.step(action.to(DEVICE))
         torch.testing.assert_close(ours.reward, theirs.reward.cpu(), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(ours.observation.account, theirs.observation.account.cpu(), rtol=1e-9, atol=1e-12)
-        assert torch.equal(ours.observation.day, theirs.observation.day.cpu())
+        assert torch.equal(ours.observation.bar, theirs.observation.bar.cpu())
         assert torch.equal(ours.truncated, theirs.truncated.cpu())
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute, trades_to_weights
+from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, execute, trades_to_weights
 from tests.market.reference_execution import reference_execute
 
 ALL_RULES = [
@@ -79,7 +79,7 @@ def test_invariants_hold_for_every_execution(seed: int, rules: ExecutionRules, d
     fills = run(case, rules, dtype)
     cash, shares, trades, prices = (torch.from_numpy(case[k]) for k in ("cash", "shares", "trades", "prices"))
     scale = cash.abs() + (shares.abs() * prices).sum(-1) + fills.traded
-    before, after = equity(cash, shares, prices), equity(fills.cash, fills.shares, prices)
+    before, after = account_equity(cash, shares, prices), account_equity(fills.cash, fills.shares, prices)
     assert torch.all((before - after - fills.cost).abs() <= eps * scale)  # value is conserved up to costs
     assert torch.allclose(fills.cost, rules.cost_rate * fills.traded, rtol=1e-6)
     traded_value = ((fills.shares - shares).abs() * prices).sum(-1)

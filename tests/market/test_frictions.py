@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
-from finrl_pod.market.execution import ExecutionRules, Fills, equity, execute
+from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions
 from tests.market.reference_frictions import ReferenceCosts, reference_execute_with_frictions
 
@@ -121,7 +121,7 @@ def test_invariants_hold_for_every_cost_model(
         torch.from_numpy(case[k]).to(dtype).double() for k in ("cash", "shares", "trades", "prices", "volumes")
     )
     scale = cash.abs() + (shares.abs() * prices).sum(-1) + fills.traded
-    before, after = equity(cash, shares, prices), equity(fills.cash, fills.shares, prices)
+    before, after = account_equity(cash, shares, prices), account_equity(fills.cash, fills.shares, prices)
     assert torch.all((before - after - fills.cost).abs() <= eps * scale)  # value is conserved up to costs
     assert torch.all(fills.cost >= 0)
     assert torch.all(

@@ -18,10 +18,10 @@ from finrl_pod.market.mandate import (
     desired_weights,
     drift,
     entry_weights,
-    follow,
     initial_budget,
-    replenished,
+    replenish_budget,
     tilted,
+    trade_towards,
     validate_mandate,
 )
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -141,7 +141,7 @@ def step(virtual, target, held=None, bar=None, budget=None, **settings_of):
     held = virtual if held is None else torch.as_tensor(held, dtype=torch.float64)
     bar = bar or equal_bar(len(target))
     budget = None if budget is None else torch.tensor(budget, dtype=torch.float64)
-    return follow(target, bar.base, bar, held, virtual, budget, MandateConfig(**settings_of))
+    return trade_towards(target, bar.base, bar, held, virtual, budget, MandateConfig(**settings_of))
 
 
 def test_a_decision_trades_a_fraction_of_the_distance_to_the_target():
@@ -181,8 +181,8 @@ def test_turnover_is_limited_by_the_budget():
     assert float(decision.budget) == 0.0
     config = MandateConfig(max_turnover=1.2)
     assert initial_budget(config) == pytest.approx(0.1)
-    assert float(replenished(decision.budget, 21, config, YEAR)) == pytest.approx(0.1)
-    assert float(replenished(decision.budget, 1, config, YEAR)) == pytest.approx(1.2 / YEAR)
+    assert float(replenish_budget(decision.budget, 21, config, YEAR)) == pytest.approx(0.1)
+    assert float(replenish_budget(decision.budget, 1, config, YEAR)) == pytest.approx(1.2 / YEAR)
 
 
 @settings(max_examples=30)
@@ -199,7 +199,7 @@ def test_virtual_holdings_stay_weights(assets, seed):
         held = torch.where(torch.from_numpy(rng.random(assets) < 0.9), virtual, 0.0)
         terms = (bar, held, config, 1.0)
         target = desired_weights(torch.from_numpy(rng.normal(size=assets)), *terms, YEAR)
-        virtual = follow(target, entry_weights(*terms, YEAR), bar, held, virtual, None, config).weights
+        virtual = trade_towards(target, entry_weights(*terms, YEAR), bar, held, virtual, None, config).weights
         assert float(virtual.min()) >= 0
         assert float(virtual.sum()) <= 1 + 1e-12
         virtual = drift(virtual, torch.from_numpy(rng.uniform(0.5, 1.5, assets)))

@@ -33,15 +33,15 @@ def account_by_hand(market: MarketTensor, table: Floats, last: int) -> tuple[Flo
     """
     close, fill = market.close.numpy(), market.fill.numpy()
     assert market.half_spread is not None
-    half, fillable, ended = market.half_spread.numpy(), market.fillable.numpy(), market.ended.numpy()
+    half, fillable, delisted = market.half_spread.numpy(), market.fillable.numpy(), market.delisted.numpy()
     assets = close.shape[1]
     cash, shares, equity, paid, spreads = CASH, [0.0] * assets, [CASH], 0.0, [0.0]
     for t in range(last):
-        worth = cash + sum(shares[n] * close[t, n] for n in range(assets))
+        equity = cash + sum(shares[n] * close[t, n] for n in range(assets))
         desired = []
         for n in range(assets):
-            target = table[t, n] * worth / close[t, n]
-            desired.append(target if fillable[t, n] else (0.0 if ended[t, n] else shares[n]))
+            target = table[t, n] * equity / close[t, n]
+            desired.append(target if fillable[t, n] else (0.0 if delisted[t, n] else shares[n]))
         charged = 0.0
         buys = [0.0] * assets
         for n in range(assets):

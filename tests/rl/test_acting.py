@@ -53,9 +53,9 @@ def env_equity(learner: Learner) -> tuple[torch.Tensor, torch.Tensor]:
     """Equity at the close after each step and turnover, each [L, P], over one window without exploration."""
     env = learner.env
     observation = env.reset(0, stagger=False)
-    assert observation.day.unique().tolist() == [FIRST]
+    assert observation.bar.unique().tolist() == [FIRST]
     equity, turnover = [], []
-    for _ in range(env.window):
+    for _ in range(env.episode_bars):
         outcome = env.step(learner.act(observation))
         observation = outcome.observation
         equity.append(outcome.equity[:, 0])

@@ -120,7 +120,7 @@ def test_act_returns_the_mean_action(policy: str) -> None:
     assert action.shape == (2, env.envs, env.action_size)
     assert torch.equal(action, learner.act(observation))
     assert not action.requires_grad
-    grouped_action = learner.algorithm.act(observation.day, observation.account.view(2, env.groups, env.accounts, -1))[
+    grouped_action = learner.algorithm.act(observation.bar, observation.account.view(2, env.groups, env.accounts, -1))[
         0
     ]
     assert torch.equal(action.view(grouped_action.shape), grouped_action)

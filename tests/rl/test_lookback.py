@@ -43,8 +43,8 @@ def mask() -> torch.Tensor:
     return tradable
 
 
-def codes(encoder: LookbackEncoder, table: torch.Tensor, tradable: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
-    past = FeatureTable(table, tradable, encoder.spec.lookback).past(day)
+def codes(encoder: LookbackEncoder, table: torch.Tensor, tradable: torch.Tensor, bar: torch.Tensor) -> torch.Tensor:
+    past = FeatureTable(table, tradable, encoder.spec.lookback).past(bar)
     return past.of_items(encoder.codes(parameters(encoder), past))
 
 
@@ -69,8 +69,8 @@ def test_the_future_of_the_table_changes_no_code(kind: str, lookback: int) -> No
 def test_a_code_depends_on_each_row_of_its_window_and_on_no_other(kind: str, lookback: int) -> None:
     encoder, everything_trades = encoder_of(kind, lookback), torch.ones(T, N, dtype=torch.bool)
     table = draw(T, N, F).requires_grad_()
-    day = torch.full((P, 1), 12)
-    (gradient,) = torch.autograd.grad(codes(encoder, table, everything_trades, day)[:, :, 2].sum(), table)
+    bar = torch.full((P, 1), 12)
+    (gradient,) = torch.autograd.grad(codes(encoder, table, everything_trades, bar)[:, :, 2].sum(), table)
     rows = gradient.abs().sum((1, 2)) > 0
     assert rows.tolist() == [12 - lookback < t <= 12 for t in range(T)]
     assert not gradient[:, [0, 1, 3]].any(), "each asset by itself"
@@ -163,11 +163,11 @@ def test_the_attention_is_torchs() -> None:
 
 
 def test_distinct_days_and_where_they_are() -> None:
-    day = torch.tensor([[5, 2, 5, 2, 9], [1, 1, 1, 1, 1], [3, 1, 3, 3, 2]])
-    values, position = distinct(day)
+    bar = torch.tensor([[5, 2, 5, 2, 9], [1, 1, 1, 1, 1], [3, 1, 3, 3, 2]])
+    values, position = distinct(bar)
     assert position is not None
     assert values.shape == (3, 3)
-    assert torch.equal(values.gather(1, position), day)
+    assert torch.equal(values.gather(1, position), bar)
     alone = torch.tensor([[4, 1], [0, 7]])
     assert distinct(alone)[1] is None
 
@@ -175,11 +175,11 @@ def test_distinct_days_and_where_they_are() -> None:
 @ENCODER
 def test_a_bar_is_encoded_once_however_many_accounts_decide_on_it(kind: str) -> None:
     encoder, table, tradable = encoder_of(kind), draw(T, N, F), mask()
-    day = torch.tensor([[5, 5, 7, 5, 7, 7, 5], [8, 9, 8, 9, 9, 9, 9]])
-    past = FeatureTable(table, tradable, L).past(day)
+    bar = torch.tensor([[5, 5, 7, 5, 7, 7, 5], [8, 9, 8, 9, 9, 9, 9]])
+    past = FeatureTable(table, tradable, L).past(bar)
     assert past.starts.shape == (2, 2)
     found = past.of_items(encoder.codes(parameters(encoder), past))
-    direct = PastRows(past.table, day, None, L)
+    direct = PastRows(past.table, bar, None, L)
     torch.testing.assert_close(found, encoder.codes(parameters(encoder), direct))
 
 
@@ -237,17 +237,17 @@ def test_a_saved_agent_acts_on_windows_as_the_learner_does(name: str, policy: st
     snapshot = learner.snapshot(1)
     spec = PolicySpec(**{f: snapshot.spec[f] for f in PolicySpec.__dataclass_fields__})
     actor = make_actor(name, spec)
-    market, (day, account) = learner.env.market, learner.worker.observation  # type: ignore[attr-defined]
+    market, (bar, account) = learner.env.market, learner.worker.observation  # type: ignore[attr-defined]
     greedy = learner.act(learner.worker.observation)
-    for g in range(day.shape[1]):
-        t = int(day[1, g])
+    for g in range(bar.shape[1]):
+        t = int(bar[1, g])
         rows = slice(max(0, t - SMALL["lookback"] + 1), t + 1)
         weights = {key: x.unsqueeze(0) for key, x in snapshot.weights.items()}
-        own = account.view(2, day.shape[1], -1, account.shape[-1])[1:, g : g + 1].double()
+        own = account.view(2, bar.shape[1], -1, account.shape[-1])[1:, g : g + 1].double()
         action = actor.action(
             weights, market.features[rows].double()[None, None], own, market.tradable[rows][None, None]
         )
-        expected = greedy.view(2, day.shape[1], -1, greedy.shape[-1])[1:, g : g + 1]
+        expected = greedy.view(2, bar.shape[1], -1, greedy.shape[-1])[1:, g : g + 1]
         torch.testing.assert_close(action.to(expected.dtype), expected)
 
 
@@ -282,10 +282,10 @@ def test_it_learns_what_a_past_row_alone_shows(kind: str) -> None:
     table = FeatureTable(features, torch.ones(200, N, dtype=torch.bool), 4)
     leaves = {name: x.requires_grad_() for name, x in parameters(encoder, 1).items()}
     head = torch.zeros(C, dtype=DOUBLE, requires_grad=True)
-    day, wanted = torch.arange(3, 200).unsqueeze(0), features[:197, :, 0]  # of three bars before
+    bar, wanted = torch.arange(3, 200).unsqueeze(0), features[:197, :, 0]  # of three bars before
     optimiser = torch.optim.Adam([*leaves.values(), head], lr=0.02)
     for _ in range(300):
-        loss = (encoder.codes(leaves, table.past(day))[0] @ head - wanted).square().mean()
+        loss = (encoder.codes(leaves, table.past(bar))[0] @ head - wanted).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

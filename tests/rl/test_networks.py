@@ -51,10 +51,10 @@ def test_mlp_equals_torch_layers_on_the_flat_observation(hidden: tuple[int, ...]
     market = random_market(1, assets=N, features=F)
     policy = MlpPolicy(PolicySpec("mlp", N, F, N + 1, hidden))
     params = stacked_params(policy)
-    day = torch.randint(0, 30, (P, K), generator=torch.Generator().manual_seed(2))
-    observation = Observation(day, accounts().reshape(P, K * A, N + 1).float())
+    bar = torch.randint(0, 30, (P, K), generator=torch.Generator().manual_seed(2))
+    observation = Observation(bar, accounts().reshape(P, K * A, N + 1).float())
     rows = flat(market, observation).double()  # [P, E, 1 + N + N * F]
-    out = policy.forward(params, market.features[day].double(), observation.account.double().view(P, K, A, N + 1), None)
+    out = policy.forward(params, market.features[bar].double(), observation.account.double().view(P, K, A, N + 1), None)
     for p in range(P):
         actor = torch_tower(params, p, "actor", len(hidden))
         critic = torch_tower(params, p, "critic", len(hidden))

@@ -167,17 +167,17 @@ def test_members_stop_as_in_torch(members: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("group", "members"), [(1, 1), (4, 3), (70, 2)])
 def test_outputs_and_samples_match_the_policy(group: int, members: int, policy: str, kind: str) -> None:
     learner = make_learner(group, members, (16, 8), kind, policy=policy, gaps=True)
-    ppo, (day, account) = learner.algorithm, learner.env.reset(0)
+    ppo, (bar, account) = learner.algorithm, learner.env.reset(0)
     assert ppo._kernel is not None
-    features, tradable = ppo.rows(day)
+    features, tradable = ppo.rows(bar)
     account = torch.rand(members, 2, group, account.shape[-1], generator=torch.Generator().manual_seed(1))
     out = ppo.policy.forward(ppo.parameters.views, features, account, tradable)
     tolerances = {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(ppo._kernel.mean(day, account), out.mean.detach(), **tolerances)
-    torch.testing.assert_close(ppo._kernel.value(day, account), out.value.detach(), **tolerances)
+    torch.testing.assert_close(ppo._kernel.mean(bar, account), out.mean.detach(), **tolerances)
+    torch.testing.assert_close(ppo._kernel.value(bar, account), out.value.detach(), **tolerances)
     noise = ppo.noise((2, group, learner.env.action_size))[0]
     ppo.parameters.views["log_std"].data.uniform_(-1, 1, generator=torch.Generator().manual_seed(2))
-    for drawn, plain in zip(ppo.explore(day, account, noise), OnPolicy.explore(ppo, day, account, noise), strict=True):
+    for drawn, plain in zip(ppo.explore(bar, account, noise), OnPolicy.explore(ppo, bar, account, noise), strict=True):
         torch.testing.assert_close(drawn, plain, rtol=1e-5, atol=1e-5)
 
 

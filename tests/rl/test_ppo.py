@@ -102,7 +102,7 @@ class ReferencePPO:
     def distribution(self, weights: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
         """Distribution of the scores of all samples, and their values."""
         horizon, _, groups, accounts = self.rollout.reward.shape
-        features, tradable = self.ppo.rows(self.rollout.day.reshape(1, -1))
+        features, tradable = self.ppo.rows(self.rollout.bar.reshape(1, -1))
         account = self.rollout.account.reshape(1, horizon * groups, accounts, -1)
         batched = {name: value.unsqueeze(0) for name, value in weights.items()}
         out = self.ppo.policy.forward(batched, features, account, tradable)
@@ -255,7 +255,7 @@ def test_inactive_members_are_not_checked_for_divergence(inactive: bool) -> None
     env = small_env((0, 1))
     learner = small_learner(env=env)
     rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
-    items = (rollout.day[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
+    items = (rollout.bar[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
     advantage, target = rollout.reward[0], torch.zeros_like(rollout.reward[0])
     target[1, 0, 0] = torch.inf
     batch = (*items, advantage, target)

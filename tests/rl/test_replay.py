@@ -11,17 +11,17 @@ from finrl_pod import memory
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import available_bytes
 from finrl_pod.rl.buffers import replay as replay_module
-from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.buffers.replay import Replay, current_item_names
 from tests.rl.all_algorithms import small_learner
 
-FIELDS = {"x": ((2,), torch.float32), "day": ((), torch.int64)}
+FIELDS = {"x": ((2,), torch.float32), "bar": ((), torch.int64)}
 CPU = torch.device("cpu")
 
 
 def items(first: int, n: int) -> dict[str, torch.Tensor]:
     """Items numbered from `first`; those of member 1 are 100 higher."""
-    day = torch.arange(first, first + n).repeat(2, 1) + torch.tensor([[0], [100]])
-    return {"day": day, "x": day.unsqueeze(-1).expand(2, n, 2).float()}
+    bar = torch.arange(first, first + n).repeat(2, 1) + torch.tensor([[0], [100]])
+    return {"bar": bar, "x": bar.unsqueeze(-1).expand(2, n, 2).float()}
 
 
 def test_latest_items_are_kept_in_order() -> None:
@@ -33,9 +33,9 @@ def test_latest_items_are_kept_in_order() -> None:
         assert replay.count == expected_count
         assert replay.written == first
         latest = replay.latest(99)
-        assert latest["day"][0].tolist() == list(range(first - expected_count, first))
+        assert latest["bar"][0].tolist() == list(range(first - expected_count, first))
         assert latest["x"][1, :, 0].tolist() == list(range(100 + first - expected_count, 100 + first))
-        assert replay.latest(2)["day"][0].tolist() == list(range(max(first - 2, 0), first))
+        assert replay.latest(2)["bar"][0].tolist() == list(range(max(first - 2, 0), first))
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -44,9 +44,9 @@ def test_samples_are_independent_between_members(members: int) -> None:
     replay.add({name: x[:members] for name, x in items(0, 7).items()})
     indices = torch.tensor([[[1, 6], [0, 3]], [[2, 2], [5, 4]]])[:, :members]
     taken = replay.take(indices)
-    assert taken["day"].shape == (2, members, 2)
+    assert taken["bar"].shape == (2, members, 2)
     for p in range(members):
-        assert torch.equal(taken["day"][:, p], indices[:, p] + 100 * p)
+        assert torch.equal(taken["bar"][:, p], indices[:, p] + 100 * p)
         assert torch.equal(taken["x"][:, p, :, 1], (indices[:, p] + 100 * p).float())
 
 
@@ -89,7 +89,7 @@ def test_saved_replay_with_other_sizes_is_rejected() -> None:
         other.load(replay.latest(5), 9)
     with pytest.raises(RunError, match=r"x has shape \(1, 7, 2\)"):
         other.load({name: x[:1] for name, x in saved.items()}, 9)
-    with pytest.raises(RunError, match="day has nothing"):
+    with pytest.raises(RunError, match="bar has nothing"):
         other.load({"x": saved["x"]}, 9)
 
 
@@ -100,7 +100,7 @@ def test_stored_transitions_match_the_environment() -> None:
     data = learner.algorithm.replay.data
     count = learner.algorithm.replay.count
     assert count == 40
-    assert torch.equal(data["next_day"][:, :count], data["day"][:, :count] + 1)
+    assert torch.equal(data["next_bar"][:, :count], data["bar"][:, :count] + 1)
     step, groups = torch.arange(count).view(20, 2), 2
     assert groups == learner.env.groups
     episode_starts = 0
@@ -108,11 +108,16 @@ def test_stored_transitions_match_the_environment() -> None:
         for g in (0, 1):
             item_indices = step[:, g]
             account, next_account = data["account"][p, item_indices], data["next_account"][p, item_indices]
-            days = data["day"][p, item_indices]
-            continues = days[1:] == days[:-1] + 1
+            bars = data["bar"][p, item_indices]
+            continues = bars[1:] == bars[:-1] + 1
             assert torch.equal(account[1:][continues], next_account[:-1][continues])
             assert (account[1:][~continues][..., 0] == 1).all(), "a new window starts in cash"
             assert (next_account[:-1][~continues][..., 0] < 1).all()
             episode_starts += int((~continues).sum())
     assert episode_starts > 4
     assert (data["action"].abs() <= 1).all()
+
+
+def test_items_saved_under_former_names_are_renamed() -> None:
+    items = {"day": torch.zeros(1, 2), "next_day": torch.ones(1, 2), "reward": torch.ones(1, 2)}
+    assert current_item_names(items).keys() == {"bar", "next_bar", "reward"}

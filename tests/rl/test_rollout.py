@@ -76,13 +76,13 @@ def test_rollout_matches_the_environment_steps(parts: list[tuple[Learner, Record
                 assert torch.equal(getattr(rollout, name)[h], getattr(outcome, name).view(shape)), name
             assert torch.equal(rollout.over[h], outcome.truncated.view(shape).any(-1))
             if h + 1 < len(recorder.log):
-                assert torch.equal(rollout.day[h + 1], outcome.observation.day)
+                assert torch.equal(rollout.bar[h + 1], outcome.observation.bar)
                 assert torch.equal(rollout.account[h + 1], outcome.observation.account.view(*shape, -1))
         if last is not None:
-            assert torch.equal(rollout.day[0], last.day)
+            assert torch.equal(rollout.bar[0], last.bar)
             assert torch.equal(rollout.account[0], last.account.view(*shape, -1))
         last = rollout.last
-        assert torch.equal(last.day, recorder.log[-1][1].observation.day)
+        assert torch.equal(last.bar, recorder.log[-1][1].observation.bar)
         assert torch.equal(last.account, recorder.log[-1][1].observation.account)
 
 
@@ -90,19 +90,19 @@ def test_actions_are_samples_of_the_policy(parts: list[tuple[Learner, Recorder, 
     learner, _, rollout = parts[-1]
     for h in range(H):
         with torch.no_grad():
-            mean, log_std = learner.algorithm.act(rollout.day[h], rollout.account[h])
-        valid = learner.algorithm.valid_scores(rollout.day[h])
+            mean, log_std = learner.algorithm.act(rollout.bar[h], rollout.account[h])
+        valid = learner.algorithm.valid_scores(rollout.bar[h])
         density = log_probability(rollout.action[h], mean, log_std, valid)
         torch.testing.assert_close(rollout.log_probability[h], density)
     noise = rollout.action[0] - mean
     assert noise.std() > 0.5
 
 
-def single_value(learner: Learner, p: int, day: torch.Tensor, account: torch.Tensor) -> float:
-    """Value of one account of one member. day: scalar, account: [1 + N]."""
+def single_value(learner: Learner, p: int, bar: torch.Tensor, account: torch.Tensor) -> float:
+    """Value of one account of one member. bar: scalar, account: [1 + N]."""
     ppo = learner.algorithm
     member_params = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
-    features, tradable = ppo.rows(day.view(1, 1))
+    features, tradable = ppo.rows(bar.view(1, 1))
     return float(ppo.policy.value(member_params, features, account.view(1, 1, 1, -1), tradable))
 
 
@@ -118,11 +118,11 @@ def test_next_values_are_those_of_the_states_before_reset(parts: list[tuple[Lear
             for p in range(members):
                 for g in range(groups):
                     for a in range(accounts):
-                        now = single_value(learner, p, rollout.day[h, p, g], rollout.account[h, p, g, a])
+                        now = single_value(learner, p, rollout.bar[h, p, g], rollout.account[h, p, g, a])
                         assert float(values[h, p, g, a]) == pytest.approx(now, rel=1e-12)
                         if rollout.terminated[h, p, g, a]:
                             continue  # the next value of a terminated account is unused
-                        after = single_value(learner, p, final.day[p, g], finals[p, g, a])
+                        after = single_value(learner, p, final.bar[p, g], finals[p, g, a])
                         assert float(next_values[h, p, g, a]) == pytest.approx(after, rel=1e-12)
                         ended += bool(rollout.truncated[h, p, g, a])
         assert ended > 0

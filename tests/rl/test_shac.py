@@ -79,9 +79,9 @@ def initial_rewards(policy: str) -> torch.Tensor:
 def target_critic_value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
     """Target critic's value of the state after step h of an account."""
     views = algorithm.train_state.targets["critic"].views
-    day = trajectory.day[h, 0, g].view(1, 1) + 1
+    bar = trajectory.bar[h, 0, g].view(1, 1) + 1
     account = trajectory.reached[h][0, g, a].detach().view(1, 1, 1, -1)
-    return float(algorithm._value(views, day, account).detach())
+    return float(algorithm._value(views, bar, account).detach())
 
 
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
@@ -120,7 +120,7 @@ def test_critic_targets_are_td_lambda_returns() -> None:
         for e in range(env.envs):
             g, a = divmod(e, env.accounts)
             account = trajectory.account[h][0, g, a].detach().view(1, 1, 1, -1)
-            current_values[h, 0, e] = float(algorithm._value(views, trajectory.day[h, 0, g].view(1, 1), account))
+            current_values[h, 0, e] = float(algorithm._value(views, trajectory.bar[h, 0, g].view(1, 1), account))
             next_values[h, 0, e] = target_critic_value(algorithm, trajectory, h, g, a)
     trajectory_by_account = Trajectory(
         trajectory.reward.detach().flatten(2),

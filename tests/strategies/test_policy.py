@@ -263,7 +263,7 @@ def test_environment_applies_the_same_turbulence_limit() -> None:
     turbulent = market.turbulence > rules.turbulence_limit
     scores = torch.tensor([[[-4.0, 1.0, 1.0, 1.0]]])
     for t in range(FIRST, FIRST + 89):
-        assert int(observation.day) == t
+        assert int(observation.bar) == t
         observation = env.step(scores).observation
         held = float(observation.account[0, 0, 1:].sum())
         assert (held == 0) == bool(turbulent[t])
@@ -296,14 +296,14 @@ def test_backtest_equals_the_environment(name: str) -> None:
     strategy = PolicyStrategy([agent(market, rules)])
     (group,) = strategy.groups
     env = make_env(market, rules, first=FIRST, last=FIRST + length - 1, dtype=torch.float64)
-    day, account = env.reset(0, stagger=False)
+    bar, account = env.reset(0, stagger=False)
     equity = [rules.cash]
     for t in range(FIRST, FIRST + length):
-        assert int(day) == t
+        assert int(bar) == t
         features, tradable = market.features[t][None, None], market.tradable[t][None, None]
         action = group.actor.action(group.params, features, account.float().view(1, 1, 1, -1), tradable)
         out = env.step(action.view(1, 1, -1))
-        day, account = out.observation
+        bar, account = out.observation
         equity.append(float(out.equity))
     result = backtest(strategy, source, market, FIRST, FIRST + length, rules_of(rules), rules.cash)
     # The engine marks a bar's equity after its fill, the environment before it: the costs of a bar lie between them.

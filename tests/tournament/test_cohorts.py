@@ -95,7 +95,7 @@ def test_replay_buffers_persist_between_generations(finished: Path) -> None:
     assert slot_state is not None
     kept, first = slot_state
     assert first == 1, "two generations fill the replay buffer"
-    assert kept["day"].shape == (2, 64)
+    assert kept["bar"].shape == (2, 64)
     assert int(kept["counts"][0]) == 3 * 32, "an item holds a group of four accounts"
     one, two = (run.replay(generation, 1) for generation in (1, 2))
     assert one is not None

@@ -106,7 +106,7 @@ def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) ->
         raw_features=features,
         tradable=tradable,
         fillable=tradable,
-        ended=~tradable,
+        delisted=~tradable,
         feature_names=names,
         normaliser=Normaliser(names, (0.0,) * len(names), (1.0,) * len(names)),
         fill_rule=fill,

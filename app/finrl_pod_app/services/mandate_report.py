@@ -21,7 +21,7 @@ from finrl_pod.evaluate.active_management import (
 from finrl_pod.evaluate.intervals import MIN_BARS, Interval
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
-from finrl_pod.market.mandate import active
+from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import CHAMPION, REFERENCE
 from finrl_pod.settings.run import MandateConfig, RunConfig
@@ -46,7 +46,7 @@ def mandate_period(config: RunConfig, results: Mapping[str, BacktestResult], des
 
     results: of the champion and of the run's reference. desired: [L, N], from the champion's `MandateRecorder`.
     """
-    if active(config.mandate) is None:
+    if active_mandate(config.mandate) is None:
         return None
     return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], desired)
 

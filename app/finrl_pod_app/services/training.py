@@ -208,7 +208,7 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
-    check_augmentation(config.augmentation, config.environment, env.last - env.first - env.window + 2)
+    check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
     for agent in (config.agent, *config.cohorts):
         validate_agent(agent, env)
 

@@ -19,7 +19,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 from finrl_pod import __version__
 from finrl_pod.data.splits import Splits
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.market.mandate import active
+from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import REFERENCE
 from finrl_pod.promotion.trial_log import TrialLog
@@ -36,7 +36,7 @@ def reference_strategy(config: RunConfig) -> Strategy:
 
     The mandate at tilt 0, which trades as the agents do; equal weight, rebalanced monthly, without a mandate.
     """
-    mandate = active(config.mandate)
+    mandate = active_mandate(config.mandate)
     return make_baseline(REFERENCE) if mandate is None else BasePortfolio(mandate, config.environment.leverage)
 
 

@@ -99,8 +99,8 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     gap = (outcome.equity.double() + outcome.cost.double() - pipeline.cash).abs() / pipeline.cash
     if float(gap.max()) <= CASH_TOLERANCE:
         return []
-    day = observation.day.reshape(-1)[int(gap.reshape(-1).argmax()) // (env.envs // observation.day.shape[1])]
-    bar = pipeline.bar(int(day))
+    row = observation.bar.reshape(-1)[int(gap.reshape(-1).argmax()) // (env.envs // observation.bar.shape[1])]
+    bar = pipeline.bar(int(row))
     message = (
         f"The environment's first purchase, decided at {bar}, changed an account by {float(gap.max()):.2%} beyond its "
         "costs: it did not fill at the next close."

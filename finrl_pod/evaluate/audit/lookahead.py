@@ -166,8 +166,8 @@ def _compare_environments(base: PipelineRun, other: PipelineRun, k: int) -> Chan
         return
     found = first_difference(base.rollout(first, last), other.rollout(first, last), TOLERANCE, known=k)
     if found is not None:
-        name, day = found
-        yield f"the environment's {name}", day
+        name, row = found
+        yield f"the environment's {name}", row
 
 
 def _compare_decisions(base: PipelineRun, other: PipelineRun, k: int) -> Changes:

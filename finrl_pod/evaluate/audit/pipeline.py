@@ -112,9 +112,9 @@ STEP_FIELDS = ("reward", "terminated", "truncated", "equity", "turnover", "cost"
 
 
 class RolloutStep(NamedTuple):
-    """day: [P, E] bar of the decision, or the number of the step if observations have no day. values: by name."""
+    """bar: [P, E] bar of the decision, or the number of the step if observations have no bar. values: by name."""
 
-    day: Floats
+    bar: Floats
     values: dict[str, Floats]
 
 
@@ -122,17 +122,17 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
     """Step an environment with random actions; record every observation and everything that `step` returns."""
     stream = random.generator(seed, 0, "audit actions")
     observation = env.reset(seed)
-    recorded = [RolloutStep(_days(observation, env, 0), {"observation": _observation_array(observation, env)})]
+    recorded = [RolloutStep(_bars(observation, env, 0), {"observation": _observation_array(observation, env)})]
     for i in range(steps):
         action = random_actions(env, stream, torch.randn)
-        day = _days(observation, env, i)
+        bar = _bars(observation, env, i)
         outcome = env.step(action)
         values = {name: _array(getattr(outcome, name)) for name in STEP_FIELDS}
         values["final observation"] = _observation_array(outcome.final_observation, env)
-        recorded.append(RolloutStep(day, values))
+        recorded.append(RolloutStep(bar, values))
         observation = outcome.observation
         shown = {"observation": _observation_array(observation, env)}
-        recorded.append(RolloutStep(_days(observation, env, i + 1), shown))
+        recorded.append(RolloutStep(_bars(observation, env, i + 1), shown))
     return recorded
 
 
@@ -157,23 +157,23 @@ def first_difference(
         for name, values in x.values.items():
             wrong: Bools = ~np.isclose(values, y.values[name], rtol=tolerance, atol=tolerance, equal_nan=True)
             late = {"observation": 0, "reward": 2}.get(name, 1)
-            wrong = np.asarray(wrong.reshape(*x.day.shape, -1).any(-1)) & (x.day <= known - late)
+            wrong = np.asarray(wrong.reshape(*x.bar.shape, -1).any(-1)) & (x.bar <= known - late)
             if wrong.any():
-                day = int(x.day[wrong].min())
-                if earliest is None or day < earliest[1]:
-                    earliest = name, day
+                bar = int(x.bar[wrong].min())
+                if earliest is None or bar < earliest[1]:
+                    earliest = name, bar
     return earliest
 
 
-def _days(observation: Any, env: VecEnv, step: int) -> Floats:
+def _bars(observation: Any, env: VecEnv, step: int) -> Floats:
     if not isinstance(observation, Observation):
         return np.full((env.members, env.envs), float(step))
-    day = _array(observation.day)  # [P, G]
-    return np.repeat(day, env.envs // day.shape[1], axis=1)
+    bar = _array(observation.bar)  # [P, G]
+    return np.repeat(bar, env.envs // bar.shape[1], axis=1)
 
 
 def _observation_array(observation: Any, env: VecEnv) -> Floats:
-    """Observation [P, E, ...] without its day, which `RolloutStep` holds separately."""
+    """Observation [P, E, ...] without its bar, which `RolloutStep` holds separately."""
     values = observation.account if isinstance(observation, Observation) else observation
     return _array(values).reshape(env.members, env.envs, -1)
 

@@ -47,7 +47,7 @@ def advance(
 
 def _advanced(state: Mapping[str, Any], window: Window, t: int, auction: str) -> tuple[Floats, float]:
     """Holdings at the last bar and growth since bar t, with the target bought in the auction of the bar after it."""
-    close = _carried(window.close)
+    close = _forward_filled(window.close)
     fills = close[t + 1]
     if auction == "open" and window.open is not None:
         fills = np.where(np.isfinite(window.open[t + 1]), window.open[t + 1], fills)
@@ -64,12 +64,12 @@ def _drifted(weights: Floats, ratio: Floats) -> tuple[Floats, float]:
     return values / growth, growth
 
 
-def _carried(close: Floats) -> Floats:
-    """Closes [T, N] carried forward over gaps; 1.0 before the first."""
+def _forward_filled(close: Floats) -> Floats:
+    """Closes [T, N] forward-filled over gaps; 1.0 before the first."""
     known = np.isfinite(close)
     latest = np.maximum.accumulate(np.where(known, np.arange(len(close))[:, None], -1), axis=0)
-    carried: Floats = np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), 0), 1.0)
-    return carried
+    forward_filled: Floats = np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), 0), 1.0)
+    return forward_filled
 
 
 def _weights(values: Mapping[str, float], window: Window) -> Floats:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
-from finrl_pod.market.mandate import active, largest_weight
+from finrl_pod.market.mandate import active_mandate, largest_weight
 from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.settings.run import MandateConfig
@@ -17,7 +17,7 @@ UNBOUNDED = {"max_position": 0.4, "max_order": 0.5, "max_turnover": 2.0}  # with
 
 def mandate_of(strategy: Strategy) -> MandateConfig | None:
     """Return the mandate that bounds a strategy, None without one."""
-    return active(strategy.mandate) if isinstance(strategy, MandatedStrategy) else None
+    return active_mandate(strategy.mandate) if isinstance(strategy, MandatedStrategy) else None
 
 
 def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:

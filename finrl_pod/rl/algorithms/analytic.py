@@ -42,12 +42,12 @@ NOT_LEARNED = "log_std"  # exploration is a setting here; its gradient could onl
 class Trajectory(NamedTuple):
     """H differentiable steps of P members, G groups, A accounts.
 
-    day: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and ended (last
+    bar: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and ended (last
     step of an episode): [H, P, G, A]; reached: H times [P, G, A, 1 + N], the account after each step, before any reset;
-    it is observed on the next day.
+    it is observed on the next bar.
     """
 
-    day: Tensor
+    bar: Tensor
     account: Sequence[Tensor]
     reward: Tensor
     terminated: Tensor
@@ -133,13 +133,13 @@ class DifferentiableAlgorithm(ABC):
         shape = worker.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.train_state.views("actor")
-        days, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
+        bars, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
         for h in range(self.config.horizon):
-            day, account = worker.observation
+            bar, account = worker.observation
             account = account.view(*shape, -1).to(self.dtype)
-            action = self._mean(views, day, account) + noise[h]
+            action = self._mean(views, bar, account) + noise[h]
             out = env.step_differentiable(action.view(env.members, env.envs, -1))
-            days.append(day)
+            bars.append(bar)
             accounts.append(account)
             reached.append(out.final_observation.account.view(*shape, -1))
             rewards.append(out.reward.view(shape).to(self.dtype))
@@ -147,14 +147,14 @@ class DifferentiableAlgorithm(ABC):
             truncated.append(out.truncated.view(shape))
             worker.observation = out.observation
         env.detach()
-        worker.observation = Observation(worker.observation.day, worker.observation.account.detach())
+        worker.observation = Observation(worker.observation.bar, worker.observation.account.detach())
         ruined = torch.stack(terminated)
         ended = ruined | torch.stack(truncated)
-        return Trajectory(torch.stack(days), accounts, torch.stack(rewards), ruined, ended, reached)
+        return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), ruined, ended, reached)
 
-    def _mean(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
-        """Scores [P, K, A, D] without noise, for days [P, K] and accounts [P, K, A, 1 + N]."""
-        features, tradable = self.inputs.of_actor(views, day)
+    def _mean(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
+        """Scores [P, K, A, D] without noise, for bars [P, K] and accounts [P, K, A, 1 + N]."""
+        features, tradable = self.inputs.of_actor(views, bar)
         return self.policy.mean(views, features, account, tradable)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -190,9 +190,9 @@ class DifferentiableAlgorithm(ABC):
 
     @torch.no_grad()
     def greedy(self, observation: Observation) -> Tensor:
-        day, account = observation
-        p, groups = day.shape
-        mean = self._mean(self.weights(), day, account.view(p, groups, -1, account.shape[-1]).to(self.dtype))
+        bar, account = observation
+        p, groups = bar.shape
+        mean = self._mean(self.weights(), bar, account.view(p, groups, -1, account.shape[-1]).to(self.dtype))
         return mean.reshape(p, -1, mean.shape[-1])
 
     def weights(self) -> dict[str, Tensor]:
@@ -233,9 +233,9 @@ class DifferentiableAlgorithm(ABC):
 
 def validate(config: SimulatorConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
-    if config.horizon > env.window:
+    if config.horizon > env.episode_bars:
         raise ConfigError(
-            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            f"agent.horizon must be at most the episode's window of {env.episode_bars} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
     if not isinstance(env, DifferentiableVecEnv):

@@ -61,19 +61,19 @@ class OnPolicy(ABC):
     _dropouts: list[torch.Generator]
 
     @abstractmethod
-    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean scores [P, K, A, D] and their log standard deviation, for days [P, K] and accounts [P, K, A, 1 + N]."""
+    def act(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and their log standard deviation, for bars [P, K] and accounts [P, K, A, 1 + N]."""
 
     @abstractmethod
-    def valid_scores(self, day: Tensor) -> Tensor | None:
-        """Scores in the density of actions on days [P, K]: [P, K, 1, D] bool, None if all are."""
+    def valid_scores(self, bar: Tensor) -> Tensor | None:
+        """Scores in the density of actions on bars [P, K]: [P, K, 1, D] bool, None if all are."""
 
     @torch.no_grad()
-    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def explore(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions sampled with noise [P, K, A, D], and their log-probability [P, K, A]."""
-        mean, log_std = self.act(day, account)
+        mean, log_std = self.act(bar, account)
         action = self.distribution.sample(mean, log_std, noise)
-        return action, self.distribution.log_probability(action, mean, log_std, self.valid_scores(day))
+        return action, self.distribution.log_probability(action, mean, log_std, self.valid_scores(bar))
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
@@ -109,9 +109,9 @@ class OnPolicy(ABC):
 
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
-        day, account = as_pair(self.observation_normaliser.normalise(observation))
-        p, groups = day.shape
-        mean, _ = self.act(day, account.view(p, groups, -1, account.shape[-1]))
+        bar, account = as_pair(self.observation_normaliser.normalise(observation))
+        p, groups = bar.shape
+        mean, _ = self.act(bar, account.view(p, groups, -1, account.shape[-1]))
         best = self.distribution.best(mean)
         return best.reshape(p, -1, best.shape[-1])
 
@@ -161,9 +161,9 @@ class OnPolicy(ABC):
 def validate(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
     assert isinstance(config, OnPolicyConfig)
-    if isinstance(env, MarketVecEnv) and config.horizon > env.window:
+    if isinstance(env, MarketVecEnv) and config.horizon > env.episode_bars:
         raise ConfigError(
-            f"agent.horizon must be at most the episode's window of {env.window} bars, got {config.horizon}; "
+            f"agent.horizon must be at most the episode's window of {env.episode_bars} bars, got {config.horizon}; "
             "shorten the horizon or lengthen environment.window"
         )
     if isinstance(config, PPOConfig):

@@ -197,7 +197,7 @@ class PPO(OnPolicy):
         ).view(horizon, p, groups, accounts)
         target = advantage + values
         if self.config.group_baseline and accounts > 1:
-            # Accounts of a group share the same days: what they have in common was caused by no action.
+            # Accounts of a group share the same bars: what they have in common was caused by no action.
             advantage = advantage - advantage.mean(-1, keepdim=True)
         return values, advantage, target
 
@@ -206,19 +206,19 @@ class PPO(OnPolicy):
         """Values of the states, and of the states that each step led to before any reset: [H, P, G, A] both."""
         horizon, p, groups, accounts = rollout.reward.shape
 
-        def value(day: Tensor, account: Tensor) -> Tensor:
+        def value(bar: Tensor, account: Tensor) -> Tensor:
             if self._kernel is not None:
-                return self._kernel.value(day, account)
-            return self._value(self.parameters.views, day, account)
+                return self._kernel.value(bar, account)
+            return self._value(self.parameters.views, bar, account)
 
         final = (rollout.last, *rollout.ends)
-        days = torch.cat([rollout.day, *(x.day.unsqueeze(0) for x in final)])
+        bars = torch.cat([rollout.bar, *(x.bar.unsqueeze(0) for x in final)])
         grouped = (1, p, groups, accounts, -1)
         all_accounts = torch.cat(
             [rollout.account, *(x.account.view(grouped) for x in final)]
         )  # [H + 1 + rounds of episode ends, P, G, A, 1 + N]
         flat = value(
-            days.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
+            bars.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
         )
         all_values = flat.view(p, horizon + len(final), groups, accounts).transpose(0, 1)
         next_values, count = all_values[1 : horizon + 1], rollout.over.cumsum(0)
@@ -257,10 +257,10 @@ class PPO(OnPolicy):
             with self._decay.after_step(self.optimiser, rate):
                 metrics = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
             return metrics, metrics[0]
-        day, account, *rest, advantage, target = (_select(x, indices) for x in data)
-        gradient, metrics = self._gradient([day, account, *rest, _standardise(advantage), target])
+        bar, account, *rest, advantage, target = (_select(x, indices) for x in data)
+        gradient, metrics = self._gradient([bar, account, *rest, _standardise(advantage), target])
         if self.regularisers is not None:
-            gradient = gradient + self.regularisers.gradient(day, account, self.alive)
+            gradient = gradient + self.regularisers.gradient(bar, account, self.alive)
         kl, clip_fraction, policy_loss, value_loss = metrics
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
@@ -288,10 +288,10 @@ class PPO(OnPolicy):
 
     def _loss(self, chunk: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Loss [P] over some items, and their mean (KL, clip fraction, policy loss, value loss) [4, P]."""
-        day, account, action, old_log_prob, advantage, target = chunk
-        mean, log_std = self._decide(self.parameters.views, day, account)
-        value = self._value(self.parameters.views, day, account)
-        valid = self.valid_scores(day)
+        bar, account, action, old_log_prob, advantage, target = chunk
+        mean, log_std = self._decide(self.parameters.views, bar, account)
+        value = self._value(self.parameters.views, bar, account)
+        valid = self.valid_scores(bar)
         log_prob = self.distribution.log_probability(action, mean, log_std, valid)
         log_ratio = log_prob - old_log_prob  # [P, M, A]
         ratio = log_ratio.exp()
@@ -332,41 +332,41 @@ class PPO(OnPolicy):
 
     # ------------------------------------------------------------------ acting
 
-    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows of the market table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
-        return self.inputs.rows(day)
+    def rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows of the market table for bars [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
+        return self.inputs.rows(bar)
 
-    def valid_scores(self, day: Tensor) -> Tensor | None:
+    def valid_scores(self, bar: Tensor) -> Tensor | None:
         if self.tradable is None or self.spec.action == "discrete":
             return None
-        return valid_scores(self.tradable[day], self.spec.action_size)
+        return valid_scores(self.tradable[bar], self.spec.action_size)
 
-    def act(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean scores [P, K, A, D] and their log standard deviation: day [P, K], account [P, K, A, 1 + N]."""
+    def act(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean scores [P, K, A, D] and their log standard deviation: bar [P, K], account [P, K, A, 1 + N]."""
         views, account = self.parameters.views, account.to(self.dtype)
         if self._kernel is not None and not torch.is_grad_enabled():
-            return self._kernel.mean(day, account), views["log_std"]
-        return self._decide(views, day, account)
+            return self._kernel.mean(bar, account), views["log_std"]
+        return self._decide(views, bar, account)
 
-    def _decide(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+    def _decide(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """`act` with the given weights, differentiable."""
-        features, tradable = self.inputs.of_actor(views, day)
+        features, tradable = self.inputs.of_actor(views, bar)
         return self.policy.decide(views, features, account, tradable)
 
-    def _value(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
+    def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] with the given weights, differentiable."""
-        features, tradable = self.inputs.of_critic(views, day)
+        features, tradable = self.inputs.of_critic(views, bar)
         return self.policy.value(views, features, account, tradable)
 
     @torch.no_grad()
-    def explore(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def explore(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         if self._kernel is not None:
-            return self._kernel.sample(day, account.to(self.dtype), noise)
+            return self._kernel.sample(bar, account.to(self.dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             views = self.parameters.views
-            features, account = self.inputs.of_actor(views, day)[0], account.to(self.dtype)
-            return self.policy.sample(views, features, account, noise, self.valid_scores(day))
-        return super().explore(day, account, noise)
+            features, account = self.inputs.of_actor(views, bar)[0], account.to(self.dtype)
+            return self.policy.sample(views, features, account, noise, self.valid_scores(bar))
+        return super().explore(bar, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
         """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
@@ -376,9 +376,9 @@ class PPO(OnPolicy):
     @torch.no_grad()
     def entropy(self, data: Sequence[Tensor]) -> Tensor:
         """Entropy [P] of the current policy over the first `ENTROPY_ITEMS` items of the rollout."""
-        day, account = (x[:, :ENTROPY_ITEMS] for x in data[:2])
-        mean, log_std = self.act(day, account)
-        return self.distribution.entropy(mean, log_std, self.valid_scores(day))
+        bar, account = (x[:, :ENTROPY_ITEMS] for x in data[:2])
+        mean, log_std = self.act(bar, account)
+        return self.distribution.entropy(mean, log_std, self.valid_scores(bar))
 
 
 def _make_optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:
@@ -393,9 +393,9 @@ def to_items(x: Tensor) -> Tensor:
 
 
 def flatten(rollout: Rollout, advantage: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """A rollout as items: day [P, I], account [P, I, A, 1 + N], action [P, I, A, D], and [P, I, A] each of the
+    """A rollout as items: bar [P, I], account [P, I, A, 1 + N], action [P, I, A, D], and [P, I, A] each of the
     log-probability, advantage and value target."""
-    each = (rollout.day, rollout.account, rollout.action, rollout.log_probability, advantage, target)
+    each = (rollout.bar, rollout.account, rollout.action, rollout.log_probability, advantage, target)
     return tuple(to_items(x) for x in each)
 
 

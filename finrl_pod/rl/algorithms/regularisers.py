@@ -51,7 +51,7 @@ Views = Mapping[str, Tensor]
 Mean = Callable[[Views], Tensor]
 # KL [P, K, A] of two policies from their means and log standard deviations, over the valid scores.
 Divergence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
-# Scores in the density of actions on days [P, K]: [P, K, 1, D] bool, None if all are.
+# Scores in the density of actions on bars [P, K]: [P, K, 1, D] bool, None if all are.
 Valid = Callable[[Tensor], Tensor | None]
 MAX_SCORE = 1e4  # scores are clamped to it
 
@@ -105,7 +105,7 @@ def categorical_kl(
     return (own.exp() * (own - theirs)).sum(-1)
 
 
-# Log-probability [P, K, A] of actions [P, K, A, D] in days [P, K] and accounts [P, K, A, 1 + N].
+# Log-probability [P, K, A] of actions [P, K, A, D] in bars [P, K] and accounts [P, K, A, 1 + N].
 LogProbability = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -125,7 +125,7 @@ class HTerm:
         k, seen = config.h_steps, spec.own
         choice = spec.action == "discrete"
         fields = {
-            "day": ((k,), torch.int64),
+            "bar": ((k,), torch.int64),
             "account": ((k, seen), dtype),
             "action": ((k, 1), torch.int64) if choice else ((k, spec.action_size), dtype),
             "log_probability": ((k,), dtype),
@@ -159,10 +159,10 @@ class HTerm:
         score = (earned * self._powers(discount)).sum(2)  # [P, M]
         best = score.topk(min(self.config.h_trajectories, score.shape[1], self.buffer.capacity), 1).indices
         member = torch.arange(p, device=self.device).unsqueeze(1)
-        day = rollout.day.unsqueeze(-1).expand(horizon, p, groups, accounts)
+        bar = rollout.bar.unsqueeze(-1).expand(horizon, p, groups, accounts)
         parts_of = {"account": rollout.account, "action": rollout.action, "log_probability": rollout.log_probability}
         chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
-        self.buffer.add({"day": cut(day)[member, best], "reward": earned[member, best], **chosen})
+        self.buffer.add({"bar": cut(bar)[member, best], "reward": earned[member, best], **chosen})
         size = (steps, self.config.h_trajectories)
         each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.streams]
         self._draws = iter(torch.stack(each, 1))
@@ -174,10 +174,10 @@ class HTerm:
         p, size, k = drawn["reward"].shape
         flat = (p, size * k, 1)  # every step is an item of one account
         now = log_probability(
-            drawn["day"].view(p, size * k), drawn["account"].view(*flat, -1), drawn["action"].view(*flat, -1)
+            drawn["bar"].view(p, size * k), drawn["account"].view(*flat, -1), drawn["action"].view(*flat, -1)
         )
         moved = now.view(p, size, k) - drawn["log_probability"]
-        counts = valid(drawn["day"].view(p, size * k))
+        counts = valid(drawn["bar"].view(p, size * k))
         if counts is None:
             steps = torch.arange(1, k + 1, device=self.device, dtype=moved.dtype)
             numbers = steps * drawn["action"].shape[-1]
@@ -198,7 +198,7 @@ class HTerm:
 
 
 DIVERSITY_SUBSAMPLE = 8  # the bonus uses one in so many states of a minibatch
-# Mean scores [P, K, A, D] and their log standard deviation, by weights, in days [P, K] and accounts [P, K, A, 1 + N].
+# Mean scores [P, K, A, D] and their log standard deviation, by weights, in bars [P, K] and accounts [P, K, A, 1 + N].
 Decide = Callable[[Views, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -242,19 +242,19 @@ class Regularisers:
             return None
         return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)
 
-    def gradient(self, day: Tensor, account: Tensor, alive: Tensor) -> Tensor:
-        """Gradient [P, W] on states day [P, K], account [P, K, A, 1 + N]; alive: [P] bool."""
+    def gradient(self, bar: Tensor, account: Tensor, alive: Tensor) -> Tensor:
+        """Gradient [P, W] on states bar [P, K], account [P, K, A, 1 + N]; alive: [P] bool."""
         views = self.parameters.views
         loss = torch.zeros_like(self.settings["diversity"])
 
-        def log_prob_of(day: Tensor, account: Tensor, action: Tensor) -> Tensor:
-            return self.distribution.log_probability(action, *self.decide(views, day, account), self.valid(day))
+        def log_prob_of(bar: Tensor, account: Tensor, action: Tensor) -> Tensor:
+            return self.distribution.log_probability(action, *self.decide(views, bar, account), self.valid(bar))
 
         if self.h_term is not None:
             loss = loss + self.settings["h_term"] * self.h_term.energy(log_prob_of, self.settings["gamma"], self.valid)
         if self.diverse:
-            count = max(1, day.shape[1] // DIVERSITY_SUBSAMPLE)
-            states = (day[:, :count], account[:, :count])
+            count = max(1, bar.shape[1] // DIVERSITY_SUBSAMPLE)
+            states = (bar[:, :count], account[:, :count])
             valid = alive & torch.isfinite(self.parameters.flat).all(1)
             others = neighbours(valid.tolist())
             loss = loss - self.settings["diversity"] * bonus(

@@ -63,28 +63,28 @@ class SHAC(DifferentiableAlgorithm):
         Differentiable by the account. A group's window ends at most once in a trajectory.
         """
         views = self.train_state.targets["critic"].views
-        last = self._value(views, trajectory.day[-1] + 1, trajectory.reached[-1].to(self.dtype))
+        last = self._value(views, trajectory.bar[-1] + 1, trajectory.reached[-1].to(self.dtype))
         over = (trajectory.ended & ~trajectory.terminated).any(-1)  # [H, P, G]
         if not bool(over.any()):
             return last, torch.zeros_like(last)
         step = over.int().argmax(0)  # [P, G]
-        day = trajectory.day.gather(0, step.unsqueeze(0))[0] + 1
+        bar = trajectory.bar.gather(0, step.unsqueeze(0))[0] + 1
         reached = torch.zeros_like(trajectory.reached[0])
         for h, account in enumerate(trajectory.reached):
             reached = torch.where((over[h] & (step == h))[..., None, None], account, reached)
-        return last, self._value(views, day, reached.to(self.dtype))
+        return last, self._value(views, bar, reached.to(self.dtype))
 
-    def _value(self, views: Mapping[str, Tensor], day: Tensor, account: Tensor) -> Tensor:
-        """Values [P, K, A] for days [P, K] and accounts [P, K, A, 1 + N]."""
-        features, tradable = self.inputs.of_critic(views, day)
+    def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
+        """Values [P, K, A] for bars [P, K] and accounts [P, K, A, 1 + N]."""
+        features, tradable = self.inputs.of_critic(views, bar)
         return self.policy.value(views, features, account, tradable)
 
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
         """TD(lambda) returns [H, P, G, A] of all states of the trajectory, from the target critic."""
         horizon, p, groups, accounts = reward.shape
-        days, states = _by_item(trajectory.day), _by_item(torch.stack(list(trajectory.account)))
-        values = self._value(self.train_state.targets["critic"].views, days, states)
+        bars, states = _by_item(trajectory.bar), _by_item(torch.stack(list(trajectory.account)))
+        values = self._value(self.train_state.targets["critic"].views, bars, states)
         values = values.view(p, horizon, groups, accounts).transpose(0, 1)
         next_values = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
         flat = (horizon, p, groups * accounts)
@@ -102,7 +102,7 @@ class SHAC(DifferentiableAlgorithm):
     def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: RateFactor) -> Tensor:
         """Fit the critic in `epochs` passes over the trajectory; returns the mean loss [P]."""
         p = target.shape[1]
-        data = [_by_item(x) for x in (trajectory.day, torch.stack(list(trajectory.account)).detach(), target)]
+        data = [_by_item(x) for x in (trajectory.bar, torch.stack(list(trajectory.account)).detach(), target)]
         items = data[0].shape[1]
         size, member = items // self.config.minibatches, torch.arange(p, device=self.device).unsqueeze(1)
         log = []
@@ -111,8 +111,8 @@ class SHAC(DifferentiableAlgorithm):
             order = torch.stack(each)
             for i in range(self.config.minibatches):
                 indices = order[:, i * size : (i + 1) * size]
-                day, account, returns = (x[member, indices] for x in data)
-                loss = (self._value(self.train_state.views("critic"), day, account) - returns).square().mean((1, 2))
+                bar, account, returns = (x[member, indices] for x in data)
+                loss = (self._value(self.train_state.views("critic"), bar, account) - returns).square().mean((1, 2))
                 self.train_state.gradient_step("critic", loss, rate_factor)
                 log.append(loss.detach())
         return torch.stack(log).mean(0)

@@ -10,16 +10,16 @@ from finrl_pod.types import Observation, Tensor
 
 
 class Rollout(NamedTuple):
-    """H steps of P members, G groups of A accounts. Market features are not copied: days index the feature table.
+    """H steps of P members, G groups of A accounts. Market features are not copied: bars index the feature table.
 
-    day: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
+    bar: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
     terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
     over: [H, P, G] bool, steps at which a group's window or episode was truncated. ends: the observations before those
-    resets; ends[r] holds the r-th of each group: (day [P, G], account [P, E, 1 + N]). On a market there is at most one.
-    Flat observations are stored as accounts of day 0, one environment a group.
+    resets; ends[r] holds the r-th of each group: (bar [P, G], account [P, E, 1 + N]). On a market there is at most one.
+    Flat observations are stored as accounts of bar 0, one environment a group.
     """
 
-    day: Tensor
+    bar: Tensor
     account: Tensor
     action: Tensor
     log_probability: Tensor

@@ -88,7 +88,8 @@ class EquivariantWorker : public PolicyWorker {
   }
   void sample_items(int64_t from, int64_t to, const float* noise, float* scores, float* log_prob) {
     for_each_output(ACTOR, from, to, [&](int64_t r, int64_t place) {
-      log_prob[place] = sample_row(place, &means[r * action_wide], noise + place * b.actions, scores + place * b.actions);
+      log_prob[place] =
+          sample_row(place, &means[r * action_wide], noise + place * b.actions, scores + place * b.actions);
     });
   }
 
@@ -113,9 +114,9 @@ class EquivariantWorker : public PolicyWorker {
   }
 
   void begin_item(int64_t i) {
-    const int64_t place = item_index(i), day = b.day[place];
-    x = b.features + day * b.table, account = b.account + place * b.accounts * own;
-    tradable_row = b.tradable ? b.tradable + day * n : nullptr;
+    const int64_t place = item_index(i), bar = b.bar[place];
+    x = b.features + bar * b.table, account = b.account + place * b.accounts * own;
+    tradable_row = b.tradable ? b.tradable + bar * n : nullptr;
     int64_t count = 0;
     for (int64_t a = 0; a < n; a++) count += tradable_row ? tradable_row[a] : 1;
     per_asset = 1 / float(std::max<int64_t>(count, 1));

@@ -135,7 +135,7 @@ class MlpWorker : public PolicyWorker {
  private:
   void encode_table(int64_t from, int64_t count, int t) {
     for (int64_t k = 0; k < count; k++) {
-      const float* row = b.features + b.day[item_index(from + k)] * b.table;
+      const float* row = b.features + b.bar[item_index(from + k)] * b.table;
       std::copy(row, row + b.table, table_rows.begin() + k * b.table);
     }
     const Layer& y = table[t];

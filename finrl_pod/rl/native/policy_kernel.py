@@ -34,7 +34,7 @@ class _Rollout(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("members", "items", "accounts", "total", "own", "table", "actions")),
         *((name, ctypes.c_int64) for name in ("parameters", "log_std_size", "log_std_at", "assets", "has_cash")),
         ("tradable", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in ("flat", "features", "day", "indices")),
+        *((name, ctypes.c_void_p) for name in ("flat", "features", "bar", "indices")),
         *((name, ctypes.c_void_p) for name in ("account", "action", "old_log_prob", "advantage", "target")),
         *((name, ctypes.c_void_p) for name in ("clip_range", "value_coefficient", "entropy_coefficient")),
     ]
@@ -132,7 +132,7 @@ def _equivariant_batch(policy: EquivariantPolicy, parameters: Parameters) -> _Eq
 class PolicyKernel:
     """Forward pass, sampling and PPO's gradient step for P members that share a market table.
 
-    K items (a day and its A accounts) per member; account: [P, K, A, 1 + N]; D: actions per account.
+    K items (a bar and its A accounts) per member; account: [P, K, A, 1 + N]; D: actions per account.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class PolicyKernel:
     ) -> Tensor:
         """One minibatch of PPO, in place; returns KL, clipped fraction, policy and value loss, gradient norm: [5, P].
 
-        data: day [P, I], account [P, I, A, 1 + N], action [P, I, A, D], then the old log-probability, the advantage
+        data: bar [P, I], account [P, I, A, 1 + N], action [P, I, A, D], then the old log-probability, the advantage
         (normalised here) and the value target, each [P, I, A]; indices: the items of the minibatch [P, M] int64;
         settings: PPO's by name, each [P]; active: [P] bool, members that take part. Changes the parameters, the
         moments of `optimiser`, and `alive` [P] bool: False for members whose loss or gradient is not finite.
@@ -184,7 +184,7 @@ class PolicyKernel:
         batch, members = self._batch, self._flat.shape[0]
         _, batch.total, batch.accounts = data[-1].shape
         batch.items, batch.indices = indices.shape[1], indices.data_ptr()
-        batch.day, batch.account, batch.action, batch.old_log_prob, batch.advantage, batch.target = (
+        batch.bar, batch.account, batch.action, batch.old_log_prob, batch.advantage, batch.target = (
             x.data_ptr() for x in data
         )
         batch.clip_range, batch.value_coefficient, batch.entropy_coefficient = (x.data_ptr() for x in coefficients)
@@ -194,35 +194,35 @@ class PolicyKernel:
         self._step(self._batch_address, ctypes.byref(_AdamState(*pointers, *optimiser.constants)))
         return metrics
 
-    def mean(self, day: Tensor, account: Tensor) -> Tensor:
-        """Mean scores [P, K, A, D] for days [P, K] and accounts [P, K, A, 1 + N]."""
-        return self._tower_output(ACTOR, day, account, self._batch.actions)
+    def mean(self, bar: Tensor, account: Tensor) -> Tensor:
+        """Mean scores [P, K, A, D] for bars [P, K] and accounts [P, K, A, 1 + N]."""
+        return self._tower_output(ACTOR, bar, account, self._batch.actions)
 
-    def value(self, day: Tensor, account: Tensor) -> Tensor:
-        """Values [P, K, A] for days [P, K] and accounts [P, K, A, 1 + N]."""
-        return self._tower_output(CRITIC, day, account, 1).squeeze(-1)
+    def value(self, bar: Tensor, account: Tensor) -> Tensor:
+        """Values [P, K, A] for bars [P, K] and accounts [P, K, A, 1 + N]."""
+        return self._tower_output(CRITIC, bar, account, 1).squeeze(-1)
 
-    def sample(self, day: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
-        inputs = self._set_inputs(day, account)
+        inputs = self._set_inputs(bar, account)
         noise = noise.contiguous()
         action, log_prob = torch.empty_like(noise), torch.empty(noise.shape[:-1])
         self._sample(self._batch_address, noise.data_ptr(), action.data_ptr(), log_prob.data_ptr())
         del inputs
         return action, log_prob
 
-    def _tower_output(self, tower: int, day: Tensor, account: Tensor, size: int) -> Tensor:
-        inputs = self._set_inputs(day, account)
+    def _tower_output(self, tower: int, bar: Tensor, account: Tensor, size: int) -> Tensor:
+        inputs = self._set_inputs(bar, account)
         out = torch.empty(*account.shape[:-1], size)
         self._forward(self._batch_address, tower, out.data_ptr())
         del inputs
         return out
 
-    def _set_inputs(self, day: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
+    def _set_inputs(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Point the kernel at these states; the returned tensors must be kept until it has run."""
         batch = self._batch
-        day, account = day.contiguous(), account.contiguous()
+        bar, account = bar.contiguous(), account.contiguous()
         _, batch.items, batch.accounts, _ = account.shape
         batch.total, batch.indices = batch.items, None
-        batch.day, batch.account = day.data_ptr(), account.data_ptr()
-        return day, account
+        batch.bar, batch.account = bar.data_ptr(), account.data_ptr()
+        return bar, account

@@ -19,14 +19,14 @@ constexpr int64_t PART = 4096;  // parameters updated at a time
 constexpr float HALF_LOG_2PI = 0.918938533204672742f;
 enum Tower { ACTOR, CRITIC };
 
-// An item is a day and the accounts of one group on it. D actions per account.
+// An item is a bar and the accounts of one group on it. D actions per account.
 struct Rollout {
-  int64_t members, items, accounts, total, own, table, actions, parameters;  // own, table: numbers of an account, a day
-  int64_t log_std_size, log_std_at;   // log standard deviations: D or 1, and their place in a member's row
-  int64_t assets, has_cash;           // whose scores the actions are, cash first
-  const uint8_t* tradable;            // [days, assets], or null if all assets always are
-  const float *flat, *features;  // [members, parameters], [days, table]
-  const int64_t *day, *indices;  // [members, total]; [members, items] into total, or null: all in order
+  int64_t members, items, accounts, total, own, table, actions, parameters;  // own, table: numbers of an account, a bar
+  int64_t log_std_size, log_std_at;  // log standard deviations: D or 1, and their place in a member's row
+  int64_t assets, has_cash;          // whose scores the actions are, cash first
+  const uint8_t* tradable;           // [bars, assets], or null if all assets always are
+  const float *flat, *features;      // [members, parameters], [bars, table]
+  const int64_t *bar, *indices;      // [members, total]; [members, items] into total, or null: all in order
   const float *account, *action, *old_log_prob, *advantage, *target;  // [members, total, accounts, ..]
   const float *clip_range, *value_coefficient, *entropy_coefficient;  // [members]
 };
@@ -58,11 +58,11 @@ class PolicyWorker {
 
  protected:
   const Rollout& d;
-  const int64_t action_wide;        // actions in whole vectors
-  Floats gradient, action, back;    // back: gradient of the network's outputs [TILE, ..]
+  const int64_t action_wide;           // actions in whole vectors
+  Floats gradient, action, back;       // back: gradient of the network's outputs [TILE, ..]
   Floats std_scale, log_std_gradient;  // [action_wide]; std_scale: 1 / std in training, else std
-  Floats counted, constant_of;      // [TILE, action_wide], 1 for scores of tradable assets; [action_wide]
-  int64_t p = 0, row_index[TILE];   // member; rows of the rollout
+  Floats counted, constant_of;         // [TILE, action_wide], 1 for scores of tradable assets; [action_wide]
+  int64_t p = 0, row_index[TILE];      // member; rows of the rollout
   float old_log_prob[TILE], advantage[TILE], target[TILE], mean = 0, scale = 0, constant = 0, constants[TILE];
 
   PolicyWorker(const Rollout& rollout, int64_t widest) : d(rollout), action_wide(padded(rollout.actions)) {
@@ -118,7 +118,7 @@ class PolicyWorker {
 
   // Marks the scores that enter the density of a row of the rollout, and returns the constant of that density.
   float count_scores(int64_t index, float* marks) const {
-    const uint8_t* tradable = d.tradable + d.day[index / d.accounts] * d.assets;
+    const uint8_t* tradable = d.tradable + d.bar[index / d.accounts] * d.assets;
     float sum = 0;
     for (int64_t i = 0; i < d.actions; i++) {
       const bool counts = i < d.has_cash || tradable[i - d.has_cash];
@@ -141,7 +141,8 @@ class PolicyWorker {
           store<float, 8>(&back[at], z);
           squares[i] += z * z;
         }
-      const V log_ratio = -0.5f * horizontal_sums(squares) - load<float, 8>(constants + r) - load<float, 8>(old_log_prob + r);
+      const V log_ratio =
+          -0.5f * horizontal_sums(squares) - load<float, 8>(constants + r) - load<float, 8>(old_log_prob + r);
       const V gain = load<float, 8>(advantage + r);
       V ratio = exp<8>(log_ratio);
       ratio = log_ratio > 88.0f ? broadcast<float, 8>(INFINITY) : ratio;
@@ -247,11 +248,11 @@ static void add_entropy_gradient(const Rollout& b, int64_t p, float* gradient) {
     for (int64_t i = 0; i < b.log_std_size; i++) gradient[b.log_std_at + i] -= b.entropy_coefficient[p] * each;
     return;
   }
-  for (int64_t i = 0; i < b.actions; i++) {  // the share of items on whose day score i enters the density
+  for (int64_t i = 0; i < b.actions; i++) {  // the share of items on whose bar score i enters the density
     int64_t count = 0;
     for (int64_t item = 0; item < b.items; item++) {
-      const int64_t day = b.day[p * b.total + (b.indices ? b.indices[p * b.items + item] : item)];
-      count += i < b.has_cash || b.tradable[day * b.assets + i - b.has_cash];
+      const int64_t bar = b.bar[p * b.total + (b.indices ? b.indices[p * b.items + item] : item)];
+      count += i < b.has_cash || b.tradable[bar * b.assets + i - b.has_cash];
     }
     gradient[b.log_std_at + (single ? 0 : i)] -= b.entropy_coefficient[p] * float(count) / float(b.items);
   }

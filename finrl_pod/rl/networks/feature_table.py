@@ -59,9 +59,9 @@ class FeatureTable:
         self.table, self.lookback = rows_with_mask(features, tradable, lookback - 1), lookback
         self.keep: Tensor | None = None  # factors of the codes while training, see `dropout_factors`
 
-    def past(self, day: Tensor) -> PastRows:
-        """Look-back windows of days [P, K]."""
-        starts, position = distinct(day)  # the window of bar t starts at row t, because L - 1 rows precede bar 0
+    def past(self, bar: Tensor) -> PastRows:
+        """Look-back windows of bars [P, K]."""
+        starts, position = distinct(bar)  # the window of bar t starts at row t, because L - 1 rows precede bar 0
         return PastRows(self.table, starts, position, self.lookback, self.keep)
 
 
@@ -83,18 +83,18 @@ def past_of_windows(features: Tensor, tradable: Tensor | None, lookback: int) ->
     return PastRows(padded.view(-1, n, f + 1), starts, None, lookback)
 
 
-def distinct(day: Tensor) -> tuple[Tensor, Tensor | None]:
+def distinct(bar: Tensor) -> tuple[Tensor, Tensor | None]:
     """Distinct values of each row of [P, K]: ([P, D], the position of each item's value [P, K], or None if D = K).
 
     D is the most of any row; rows with fewer are filled with their smallest value.
     """
-    ordered, order = day.sort(1)
-    rank = torch.zeros_like(day)
+    ordered, order = bar.sort(1)
+    rank = torch.zeros_like(bar)
     rank[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
     count = int(rank[:, -1].max()) + 1
-    if count == day.shape[1]:
-        return day, None
-    position = torch.empty_like(day).scatter_(1, order, rank)
+    if count == bar.shape[1]:
+        return bar, None
+    position = torch.empty_like(bar).scatter_(1, order, rank)
     return ordered[:, :1].repeat(1, count).scatter_(1, rank, ordered), position
 
 

@@ -227,22 +227,22 @@ class PolicyInputs:
         if self._table is not None:
             self._table.keep = keep
 
-    def rows(self, day: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows of the table for days [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
-        return self.features[day], None if self.tradable is None else self.tradable[day]
+    def rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Rows of the table for bars [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
+        return self.features[bar], None if self.tradable is None else self.tradable[bar]
 
-    def of_actor(self, params: Mapping[str, Tensor], day: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_actor(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
         """`rows` with the codes of the actor's encoder: features [P, K, N, F + C]."""
-        return self._joined(self._encoders[0], params, day)
+        return self._joined(self._encoders[0], params, bar)
 
-    def of_critic(self, params: Mapping[str, Tensor], day: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_critic(self, params: Mapping[str, Tensor], bar: Tensor) -> tuple[Tensor, Tensor | None]:
         """`rows` with the codes of the critic's encoder: features [P, K, N, F + C]."""
-        return self._joined(self._encoders[1], params, day)
+        return self._joined(self._encoders[1], params, bar)
 
     def _joined(
-        self, encoder: LookbackEncoder | None, params: Mapping[str, Tensor], day: Tensor
+        self, encoder: LookbackEncoder | None, params: Mapping[str, Tensor], bar: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        features, tradable = self.rows(day)
+        features, tradable = self.rows(bar)
         if encoder is None or self._table is None:
             return features, tradable
-        return encoder.join(params, features, self._table.past(day)), tradable
+        return encoder.join(params, features, self._table.past(bar)), tradable

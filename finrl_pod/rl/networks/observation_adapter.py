@@ -1,7 +1,7 @@
 """Adapters between environments and networks: observations as stored items and as model inputs, and effects of actions.
 
-Market environments give (day, account) with the features in a shared table; all others give flat rows [P, E, S]. Replay
-buffers and networks work on items: a group of A accounts that share a day, or one environment (A = 1).
+Market environments give (bar, account) with the features in a shared table; all others give flat rows [P, E, S]. Replay
+buffers and networks work on items: a group of A accounts that share a bar, or one environment (A = 1).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ModelInput(NamedTuple):
         return self if keep is None or self.past is None else self._replace(past=self.past._replace(keep=keep))
 
     def flat(self) -> Tensor:
-        """Flat rows [R, K * A, S]: the account, then the day's features, asset by asset."""
+        """Flat rows [R, K * A, S]: the account, then the bar's features, asset by asset."""
         r, k, a, w = self.account.shape
         if self.features is None:
             return self.account.reshape(r, k * a, w)
@@ -94,7 +94,7 @@ class ObservationAdapter(Protocol):
 
 
 class MarketAdapter:
-    """Adapter of market environments; items store days, which index the feature table."""
+    """Adapter of market environments; items store bars, which index the feature table."""
 
     def __init__(self, env: MarketVecEnv, spec: PolicySpec, dtype: torch.dtype) -> None:
         market = env.market
@@ -105,20 +105,20 @@ class MarketAdapter:
         self._table = None if spec.encoder == "none" else FeatureTable(self.features, market.tradable, spec.lookback)
         self._leverage = env.config.leverage
         self.item_fields: ItemFields = {
-            "day": ((), torch.int64),
+            "bar": ((), torch.int64),
             "account": ((env.accounts, spec.own), dtype),
         }
 
     def encode(self, observation: Observation) -> dict[str, Tensor]:
-        day, account = observation
-        p, groups = day.shape
-        return {"day": day, "account": account.view(p, groups, self.accounts, -1).to(self.dtype)}
+        bar, account = observation
+        p, groups = bar.shape
+        return {"bar": bar, "account": account.view(p, groups, self.accounts, -1).to(self.dtype)}
 
     def decode(self, items: Mapping[str, Tensor]) -> ModelInput:
-        day = items["day"]
-        tradable = None if self.tradable is None else self.tradable[day]
-        past = None if self._table is None else self._table.past(day)
-        return ModelInput(items["account"], self.features[day], tradable, past)
+        bar = items["bar"]
+        tradable = None if self.tradable is None else self.tradable[bar]
+        past = None if self._table is None else self._table.past(bar)
+        return ModelInput(items["account"], self.features[bar], tradable, past)
 
     def effect(self, action: Tensor, obs: ModelInput) -> Tensor:
         """Target weights [R, K, A, N] of scores, relative tilts [R, K, A, N] in [-1, 1]; shares to trade unchanged."""

@@ -23,7 +23,7 @@ def target_weights(
     features: Tensor,
     tradable: Tensor,
     held: Tensor,
-    worth: Tensor,
+    equity: Tensor,
     prices: Tensor,
     rules: EnvironmentConfig,
     extras: Tensor | None = None,
@@ -31,7 +31,7 @@ def target_weights(
     """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 
     features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
-    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity; worth: [P] equity
+    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity; equity: [P] equity
     in currency; prices: [N], closes of the decision bar. extras: [P, X] observed besides (`market.account_extras`).
     """
     known = _of_decision_bar(tradable)
@@ -39,12 +39,12 @@ def target_weights(
         choice = choices(actor, params, features, tradable, held, rules, extras)
         return choices_as_weights(choice, held, known, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
     unit = (
-        worth / rules.cash if rules.kind == "stock_trading" else None
+        equity / rules.cash if rules.kind == "stock_trading" else None
     )  # accounts are observed in units of the starting cash
     scores = _action(actor, params, features, tradable, held, unit, extras).view(len(held), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
-            scores, held, known, prices, worth, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
+            scores, held, known, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
         )
     return scores_to_weights(scores, known, short=rules.short, leverage=rules.leverage)
 

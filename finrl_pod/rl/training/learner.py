@@ -20,6 +20,7 @@ from finrl_pod.memory import keep_freed_memory
 from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
@@ -157,7 +158,7 @@ class Learner:
                 self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
             for i, stream in enumerate(self.algorithm.streams()):
                 stream.set_state(state[f"stream.{i}"])
-            self.algorithm.load_slot_state(_part(state, "slot."))
+            self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
             worker.observation = _resumable(self.env).resume(_part(state, "world."))
             self.samples = [int(n) for n in state["samples"]]
             for p, age in enumerate(self.samples):

@@ -46,7 +46,7 @@ class Worker:
     def collect(self, explore: Explore, noise: Tensor, normaliser: ObservationNormaliser = IDENTITY) -> Rollout:
         """Collect a rollout of H steps.
 
-        explore: (day [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
+        explore: (bar [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
         noise: [H, P, G, A, D], of the policy's distribution; the rollout has its dtype. normaliser: applied to
         observations and rewards before they are stored.
@@ -60,16 +60,16 @@ class Worker:
             env.reuse_buffers(True)  # everything that is stored is copied
         try:
             for h in range(horizon):
-                day, account = as_pair(normaliser.normalise(self.observation))
+                bar, account = as_pair(normaliser.normalise(self.observation))
                 account = account.view(*shape, -1).to(dtype)
-                action, log_prob = explore(day, account, noise[h])
+                action, log_prob = explore(bar, account, noise[h])
                 out = env.step(action.view(env.members, env.envs, -1))
                 reward = normaliser.update(out)
                 truncated = out.truncated.view(shape)
                 over = truncated.any(-1)
                 finals.record(over, as_pair(normaliser.normalise(out.final_observation)))
                 step = (
-                    day,
+                    bar,
                     account,
                     action,
                     log_prob,
@@ -87,9 +87,9 @@ class Worker:
                 env.reuse_buffers(False)
             self.observation = _copy(self.observation)
         now = as_pair(normaliser.normalise(self.observation))
-        last, *rounds = (Observation(x.day, x.account.to(dtype)) for x in (now, *finals.rounds))
-        day, account, action, log_prob, reward, terminated, truncated, over = buffer
-        return Rollout(day, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), over)
+        last, *rounds = (Observation(x.bar, x.account.to(dtype)) for x in (now, *finals.rounds))
+        bar, account, action, log_prob, reward, terminated, truncated, over = buffer
+        return Rollout(bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), over)
 
 
 def _copy(observation: Any) -> Any:
@@ -105,7 +105,7 @@ def _empty_rollout(horizon: int, like: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_pair(observation: Any) -> Observation:
-    """Observation as (day, account); flat rows [P, E, S] become accounts of day 0."""
+    """Observation as (bar, account); flat rows [P, E, S] become accounts of bar 0."""
     if isinstance(observation, Observation):
         return observation
     return Observation(observation.new_zeros(observation.shape[:2], dtype=torch.int64), observation)
@@ -117,7 +117,7 @@ class _FinalObservations:
     def __init__(self, worker: Worker, like: Observation) -> None:
         self._shape, self.rounds = worker.shape, [like]
         # A market's windows are at least as long as a rollout, so one round is enough.
-        self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.day)
+        self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.bar)
 
     def record(self, over: Tensor, final: Observation) -> None:
         """Record final observations of the groups in over: [P, G] bool."""
@@ -136,5 +136,5 @@ class _FinalObservations:
         kept = self.rounds[r]
         wide = where.unsqueeze(-1).expand(self._shape).reshape(kept.account.shape[:2]).unsqueeze(-1)
         self.rounds[r] = Observation(
-            torch.where(where, final.day, kept.day), torch.where(wide, final.account, kept.account)
+            torch.where(where, final.bar, kept.bar), torch.where(wide, final.account, kept.account)
         )

@@ -158,10 +158,10 @@ class LookaheadEnv(PortfolioEnv):
 
     def _ahead(self, shown: Observation) -> Observation:
         close = self.market.close
-        tomorrow = (shown.day + 1).clamp(max=len(close) - 1)
-        change = (close[tomorrow] / close[shown.day]).repeat_interleave(self.accounts, 1)  # [P, E, N]
+        tomorrow = (shown.bar + 1).clamp(max=len(close) - 1)
+        change = (close[tomorrow] / close[shown.bar]).repeat_interleave(self.accounts, 1)  # [P, E, N]
         held = shown.account[..., 1:] * change.to(shown.account.dtype)
-        return Observation(shown.day, torch.cat([shown.account[..., :1], held], -1))
+        return Observation(shown.bar, torch.cat([shown.account[..., :1], held], -1))
 
 
 class SameCloseEnv(PortfolioEnv):
