@@ -124,6 +124,10 @@ KINDS: dict[str, type[PortfolioEnv] | type[StockTradingEnv] | type[DiscreteTradi
 
 def make_env(market: MarketTensor, config: EnvironmentConfig, **kwargs: Any) -> MarketEnv:
     """Make the environment of `config.kind`; `kwargs` as for MarketEnv. Raises ConfigError for an unknown kind."""
+    if config.kind == "custom":
+        raise ConfigError(
+            'environment.kind "custom" has no market; finrl-pod tournament and train run it, and nothing else does'
+        )
     if config.kind not in KINDS:
         raise ConfigError(f"environment.kind must be one of {', '.join(KINDS)}, got {config.kind!r}")
     return KINDS[config.kind](market, config, **kwargs)

@@ -111,7 +111,7 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
         "feature_noise": 0.0,
     },
-    "environment": {"half_spread": "constant"},
+    "environment": {"half_spread": "constant", "source": "", "evaluation_episodes": 32},
     "mandate": {
         "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
         "volatility_target": 0.0, "max_tracking_error": 0.0,
@@ -176,9 +176,13 @@ class FeatureConfig:
 class EnvironmentConfig:
     """Market rules. `half_spread` to `cash_rates`: frictions, see `finrl_pod.market.costs.Frictions`."""
 
-    kind: Literal["portfolio", "stock_trading", "discrete"] = setting(
-        "portfolio", "actions: target weights, shares to trade scaled by hmax, or one choice (hold, buy one, sell one)"
+    kind: Literal["portfolio", "stock_trading", "discrete", "custom"] = setting(
+        "portfolio",
+        "actions: target weights, shares to trade scaled by hmax, or one choice (hold, buy one, sell one); custom: no "
+        "market, but an environment of your own, of which only source, evaluation_episodes and envs are settings",
     )
+    source: str = setting("", "custom: the environment as file.py:Class; see docs/environments.md")
+    evaluation_episodes: int = setting(32, "custom: episodes whose mean return scores an agent", at_least(1))
     cost_bps: float = setting(
         10.0, "cost of a trade in basis points of its value, each side", at_least_and_below(0, 10_000)
     )

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from finrl_pod_app.dashboard import jobs
 from finrl_pod_app.dashboard.queries import checks, runs
-from finrl_pod_app.gymnasium_training.config import TrainingConfig
-from finrl_pod_app.gymnasium_training.folder import RunFolder
+from finrl_pod_app.environment_training.config import TrainingConfig
+from finrl_pod_app.environment_training.folder import RunFolder
 from finrl_pod_app.services import progress_file
 
 from finrl_pod.errors import RunError

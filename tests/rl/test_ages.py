@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finrl_pod_app.gymnasium_training.config import agent_config
+from finrl_pod_app.environment_training.config import agent_config
 
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.training.learner import Learner

@@ -73,8 +73,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
 
 
-def show_gymnasium_result(result: Mapping[str, Any]) -> None:
-    """Print the result of training on a Gymnasium environment, from the contents of result.json."""
+def show_training_result(result: Mapping[str, Any]) -> None:
+    """Print the result of `train --env`, from the contents of result.json."""
     console, evaluated = make_console(), result["evaluation"]
     lines = [
         f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
@@ -96,6 +96,20 @@ def show_gymnasium_result(result: Mapping[str, Any]) -> None:
         lines.append(f"{result['workers_lost']} workers were lost and restarted.")
     lines.append(f"Weights: {result['weights']}")
     for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
+    """Print the champion of a tournament on an environment of one's own, from the contents of result.json."""
+    console, champion, test, timing = make_console(), document["champion"], document["test"], document["timing"]
+    for line in (
+        f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
+        f"{timing['samples_per_second']:,.0f} samples/s.",
+        f"Champion {champion['id']} ({champion['algorithm']}): mean return {champion['score']:.2f} on validation.",
+        f"Test: {test['mean_return']:.2f} +- {test['standard_error']:.2f} (mean and standard error of "
+        f"{test['episodes']} other episodes).",
+        f"Result: {out / 'result.json'}",
+    ):
         console.print(line, markup=False, soft_wrap=True)
 
 

@@ -15,11 +15,23 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Where to write; never overwrites a file.")],
     preset: Annotated[str, typer.Option(help="laptop, gpu or quick.")] = "laptop",
     data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
+    env: Annotated[
+        str | None, typer.Option(metavar="FILE.py:CLASS", help="Instead of a market: an environment of your own.")
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(help="With --env: default ppo.")] = None,
 ) -> None:
     """Write a commented config file."""
-    from finrl_pod_app.services.presets import write_preset
+    from finrl_pod.errors import InputError
+    from finrl_pod_app.services.presets import write_config, write_preset
 
-    write_preset(preset, file, data)
+    if env is None:
+        if algorithm is not None:
+            raise InputError("--algorithm is only valid with --env; set agent.algorithm in the file")
+        write_preset(preset, file, data)
+    else:
+        from finrl_pod_app.services.custom_tournament import custom_config_text
+
+        write_config(custom_config_text(env, algorithm or "ppo"), file)
     typer.echo(f"wrote {file}: run it with finrl-pod tournament {shlex.quote(str(file))}")
 
 

@@ -16,7 +16,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import backtest, dashboard, data, evaluation, info, paper, registry, training
+from finrl_pod_app.cli import backtest, dashboard, data, environments, evaluation, info, paper, registry, training
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
@@ -46,6 +46,7 @@ app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out 
 app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
     training.train
 )
+app.add_typer(environments.app, name="env")
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest.backtest
 )

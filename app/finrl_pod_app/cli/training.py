@@ -72,7 +72,10 @@ def train(
     config: Annotated[
         Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Config file of a market; or use --env.")
     ] = None,
-    env: Annotated[str | None, typer.Option(metavar="gym:NAME", help="Train on a Gymnasium environment.")] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="gym:NAME|FILE.py:CLASS", help="Train on a Gymnasium environment, or on your own."),
+    ] = None,
     algorithm: Annotated[
         str | None, typer.Option(help="With --env: algorithm; default: sac, or dqn for discrete actions.")
     ] = None,
@@ -80,10 +83,11 @@ def train(
         int | None, typer.Option(help="With --env: environment steps of each member; default: 100000.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="With --env: worker processes; default: step in this process.")
+        int | None, typer.Option(help="With --env gym:NAME: worker processes; default: step in this process.")
     ] = None,
     envs: Annotated[
-        int | None, typer.Option(help="With --env: environments per member; default: one per worker.")
+        int | None,
+        typer.Option(help="With --env: environments per member; default: one per worker, 16 of a file."),
     ] = None,
     members: Annotated[int | None, typer.Option(help="With --env: number of agents to train in parallel.")] = None,
     setting: Annotated[
@@ -111,7 +115,7 @@ def train(
     ] = Device.auto,
     as_json: Json = False,
 ) -> None:
-    """Train one agent on a market (CONFIG.toml, through all generations), or agents on a Gymnasium environment (--env).
+    """Train one agent on a market (CONFIG.toml, through all generations), or agents on another environment (--env).
 
     finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --steps 200000 --seed 1 --out runs/hopper
     """
@@ -123,7 +127,7 @@ def train(
         "--save-every": save_every, "--evaluate": evaluate,
     }  # fmt: skip
     if (config is None) == (env is None):
-        raise InputError("train takes either a config file or --env gym:NAME; see finrl-pod train --help")
+        raise InputError("train takes either a config file or --env; see finrl-pod train --help")
     if config is not None:
         if extra := [name for name, value in only_env.items() if value is not None]:
             raise InputError(f"{extra[0]} is only valid with --env; settings of a market are read from the config file")
@@ -133,14 +137,16 @@ def train(
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
     from finrl_pod_app.cli import console
-    from finrl_pod_app.gymnasium_training.async_training import train_async
-    from finrl_pod_app.gymnasium_training.config import TrainingConfig, agent_config, default_algorithm
-    from finrl_pod_app.gymnasium_training.evaluation import EPISODES
-    from finrl_pod_app.gymnasium_training.training import SAVE_SECONDS
-    from finrl_pod_app.gymnasium_training.training import train as run
+    from finrl_pod_app.environment_training.async_training import train_async
+    from finrl_pod_app.environment_training.config import TrainingConfig, agent_config, default_algorithm
+    from finrl_pod_app.environment_training.environments import CUSTOM_ENVS, is_custom
+    from finrl_pod_app.environment_training.evaluation import EPISODES
+    from finrl_pod_app.environment_training.training import SAVE_SECONDS
+    from finrl_pod_app.environment_training.training import train as run
 
     steps = 100_000 if steps is None else steps
-    envs = envs if envs is not None else workers or 1
+    if envs is None:
+        envs = CUSTOM_ENVS if is_custom(env) else workers or 1
     settings = TrainingConfig(
         env=env,
         agent=agent_config(algorithm or default_algorithm(env), setting or (), steps=max(steps, 1), envs=max(envs, 1)),
@@ -154,7 +160,7 @@ def train(
         pipeline="sync" if pipeline is None else pipeline.value,
         device="cuda" if device is Device.cuda else "cpu",
     )
-    folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-")), resume=resume)
+    folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
     episodes = EPISODES if evaluate is None else evaluate
     with console.progress_display(quiet=as_json) as progress:
         if settings.pipeline == "async":
@@ -167,7 +173,7 @@ def train(
     if as_json:
         print_json(result)
     else:
-        console.show_gymnasium_result(result)
+        console.show_training_result(result)
 
 
 def bench(
@@ -205,6 +211,8 @@ def _run_tournament(
         document = training.run_tournament(config, out, resume=resume, device=device.value, progress=progress)
     if as_json:
         print_json(document)
+    elif config.environment.kind == "custom":
+        console.show_custom_result(document, out)
     else:
         console.show_result(document, out)
 

@@ -163,7 +163,11 @@ def config_text(config: RunConfig) -> str:
 
 def write_preset(name: str, path: Path, data: str | None = None) -> None:
     """Write a preset to a new file. Raises ConfigError when the file exists already or cannot be written."""
-    text = preset_text(name, data)
+    write_config(preset_text(name, data), path)
+
+
+def write_config(text: str, path: Path) -> None:
+    """Write a config to a new file. Raises ConfigError when the file exists already or cannot be written."""
     try:
         # Mode "x" rather than a check first: a file created in between is not overwritten.
         with path.open("x", encoding="utf-8") as file:

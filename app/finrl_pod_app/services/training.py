@@ -32,6 +32,7 @@ from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Normaliser, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import RUN, locked_folder
@@ -52,11 +53,14 @@ def run_tournament(
 ) -> dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
-    Returns the contents of report.json. Raises Interrupted on Ctrl-C; finished generations are on disk.
+    Returns the contents of report.json; on an environment without a market those of result.json
+    (`custom_tournament`). Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
     start = time.perf_counter()
     if resume:
         config = RunDirectory.config_to_resume(out, config)
+    if config.environment.kind == "custom":
+        return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
     _stages(progress)("reading prices and features")
     torch_device = pick_device(device)
     panel = load_panel(config)

@@ -22,6 +22,7 @@ MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fo
 CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
     "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
 )  # fmt: skip
+RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 _STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB)
 _VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
@@ -106,7 +107,9 @@ def status_of(run: RunFiles) -> Status:
     process = process_of(run)
     if process is not None:
         return "paused" if progress_file.is_paused(process) else "running"
-    if (run.path / REPORT).exists() or (walkforward_of(run) is not None and _is_fully_trained(run)):
+    if any((run.path / file).exists() for file in (REPORT, RESULT)) or (
+        walkforward_of(run) is not None and _is_fully_trained(run)
+    ):
         return "finished"
     return "interrupted" if (run.path / CONFIG).exists() else "failed"
 

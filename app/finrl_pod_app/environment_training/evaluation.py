@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
-from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.random import key
+from finrl_pod.rl.training.episodes import episode_returns
 from finrl_pod.types import Tensor
-from finrl_pod_app.gymnasium_training.config import TrainingConfig
+from finrl_pod_app.environment_training.config import TrainingConfig
+from finrl_pod_app.environment_training.environments import open_env
 
 EPISODES = 10
 
@@ -66,23 +68,14 @@ def _returns(act: Act, config: TrainingConfig, episodes: int, stopped: Callable[
     """Returns of the episodes: [P, episodes] float64."""
     total = config.members * episodes
     workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=None)
-    env = GymnasiumVecEnv(
+    env = open_env(
         config.env, envs=episodes, members=range(config.members), workers=workers, seconds=config.worker_timeout,
         device=config.device,
     )  # fmt: skip
-    try:
-        observation = env.reset(key(config.seed, 0, "evaluation"))
-        totals = torch.zeros(config.members, episodes, dtype=torch.float64)
-        running = torch.ones(config.members, episodes, dtype=torch.bool)
-        while bool(running.any()):
-            step = env.step(act(observation))
-            if env.worker_restarts:
-                raise RunError(f"a worker of {config.env} was lost")
-            if stopped():
-                raise Interrupted("the evaluation was stopped")
-            totals += torch.where(running, step.reward.cpu().double(), 0.0)
-            running &= ~(step.terminated | step.truncated).cpu()
-            observation = step.observation
-    finally:
-        env.close()
-    return totals
+
+    def check_for_stop() -> None:
+        if stopped():
+            raise Interrupted("the evaluation was stopped")
+
+    with contextlib.closing(env):
+        return episode_returns(env, act, key(config.seed, 0, "evaluation"), check_for_stop)

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 import torch
-from finrl_pod_app.gymnasium_training.config import TrainingConfig
-from finrl_pod_app.gymnasium_training.evaluation import evaluate, together
+from finrl_pod_app.environment_training.config import TrainingConfig
+from finrl_pod_app.environment_training.evaluation import evaluate, together
 
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -77,5 +77,5 @@ def test_stopped_and_failed_evaluations_are_reported() -> None:
         evaluate(zero_action, config, 2, stopped=lambda: True)
     with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*faulty_envs.py, line"):
         evaluate(zero_action, config, 2)
-    with pytest.raises(RunError, match=r"a worker of .*Broken-v0 was lost"):
+    with pytest.raises(RunError, match="a worker was lost"):
         evaluate(zero_action, dataclasses.replace(config, workers=1), 2)

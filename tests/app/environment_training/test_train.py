@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.gymnasium_training.config import agent_config
+from finrl_pod_app.environment_training.config import agent_config
 from safetensors.torch import load_file
 
 from finrl_pod.errors import Interrupted, RunError
@@ -81,7 +81,7 @@ def test_non_finite_rewards_stop_members_but_not_the_run(
 def test_failed_evaluation_keeps_the_agent_and_interrupted_one_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, uninterrupted = "finrl_pod_app.gymnasium_training.training.evaluate", result(capsys, tmp_path / "whole")
+    target, uninterrupted = "finrl_pod_app.environment_training.training.evaluate", result(capsys, tmp_path / "whole")
     for error in (RunError("test error"), Interrupted("stopped")):
         out = tmp_path / type(error).__name__
         with monkeypatch.context() as patch:
@@ -235,7 +235,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
         (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
         (["--save-every", "nan"], "--save-every must be 0 seconds or more, got nan"),
-        (["config.toml"], "train takes either a config file or --env gym:NAME"),
+        (["config.toml"], "train takes either a config file or --env"),
     ],
 )
 def test_bad_input_is_reported_in_one_line(

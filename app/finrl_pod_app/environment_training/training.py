@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
+from finrl_pod.protocols import ResumableVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod_app.gymnasium_training.config import TrainingConfig, check, config_from_dict
-from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
-from finrl_pod_app.gymnasium_training.folder import RunFolder
-from finrl_pod_app.gymnasium_training.scores import Scores
+from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict
+from finrl_pod_app.environment_training.environments import open_env
+from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
+from finrl_pod_app.environment_training.folder import RunFolder
+from finrl_pod_app.environment_training.scores import Scores
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 
 SAVE_SECONDS = 60.0
@@ -62,7 +65,7 @@ class _TrainingRun:
         self,
         config: TrainingConfig,
         folder: RunFolder,
-        env: GymnasiumVecEnv,
+        env: GymnasiumVecEnv | EpisodeRecorder,
         learner: Learner,
         progress: ProgressCallback,
     ) -> None:
@@ -95,6 +98,12 @@ class _TrainingRun:
             linear = config.agent.learning_rate_schedule == "linear"
             learner.learn(left, callback=after, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
+        if signals and not self._resumable:
+            self.folder.finish(_all_weights(learner), {**self._result(), "evaluation": None})
+            raise Interrupted(
+                f"stopped after {learner.samples[0]:,} of {config.steps:,} steps; the weights are saved in "
+                f"{self.folder.path}, and the run cannot be resumed: {config.env} has no checkpoint() and resume()"
+            )
         if signals and learner.samples[0] < config.steps:
             raise Interrupted(
                 f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all progress is saved: "
@@ -117,7 +126,9 @@ class _TrainingRun:
         return result
 
     def save(self) -> None:
-        """Save a checkpoint from which the run continues exactly."""
+        """Save a checkpoint from which the run continues exactly, if the environment can."""
+        if not self._resumable:
+            return
         values = {"scores": self.scores.plain(), "seconds": self.seconds, "losses": self._losses()}
         self.folder.save(self.learner.checkpoint(self.folder.written), values, self._capacity)
 
@@ -128,6 +139,10 @@ class _TrainingRun:
         self.learner.resume(tensors)
         self.scores.load(values["scores"])
         self.seconds, self.losses = values["seconds"], values["losses"]
+
+    @property
+    def _resumable(self) -> bool:
+        return isinstance(self.env, ResumableVecEnv)
 
     @property
     def _capacity(self) -> int:
@@ -169,8 +184,8 @@ class _TrainingRun:
         }
 
 
-def _make_env(config: TrainingConfig) -> GymnasiumVecEnv:
-    return GymnasiumVecEnv(
+def _make_env(config: TrainingConfig) -> GymnasiumVecEnv | EpisodeRecorder:
+    return open_env(
         config.env,
         envs=config.envs,
         workers=config.workers or None,

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_envs.gymnasium_pool.env import Episode, GymnasiumVecEnv
+from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod_app.gymnasium_training.config import TrainingConfig, check
-from finrl_pod_app.gymnasium_training.evaluation import EPISODES, evaluate
-from finrl_pod_app.gymnasium_training.folder import WEIGHTS, RunFolder
-from finrl_pod_app.gymnasium_training.scores import Scores
-from finrl_pod_app.gymnasium_training.training import catch_stop_signals
+from finrl_pod_app.environment_training.config import TrainingConfig, check
+from finrl_pod_app.environment_training.environments import open_env
+from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
+from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder
+from finrl_pod_app.environment_training.scores import Scores
+from finrl_pod_app.environment_training.training import catch_stop_signals
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 
 
@@ -41,9 +42,9 @@ def train_async(
     folder, scores = RunFolder(out), Scores(config.members, config.steps)
     torch.set_num_threads(config.threads)
     make_env = functools.partial(
-        GymnasiumVecEnv, config.env, envs=config.envs, workers=config.workers or None, seconds=config.worker_timeout
+        open_env, config.env, envs=config.envs, workers=config.workers or None, seconds=config.worker_timeout
     )
-    make_here = functools.partial(GymnasiumVecEnv, config.env, envs=config.envs, device=config.device)
+    make_here = functools.partial(open_env, config.env, envs=config.envs, device=config.device)
     timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     with locked_folder(out, RUN), catch_stop_signals() as signals:

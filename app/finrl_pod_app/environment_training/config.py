@@ -1,4 +1,4 @@
-"""Config of a training run on a Gymnasium environment."""
+"""Config of a training run on an environment without a market."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from finrl_pod_envs.gymnasium_pool.drivers import check_pool
-from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import MAX_SEED, parse
+from finrl_pod_app.environment_training.environments import is_custom, open_env
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.overrides import parse_setting
 
@@ -27,9 +27,10 @@ UPDATES_PER_SAMPLE: Mapping[str, int] = {"redq": 20}  # of its paper; other off-
 class TrainingConfig:
     """All settings of a run.
 
-    env: "gym:NAME". steps: environment steps per member. envs: environments per member. workers: processes that step
-    them, 0 for this one. pipeline: "sync" alternates collecting and learning and is reproducible, "async" does both at
-    the same time. device: of networks and updates; environments are stepped on the CPU.
+    env: "gym:NAME" or "file.py:Class". steps: environment steps per member. envs: environments per member. workers:
+    processes that step Gymnasium environments, 0 for this one. pipeline: "sync" alternates collecting and learning and
+    is reproducible, "async" does both at the same time. device: of networks, updates and environments from a file;
+    Gymnasium environments are stepped on the CPU.
     """
 
     env: str
@@ -60,7 +61,7 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
 
 
 def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
-    """Default settings of an algorithm for Gymnasium environments, with overrides.
+    """Default settings of an algorithm for environments without a market, with overrides.
 
     settings: overrides as `name=value` in TOML notation. Raises ConfigError for unknown algorithms and settings.
     """
@@ -75,11 +76,8 @@ def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: i
 
 
 def default_algorithm(env: str) -> str:
-    """ "dqn" for discrete actions, else "sac". Raises as `make_gymnasium` and `shapes_of`."""
-    made = make_gymnasium(env)
-    choices = shapes_of(made, env).choices
-    made.close()
-    return "dqn" if choices else "sac"
+    """ "dqn" for discrete actions, else "sac". Raises as `open_env`."""
+    return "dqn" if open_env(env, envs=1).action_kind == "discrete" else "sac"
 
 
 def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
@@ -134,6 +132,10 @@ def check(config: TrainingConfig) -> None:
             raise ConfigError(f"{flag} must be at least {minimum}, got {value}")
     if config.seed > MAX_SEED:
         raise ConfigError(f"--seed must be at most {MAX_SEED}, got {config.seed}")
+    if is_custom(config.env) and config.workers:
+        raise ConfigError(
+            f"--workers is only valid with gym:NAME; {config.env} steps all its environments in one batch, see --envs"
+        )
     check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
         able = ", ".join(name for name, info in ALGORITHMS.items() if info.kind == "off-policy")

@@ -1,0 +1,51 @@
+"""`finrl-pod env new` and `env check`: environments of one's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from finrl_pod_app.cli.options import Json, print_json
+
+app = typer.Typer(help="Write an environment of your own, and check that agents can train on it.", no_args_is_help=True)
+
+
+@app.command("new", epilog="Example: finrl-pod env new PairsTrading")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the class, such as PairsTrading.")],
+) -> None:
+    """Write a working environment and its test into this folder: pairs_trading.py and test_pairs_trading.py."""
+    from finrl_pod_app.services.environments import write_environment
+
+    file, test = write_environment(name)
+    typer.echo(
+        f"wrote {file} and {test}\n"
+        f"check it: finrl-pod env check {file}:{name}\n"
+        f"train on it: finrl-pod train --env {file}:{name} --algorithm ppo --steps 100000"
+    )
+
+
+@app.command("check", epilog="Example: finrl-pod env check pairs_trading.py:PairsTrading")
+def check(
+    environment: Annotated[str, typer.Argument(metavar="FILE.py:CLASS", help="The environment.")],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps within which every environment must finish an episode.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that an environment keeps the contract of the learner, by random actions. Exit code 1 if it does not."""
+    from finrl_pod_app.services.environments import check_environment
+
+    faults = check_environment(environment, steps)
+    if as_json:
+        rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
+        print_json({"environment": environment, "passed": not faults, "faults": rows})
+    elif faults:
+        typer.echo(f"{environment} breaks the contract:")
+        for fault in faults:
+            typer.echo(f"- {fault.rule}: {fault.message}")
+    else:
+        typer.echo(f"{environment} keeps the contract")
+    if faults:
+        raise typer.Exit(1)

@@ -1,1 +1,0 @@
-"""Training on Gymnasium environments: config, run folder, loop, evaluation."""

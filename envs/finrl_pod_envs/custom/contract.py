@@ -1,0 +1,337 @@
+"""The contract of a VecEnv, checked by running one. Faults are told in words, with the environment's index.
+
+    assert not check_env(lambda envs, members: Mine(envs=envs, members=members))
+
+A check draws random actions, steps until every environment has finished an episode, and repeats the first steps under
+the same seed: in a second instance, in the same one, after a checkpoint, and for one member alone.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from finrl_pod.protocols import ResumableVecEnv, VecEnv
+from finrl_pod.types import EnvStep, Observation, Tensor
+from finrl_pod.user_files import stdout_to_stderr
+
+MAX_STEPS = 2_500
+REPEATED = 100  # steps that are compared with those of a second run
+ENVS, MEMBERS = 4, (0, 5)
+SEED, OTHER_SEED = 1, 2
+EQUAL, DIFFERENT = 1e-6, 1e-4
+PARTS = ("reward", "terminated", "truncated")
+
+MakeEnv = Callable[[int, Sequence[int]], VecEnv]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A broken rule. rule: shape, dtype, device, NaN, seed, end of episodes, ... message: what was seen and the fix."""
+
+    rule: str
+    message: str
+
+
+class _Faults:
+    """The first fault of each rule."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Fault] = {}
+
+    def add(self, rule: str, message: str) -> None:
+        self.found.setdefault(rule, Fault(rule, message))
+
+    def __contains__(self, rule: str) -> bool:
+        return rule in self.found
+
+
+@dataclass
+class _Run:
+    """What a run recorded: actions and outcomes of its first steps, as copies."""
+
+    actions: list[Tensor] = field(default_factory=list)
+    steps: list[dict[str, Tensor]] = field(default_factory=list)
+
+
+def check_env(
+    make: MakeEnv, *, envs: int = ENVS, members: Sequence[int] = MEMBERS, max_steps: int = MAX_STEPS
+) -> list[Fault]:
+    """Faults of an environment, one of each rule; empty if it keeps the contract.
+
+    make: (number of environments, member ids) -> environment. Each is closed if it has `close`. max_steps: an
+    environment that finishes no episode in that many steps of random actions is taken for one that never ends.
+    """
+    faults = _Faults()
+    with stdout_to_stderr():
+        try:
+            _check(make, envs, members, max_steps, faults)
+        except Exception as error:  # noqa: BLE001  whatever the environment raises is what the check tells
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            faults.add("error", f"it raised {text} ({where.filename}, line {where.lineno})")
+    return list(faults.found.values())
+
+
+def _check(make: MakeEnv, envs: int, members: Sequence[int], max_steps: int, faults: _Faults) -> None:
+    with _Closing(make(envs, members)) as env:
+        first = _Checker(env, faults)
+        run = first.play(SEED, max_steps)
+        if faults.found.keys() & {"shape", "dtype", "device", "attributes"}:
+            return
+        again = first.replay(SEED, run, "a second reset(seed) of the same environment")
+        if isinstance(env, ResumableVecEnv) and again:
+            first.resume(SEED, run)
+    with _Closing(make(envs, members)) as env:
+        _Checker(env, faults).replay(SEED, run, "a second environment")
+    if len(members) > 1 and "seed" not in faults:
+        with _Closing(make(envs, members[-1:])) as env:
+            alone = _Run([x[-1:] for x in run.actions], [{k: x[-1:] for k, x in step.items()} for step in run.steps])
+            _Checker(env, faults).replay(SEED, alone, f"member {members[-1]} by itself", rule="members")
+
+
+class _Closing:
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+
+    def __enter__(self) -> VecEnv:
+        return self.env
+
+    def __exit__(self, *_: object) -> None:
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()
+
+
+class _Checker:
+    """Runs one environment and records its faults."""
+
+    def __init__(self, env: VecEnv, faults: _Faults) -> None:
+        self.env, self.faults = env, faults
+        self.shape = (env.members, env.envs)
+
+    def play(self, seed: int, max_steps: int) -> _Run:
+        """Step by random actions until every environment has finished an episode, checking each outcome."""
+        env, run, noise = self.env, _Run(), torch.Generator().manual_seed(seed)
+        if env.action_kind == "discrete" and (env.actions < 1 or env.action_size != 1):
+            self.faults.add(
+                "attributes",
+                f"discrete actions need actions >= 1 and action_size = 1, got {env.actions} and {env.action_size}",
+            )
+            return run
+        observation = env.reset(seed)
+        self._observation("the observation of reset()", observation, 0)
+        ended = torch.zeros(self.shape, dtype=torch.bool)
+        finals = _Finals(self.faults)
+        for step in range(1, max_steps + 1):
+            if self.faults.found.keys() & {"shape", "dtype", "device", "fields"}:
+                return run
+            action = self._action(noise)
+            before = _copy(observation)
+            given = action.clone()
+            out = env.step(action)
+            if not self._outcome(out, step):
+                return run
+            if not torch.equal(given, action):
+                self.faults.add("inputs", f"step {step} changed the action that it was given; copy it first")
+            if not _same(before, observation):
+                self.faults.add(
+                    "outputs",
+                    f"step {step} overwrote the observation that was returned before it; return a new tensor, or "
+                    "alternate between two",
+                )
+            if len(run.steps) < REPEATED:
+                run.actions.append(given)
+                run.steps.append(_recorded(out))
+            over = (out.terminated | out.truncated).cpu()
+            finals.add(before, out, over, step)
+            ended |= over
+            observation = out.observation
+            if bool(ended.all()):
+                break
+        finals.judge()
+        if not bool(ended.all()):
+            odd = [i for i, x in enumerate(ended.flatten().tolist()) if not x]
+            who = "no episode" if len(odd) == ended.numel() else f"no episode of {self._name(odd[0])}"
+            self.faults.add(
+                "end of episodes",
+                f"an episode never ends: {who} was terminated or truncated within {max_steps:,} steps of random "
+                "actions; set truncated after a limit of steps, or check with more steps",
+            )
+        return run
+
+    def replay(self, seed: int, run: _Run, where: str, rule: str = "seed") -> bool:
+        """Repeat a run; records a fault where an outcome differs."""
+        self.env.reset(seed)
+        return self._compare(run, 0, where, rule)
+
+    def resume(self, seed: int, run: _Run) -> None:
+        """Save half way, run on, restore, and repeat the second half."""
+        env = self.env
+        assert isinstance(env, ResumableVecEnv)
+        half = len(run.actions) // 2
+        env.reset(seed)
+        for action in run.actions[:half]:
+            env.step(action.clone())
+        state = {name: x.clone() for name, x in env.checkpoint().items()}
+        for action in run.actions[half:]:
+            env.step(action.clone())
+        env.reset(OTHER_SEED)
+        env.resume(state)
+        self._compare(run, half, "a run that was continued by resume(checkpoint())", "resume")
+
+    def _compare(self, run: _Run, first: int, where: str, rule: str) -> bool:
+        for number, (action, expected) in enumerate(zip(run.actions[first:], run.steps[first:], strict=True), first):
+            found = _recorded(self.env.step(action.clone()))
+            for name, values in expected.items():
+                odd = _unequal(values, found[name])
+                if odd is None:
+                    continue
+                fix = {
+                    "seed": "draw all random numbers from a generator made in reset(seed), and set all state there",
+                    "resume": "checkpoint() must hold all state, random generators too",
+                    "members": "draw each member's numbers from its own generator, keyed by its id in member_ids",
+                }[rule]
+                self.faults.add(
+                    rule,
+                    f"two runs of the same seed and actions differ: {name} of {self._name(odd)} at step {number + 1}, "
+                    f"in {where}; {fix}",
+                )
+                return False
+        return True
+
+    def _action(self, noise: torch.Generator) -> Tensor:
+        env = self.env
+        shape = (*self.shape, env.action_size)
+        if env.action_kind == "discrete":
+            return torch.randint(env.actions, shape, generator=noise).to(env.device)
+        return torch.randn(shape, generator=noise).to(env.device)
+
+    def _outcome(self, out: EnvStep, step: int) -> bool:
+        """Check the record of a step; False if it has not the fields of one."""
+        if missing := [name for name in EnvStep._fields[:5] if not hasattr(out, name)]:
+            self.faults.add("fields", f"step() returned {type(out).__name__} without {missing[0]}; return an EnvStep")
+            return False
+        self._observation(f"the observation of step {step}", out.observation, step)
+        self._observation(f"the final_observation of step {step}", out.final_observation, step)
+        good = self._tensor(f"reward of step {step}", out.reward, self.shape, "a floating-point number")
+        if good:
+            self._finite("reward", out.reward, step)
+        for name in ("terminated", "truncated"):
+            good &= self._tensor(f"{name} of step {step}", getattr(out, name), self.shape, "bool")
+        if good and bool((both := out.terminated & out.truncated).any()):
+            who = self._name(int(both.flatten().nonzero()[0]))
+            self.faults.add(
+                "flags", f"{who} was terminated and truncated in step {step}; truncated means that it could go on"
+            )
+        return not self.faults.found.keys() & {"shape", "dtype", "device"}
+
+    def _observation(self, what: str, observation: Any, step: int) -> None:
+        if isinstance(observation, Observation):  # of a market
+            rows, name = observation.account, f"the account of {what}"
+            size = rows.shape[-1]
+        else:
+            rows, name, size = observation, what, self.env.observation_size
+        if self._tensor(name, rows, (*self.shape, size), "a floating-point number"):
+            self._finite("observation", rows, step)
+
+    def _tensor(self, what: str, x: Any, shape: tuple[int, ...], kind: str) -> bool:
+        if not isinstance(x, Tensor):
+            self.faults.add("dtype", f"{what} is of type {type(x).__name__}; return a torch tensor")
+            return False
+        if tuple(x.shape) != shape:
+            self.faults.add("shape", f"{what} has the shape {tuple(x.shape)}, the contract asks for {shape}")
+            return False
+        fits = x.dtype == torch.bool if kind == "bool" else x.is_floating_point()
+        if not fits:
+            self.faults.add("dtype", f"{what} has the dtype {x.dtype}, the contract asks for {kind}")
+            return False
+        if x.device.type != self.env.device.type:
+            self.faults.add("device", f"{what} is on the device {x.device}, the environment says {self.env.device}")
+            return False
+        return True
+
+    def _finite(self, name: str, x: Tensor, step: int) -> None:
+        bad = ~torch.isfinite(x)
+        if bool(bad.any()):
+            index = int(bad.reshape(self.env.members * self.env.envs, -1).any(-1).nonzero()[0])
+            kind = "NaN" if bool(x.isnan().any()) else "infinite"
+            self.faults.add("NaN", f"the {name} of {self._name(index)} is {kind} in step {step}")
+
+    def _name(self, flat: int) -> str:
+        """Name of an environment by its index among all P x E."""
+        member, index = divmod(flat, self.env.envs)
+        return f"environment {index} of member {self.env.member_ids[member]}"
+
+
+class _Finals:
+    """Whether final observations are those before the reset, judged over all episodes that ended."""
+
+    def __init__(self, faults: _Faults) -> None:
+        self.faults = faults
+        self.moved = self.ended = self.equal_next = self.equal_last = 0
+
+    def add(self, before: Any, out: EnvStep, over: Tensor, step: int) -> None:
+        last, final, following = (_rows(x) for x in (before, out.final_observation, out.observation))
+        gap = (final - following).abs().amax(-1)
+        wrong = (gap > DIFFERENT) & ~over
+        if bool(wrong.any()):
+            index = int(wrong.flatten().nonzero()[0])
+            self.faults.add(
+                "final observation",
+                f"final_observation of environment {index % over.shape[1]} differs from its observation in step "
+                f"{step}, in which no episode ended; both are the same except at a reset",
+            )
+        change = (final - last).abs().amax(-1) > EQUAL
+        self.moved += int((change & ~over).sum())
+        self.ended += int(over.sum())
+        self.equal_next += int(((gap <= EQUAL) & over).sum())
+        self.equal_last += int((~change & over).sum())
+
+    def judge(self) -> None:
+        if not self.ended or not self.moved:
+            return  # nothing to tell from: no episode ended, or observations are constant within one
+        if self.equal_next == self.ended:
+            self.faults.add(
+                "final observation",
+                f"the final observation is lost at a reset: in all {self.ended} episodes that ended final_observation "
+                "was the first one of the next episode; keep the one before the reset",
+            )
+        elif self.equal_last == self.ended:
+            self.faults.add(
+                "final observation",
+                f"in all {self.ended} episodes that ended final_observation was the one before the last step; return "
+                "the one after it, before the reset",
+            )
+
+
+def _rows(observation: Any) -> Tensor:
+    x: Tensor = observation.account if isinstance(observation, Observation) else observation
+    return x.detach().cpu().double()
+
+
+def _copy(observation: Any) -> Any:
+    return (
+        Observation(*(x.clone() for x in observation)) if isinstance(observation, Observation) else observation.clone()
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return torch.equal(_rows(one).nan_to_num(), _rows(other).nan_to_num())
+
+
+def _recorded(out: EnvStep) -> dict[str, Tensor]:
+    """Copies of the parts of an outcome on the CPU."""
+    parts = {name: getattr(out, name).detach().cpu().clone() for name in PARTS}
+    return {"observation": _rows(out.observation).clone(), **parts}
+
+
+def _unequal(one: Tensor, other: Tensor) -> int | None:
+    """Flat index [P x E] of the first environment in which two tensors [P, E, ...] differ, or None."""
+    gap = (one.double() - other.double()).nan_to_num().abs()
+    bad = gap.reshape(gap.shape[0] * gap.shape[1], -1).amax(-1) > EQUAL
+    return int(bad.nonzero()[0]) if bool(bad.any()) else None

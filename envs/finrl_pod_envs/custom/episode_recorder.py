@@ -1,0 +1,84 @@
+"""Returns of the training episodes of any VecEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from finrl_pod.protocols import ResumableVecEnv, VecEnv
+from finrl_pod.types import EnvStep, Tensor
+from finrl_pod_envs.gymnasium_pool.env import Episode
+
+
+class EpisodeRecorder:
+    """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`."""
+
+    worker_restarts = 0
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+        self.members, self.envs, self.member_ids = env.members, env.envs, tuple(env.member_ids)
+        self.observation_size, self.action_size = env.observation_size, env.action_size
+        self.action_kind, self.actions, self.device = env.action_kind, env.actions, env.device
+        self._finished: list[Episode] = []
+        self._start()
+
+    def reset(self, seed: int) -> Any:
+        self._start()
+        return self.env.reset(seed)
+
+    def step(self, action: Tensor) -> EnvStep:
+        out = self.env.step(action)
+        self._total += out.reward
+        self._steps += 1
+        over = out.terminated | out.truncated
+        if bool(over.any()):
+            where = over.nonzero()[:, 0].tolist()
+            totals, steps = self._total[over].tolist(), self._steps[over].tolist()
+            self._finished += [Episode(*each) for each in zip(where, totals, steps, strict=True)]
+            self._total.masked_fill_(over, 0)
+            self._steps.masked_fill_(over, 0)
+        return out
+
+    def episodes(self) -> list[Episode]:
+        """Episodes finished since the last call."""
+        finished = self._finished
+        self._finished = []
+        return finished
+
+    def close(self) -> None:
+        """Close the environment, if it can be."""
+        close = getattr(self.env, "close", None)
+        if callable(close):
+            close()
+
+    def _start(self) -> None:
+        shape = (self.members, self.envs)
+        self._total = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        self._steps = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        self._finished = []
+
+
+class ResumableEpisodeRecorder(EpisodeRecorder):
+    """An `EpisodeRecorder` of an environment with checkpoint() and resume()."""
+
+    env: ResumableVecEnv
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """State of the environment and the sums of its unfinished episodes."""
+        state = {f"env.{name}": x for name, x in self.env.checkpoint().items()}
+        return {**state, "total": self._total.clone(), "steps": self._steps.clone()}
+
+    def resume(self, state: Mapping[str, Tensor]) -> Any:
+        """Restore a checkpoint; returns the current observation."""
+        self._start()
+        self._total.copy_(state["total"])
+        self._steps.copy_(state["steps"])
+        return self.env.resume({k.removeprefix("env."): x for k, x in state.items() if k.startswith("env.")})
+
+
+def record_episodes(env: VecEnv) -> EpisodeRecorder:
+    """The environment with a record of its episodes; it can be continued exactly if the environment can."""
+    return ResumableEpisodeRecorder(env) if isinstance(env, ResumableVecEnv) else EpisodeRecorder(env)
