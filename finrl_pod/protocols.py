@@ -9,7 +9,18 @@ import pandas as pd
 import torch
 
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import EnvStep, Floats, MarketTensor, Observation, Panel, Positions, Tensor, Window
+from finrl_pod.types import (
+    EnvStep,
+    Floats,
+    JointObservation,
+    JointStep,
+    MarketTensor,
+    Observation,
+    Panel,
+    Positions,
+    Tensor,
+    Window,
+)
 
 
 @runtime_checkable
@@ -64,6 +75,41 @@ class ResumableVecEnv(VecEnv, Protocol):
 
     def resume(self, state: Mapping[str, Tensor]) -> Any:
         """Restore a state returned by `checkpoint`; returns the current observation."""
+        ...
+
+
+@runtime_checkable
+class CentralCriticVecEnv(VecEnv, Protocol):
+    """A VecEnv whose rows end in numbers that critics may read in training, and actors may not.
+
+    critic_only: how many of the `observation_size` numbers those are.
+    """
+
+    critic_only: int
+
+
+class MultiAgentVecEnv(Protocol):
+    """P x E markets in each of which M agents act at once. `rl.multi_agent.views` presents them as VecEnvs.
+
+    agents: M. observation_size: S, numbers that an agent observes. state_size: C, numbers of the whole state.
+    action_size: D, of actions in [-1, 1]. members, envs, member_ids, device: as in VecEnv.
+    """
+
+    members: int
+    envs: int
+    agents: int
+    member_ids: tuple[int, ...]
+    observation_size: int
+    state_size: int
+    action_size: int
+    device: torch.device
+
+    def reset(self, seed: int) -> JointObservation:
+        """Start new episodes. Equal seeds give equal episodes."""
+        ...
+
+    def step(self, action: Tensor) -> JointStep:
+        """Step all markets by `action` [P, E, M, D]; finished ones are reset in the same call."""
         ...
 
 

@@ -190,6 +190,33 @@ class EnvStep(NamedTuple):
     cost: Tensor = NOTHING
 
 
+class JointObservation(NamedTuple):
+    """What M agents of one market observe.
+
+    own: [P, E, M, S] float, what each agent may use to decide. state: [P, E, C] float, the whole state of the market,
+    for critics in training alone.
+    """
+
+    own: Tensor
+    state: Tensor
+
+
+class JointStep(NamedTuple):
+    """Outcome of a step of a market with M agents.
+
+    observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
+    reward: [P, E, M] float, an objective in units stated by the environment. terminated, truncated: [P, E] bool, the
+    same for all agents. profit: [P, E, M] float, currency, realised in the step, the noise of prices included.
+    """
+
+    observation: JointObservation
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    final_observation: JointObservation
+    profit: Tensor
+
+
 @dataclass(frozen=True)
 class AgentSnapshot:
     """A saved agent: everything needed to run or continue it. weights, optimiser: name -> CPU tensor."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.protocols import MarketVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
 from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy, on_policy, shac
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
@@ -110,6 +110,11 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
         raise ConfigError(f"agent.policy must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, got {config.policy!r}")
     _validate_action_space(config, env)
     _validate_encoder(config, env)
+    if isinstance(env, CentralCriticVecEnv) and config.algorithm not in ON_POLICY:
+        raise ConfigError(
+            f"agent.algorithm {config.algorithm} has no critic apart from its actor's observations, which this "
+            f"environment is for; choose {' or '.join(ON_POLICY)}"
+        )
     if isinstance(config, OffPolicyConfig):
         off_policy.validate(config, env)
         actor_critic.validate(config)

@@ -13,7 +13,7 @@ import torch
 
 from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
-from finrl_pod.protocols import MarketVecEnv, VecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
 from finrl_pod.rl.networks.lookback import LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec
@@ -181,7 +181,8 @@ def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
         else ("none", 1, 0, 0.0)
     )
     shape = (assets, features, size, tuple(config.hidden))
-    return PolicySpec(config.policy, *shape, env.action_kind, activation, *past, *extras)
+    critic_only = env.critic_only if isinstance(env, CentralCriticVecEnv) else 0
+    return PolicySpec(config.policy, *shape, env.action_kind, activation, *past, *extras, critic_only)
 
 
 def make_adapter(env: VecEnv, spec: PolicySpec, dtype: torch.dtype) -> ObservationAdapter:

@@ -44,7 +44,8 @@ class PolicySpec:
     "direct" if it takes them as they are, "discrete" for a choice of D actions.
     activation: of an MLP's hidden layers, "tanh" or "relu". encoder: of the last `lookback` rows, "none" or a kind in
     `lookback.py`; encoder_size: numbers of its code; dropout: share of them dropped in training. extra_per_asset,
-    extra_per_account: numbers of an account after cash and holdings, see `account_inputs.py`.
+    extra_per_account: numbers of an account after cash and holdings, see `account_inputs.py`. critic_only: numbers at
+    the end of a flat row that only an MLP's critic reads.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class PolicySpec:
     dropout: float = 0.0
     extra_per_asset: int = 0
     extra_per_account: int = 0
+    critic_only: int = 0
 
     @property
     def inputs(self) -> int:
@@ -335,9 +337,10 @@ class MlpPolicy:
 
     def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
         s = self.spec
-        table, own = s.assets * s.inputs, s.own
+        table = s.assets * s.inputs
         tensors: dict[str, Tensor] = {}
         for tower, out, gain in (("actor", s.action_size, 0.01), ("critic", 1, 1.0)):
+            own = s.own - s.critic_only if tower == "actor" else s.own
             sizes = [table + own, *s.hidden, out]
             for i, (fan_in, to) in enumerate(pairwise(sizes)):
                 last = i == len(sizes) - 2
@@ -402,7 +405,8 @@ class MlpPolicy:
         p, k = features.shape[:2]
         # A flat row has no table: the product over 0 features leaves the bias.
         base = torch.baddbmm(params[f"{name}_b0"].unsqueeze(1), features.flatten(2), params[f"{name}_table_w"])
-        own = torch.bmm(account.reshape(p, -1, self.spec.own), params[f"{name}_own_w"])  # [P, K A, H]
+        weight = params[f"{name}_own_w"]
+        own = torch.bmm(account.reshape(p, -1, self.spec.own)[..., : weight.shape[1]], weight)  # [P, K A, H]
         x = self._sum(own.view(p * k, account.shape[2], -1), base.view(p * k, -1))
         x = x.view(*account.shape[:3], -1)
         for i in range(1, len(self.spec.hidden)):

@@ -1,0 +1,1 @@
+"""Markets in which several agents act at once and move the prices."""

@@ -1,0 +1,184 @@
+"""A market in which M agents execute orders in the same assets and move their prices.
+
+Shapes: P members, E markets each, M agents, N assets. The price of a step and what it costs are those of
+`finrl_pod.market.linear_impact`, whose games `finrl_pod.market.execution_games` solves exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.execution_games import ExecutionGame
+from finrl_pod.market.linear_impact import LinearImpact
+from finrl_pod.random import generators
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.multi_agent import ExecutionMarketConfig
+from finrl_pod.types import JointObservation, JointStep, Tensor
+
+
+class ExecutionMarket:
+    """M agents with orders in N assets; one action is an agent's deviation from even slices of what it has left.
+
+    action 0 trades what is left in even slices, 1 and -1 buy and sell `max_rate` even slices of the largest order more.
+    The last step trades all that is left. Beside the agents there may be noise traders, informed traders who trade
+    towards a value that they know, and a market maker who charges a spread and moves his quotes against his inventory
+    (transient impact, as in Obizhaeva and Wang 2013).
+
+    Observations: share of time left; shares left of the agent's order per asset; with `observe_total` those of all
+    agents together; with `observe_price` the change of each price. State: time left, shares left of every agent, change
+    of prices, quote displacement. Shares are in units of the largest order, prices in volatility over the horizon.
+
+    Rewards are in units of `reward_unit` (currency): minus cost and risk of the step, where the price's own noise is
+    left out, as no action causes it: summed over an episode they are minus cost - risk_aversion x variance.
+    """
+
+    action_kind = "direct"
+    actions = 0
+
+    def __init__(
+        self,
+        config: ExecutionMarketConfig,
+        *,
+        envs: int = 64,
+        members: Sequence[int] = (0,),
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """members: ids that key the random streams. Raises ConfigError for settings out of range."""
+        check_settings("market.", config)
+        self.config, self.envs, self.member_ids = config, envs, tuple(members)
+        self.device, self.dtype = torch.device(device), dtype
+        self.members, self.agents, self.assets = len(self.member_ids), len(config.orders), config.assets
+        self.size = max(*map(abs, config.orders), config.order_std)
+        if self.size == 0:
+            raise ConfigError("market.orders are all 0 and market.order_std is 0: nothing is to be traded; set one")
+        self.impact = LinearImpact(config.permanent, config.temporary, config.own, config.within_step)
+        self.tau = config.horizon / config.steps
+        self.price_unit = config.volatility * config.horizon**0.5 or 1.0
+        slope = (config.temporary + config.own) / config.horizon or config.permanent
+        self.reward_unit = self.size**2 * slope or 1.0
+        n = self.assets
+        self.observation_size = 1 + n * (1 + config.observe_total + config.observe_price)
+        self.state_size = 1 + n * (self.agents + 2)
+        self.action_size = n
+        self._orders = torch.tensor(config.orders, dtype=dtype, device=self.device)
+
+    def game(self) -> ExecutionGame:
+        """The game without background traders, for its exact solutions."""
+        c = self.config
+        return ExecutionGame(self.impact, c.horizon, c.steps, c.volatility, c.risk_aversion)
+
+    # ------------------------------------------------------------------ episodes
+
+    def reset(self, seed: int) -> JointObservation:
+        self._streams = generators(seed, self.member_ids, "execution market", self.device)
+        p, e, m, n = self.members, self.envs, self.agents, self.assets
+        self._step = torch.zeros(p, e, dtype=torch.int64, device=self.device)
+        self._left = torch.zeros(p, e, m, n, dtype=self.dtype, device=self.device)
+        self._price = torch.zeros(p, e, n, dtype=self.dtype, device=self.device)
+        self._transient, self._value = torch.zeros_like(self._price), torch.zeros_like(self._price)
+        self._begin(torch.ones_like(self._step, dtype=torch.bool))
+        return self._observation()
+
+    def set_orders(self, orders: Tensor) -> JointObservation:
+        """Start all episodes again with given orders [P, E, M, N], in shares."""
+        self._begin(torch.ones_like(self._step, dtype=torch.bool))
+        self._left = orders.to(self._left).clone()
+        return self._observation()
+
+    @property
+    def left(self) -> Tensor:
+        """Shares that each agent has still to trade: [P, E, M, N]."""
+        return self._left
+
+    def _begin(self, where: Tensor) -> None:
+        """Start new episodes in the markets `where` [P, E] bool."""
+        config, wide = self.config, where.unsqueeze(-1)
+        orders = self._orders.view(1, 1, -1, 1).expand_as(self._left)
+        if config.order_std:
+            orders = orders + config.order_std * self._normal(self.agents, self.assets)
+        self._left = torch.where(wide.unsqueeze(-1), orders, self._left)
+        self._step = self._step.masked_fill(where, 0)
+        self._price = self._price.masked_fill(wide, 0.0)
+        self._transient = self._transient.masked_fill(wide, 0.0)
+        if config.informed_std:
+            self._value = torch.where(wide, config.informed_std * self._normal(self.assets), self._value)
+
+    def _normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers [P, E, *shape], from each member's own stream."""
+        whole = (self.envs, *shape)
+        return torch.stack(
+            [torch.randn(whole, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
+        )
+
+    # ------------------------------------------------------------------ one step
+
+    def step(self, action: Tensor) -> JointStep:
+        """Trade by `action` [P, E, M, N] in [-1, 1]; values beyond are clipped, NaN acts as 0."""
+        expected = (self.members, self.envs, self.agents, self.action_size)
+        if action.shape != expected:
+            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        config, tau = self.config, self.tau
+        trades = self._trades(action.to(self.dtype))
+        noise, informed = self._background()
+        flow = trades.sum(2) + noise + informed  # [P, E, N]
+
+        # Price of the step's fills over its start, and change of the price to the next step.
+        pushed = config.maker_skew * flow
+        fill = (config.permanent * config.within_step + config.temporary / tau) * flow + pushed / 2
+        paid = fill.unsqueeze(2) + config.own / tau * trades  # [P, E, M, N]
+        spread = config.maker_spread * trades.abs()
+        transient = (self._transient + pushed) * torch.exp(torch.tensor(-config.maker_recovery * tau))
+        caused = config.permanent * (flow - noise) + transient - self._transient
+        surprise = config.permanent * noise + config.volatility * tau**0.5 * self._normal(self.assets)
+
+        self._left = self._left - trades
+        self._price = self._price + config.permanent * (flow - noise) + surprise
+        self._transient = transient
+        trading = trades * paid + spread
+        waiting = self._left * caused.unsqueeze(2)
+        risk = config.risk_aversion * config.volatility**2 * tau * self._left.square()
+        objective = -(trading + waiting + risk).sum(-1) / self.reward_unit  # [P, E, M]
+        profit = -(trading + self._left * (caused + surprise).unsqueeze(2)).sum(-1)
+        reward = objective
+        if config.cooperation:
+            reward = objective * (1 - config.cooperation) + config.cooperation * objective.sum(-1, keepdim=True)
+
+        self._step = self._step + 1
+        final, over = self._observation(), self._step >= config.steps
+        if bool(over.any()):
+            self._begin(over)
+        return JointStep(self._observation(), reward, over, torch.zeros_like(over), final, profit)
+
+    def _trades(self, action: Tensor) -> Tensor:
+        """Shares [P, E, M, N] that an action buys."""
+        config = self.config
+        action = torch.nan_to_num(action, nan=0.0).clamp(-1, 1)
+        steps_left = (config.steps - self._step).view(self.members, self.envs, 1, 1)
+        trades = self._left / steps_left + action * (config.max_rate * self.size / config.steps)
+        return torch.where(steps_left <= 1, self._left, trades)
+
+    def _background(self) -> tuple[Tensor, Tensor]:
+        """Orders [P, E, N] of noise traders and of informed traders."""
+        config = self.config
+        noise = torch.zeros_like(self._price)
+        if config.noise_flow:
+            noise = config.noise_flow * self.tau**0.5 * self._normal(self.assets)
+        gap = self._value - self._price
+        return noise, config.informed_rate * self.tau * gap if config.informed_std else torch.zeros_like(gap)
+
+    def _observation(self) -> JointObservation:
+        config, p, e = self.config, self.members, self.envs
+        time = ((config.steps - self._step) / config.steps).to(self.dtype).view(p, e, 1)
+        left = self._left / self.size
+        price = (self._price + self._transient) / self.price_unit
+        parts = [time.unsqueeze(2).expand(p, e, self.agents, 1), left]
+        if config.observe_total:
+            parts.append(left.sum(2, keepdim=True).expand_as(left))
+        if config.observe_price:
+            parts.append(price.unsqueeze(2).expand_as(left))
+        state = torch.cat([time, left.flatten(2), price, self._transient / self.price_unit], -1)
+        return JointObservation(torch.cat(parts, -1), state)

@@ -1,0 +1,1 @@
+"""Learning in markets with several agents."""

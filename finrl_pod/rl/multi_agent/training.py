@@ -1,0 +1,95 @@
+"""Training the agents of a market by one of the multi-agent algorithms, behind one interface.
+
+- ippo: independent PPO; each agent's critic reads its own observation.
+- mappo: PPO with a central critic on the market's state (Yu et al. 2022).
+- maddpg: deterministic actors with central critics on the state and all actions (Lowe et al. 2017).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import MultiAgentVecEnv
+from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.multi_agent.maddpg import MADDPG
+from finrl_pod.rl.multi_agent.views import AgentsView, make_view
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
+from finrl_pod.settings.multi_agent import MADDPGConfig
+from finrl_pod.types import JointObservation, Tensor
+
+MULTI_AGENT_ALGORITHMS = ("ippo", "mappo", "maddpg")
+Progress = Callable[[int, Metrics], None]
+
+
+class JointPolicy(Protocol):
+    """Decisions of all agents of a market."""
+
+    def act(self, observation: JointObservation) -> Tensor:
+        """Actions [P, E, M, D] without exploration, for any number E of markets."""
+        ...
+
+
+class LearnerPolicy:
+    """The agents of a learner on a view. learner: trained PPO, view: of the market that it was trained on."""
+
+    def __init__(self, learner: Learner, view: AgentsView) -> None:
+        self.learner, self.view = learner, view
+
+    def act(self, observation: JointObservation) -> Tensor:
+        return self.view.joint(self.learner.act(self.view.rows(observation)))
+
+
+def train_agents(
+    market: MultiAgentVecEnv,
+    algorithm: str,
+    config: AgentConfig | None = None,
+    *,
+    samples: int,
+    shared: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> JointPolicy:
+    """Train all agents on `samples` steps of each member's markets. shared: one network for all agents.
+
+    config: PPOConfig or MADDPGConfig; the algorithm's defaults if None. progress(samples, metrics) is called after
+    every iteration. Raises ConfigError for an unknown algorithm and settings that do not fit.
+    """
+    if algorithm not in MULTI_AGENT_ALGORITHMS:
+        raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
+    if algorithm == "maddpg":
+        if config is not None and not isinstance(config, MADDPGConfig):
+            raise ConfigError(f"maddpg takes a MADDPGConfig, got {type(config).__name__}")
+        own = dataclasses.replace(config or MADDPGConfig(), shared=shared)
+        joint = MADDPG(market, own, seed=seed)
+        joint.learn(samples, lambda agent, metrics: progress(agent.samples, metrics) if progress else None)
+        return joint
+    if config is not None and not isinstance(config, PPOConfig):
+        raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
+    view = make_view(market, shared=shared, central=algorithm == "mappo")
+    learner = Learner(view, config or default_ppo(), seed=seed)
+    each = market.agents if shared else 1  # samples of the learner in a step of a market
+
+    def report(trained: Learner, metrics: Metrics) -> None:
+        if progress is not None:
+            progress(trained.samples[0] // each, metrics)
+
+    learner.learn(samples * each, callback=report)
+    return LearnerPolicy(learner, view)
+
+
+def default_ppo(**changes: object) -> PPOConfig:
+    """Settings of PPO that suit episodes of some ten steps with costs alone."""
+    base: Mapping[str, object] = {
+        "policy": "mlp",
+        "hidden": (32, 32),
+        "horizon": 20,
+        "gamma": 1.0,
+        "gae_lambda": 0.95,
+        "log_std_init": -1.5,
+        "epochs": 4,
+    }
+    return PPOConfig(**{**base, **changes})  # type: ignore[arg-type]
