@@ -23,10 +23,10 @@ mandates = st.builds(
 
 def with_random_base(market: MarketTensor, seed: int) -> MarketTensor:
     """Base weights that add up to at most 1, of which a third are 0."""
-    stream = torch.Generator().manual_seed(seed)
-    base = torch.rand(market.tradable.shape, generator=stream, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    base = torch.rand(market.tradable.shape, generator=generator, dtype=torch.float64)
     base = torch.where((base > 0.3) & market.tradable, base, 0.0)
-    invested = torch.rand(len(base), 1, generator=stream, dtype=torch.float64).clamp(min=0.5)
+    invested = torch.rand(len(base), 1, generator=generator, dtype=torch.float64).clamp(min=0.5)
     return dataclasses.replace(market, base=base * invested / base.sum(-1, keepdim=True).clamp(min=1e-9))
 
 

@@ -139,7 +139,7 @@ def describe_champion(folder: Path) -> Champion:
     """Record of the champion of a finished run, see `AgentRegistry.push`."""
     run = RunDirectory.open(folder)
     config, verdict, members = run.config, read_verdict(folder), champion_of(run, run.config)
-    shares = dict(zip(members.ids, members.shares, strict=True))
+    shares = dict(zip(members.ids, members.ensemble_weights, strict=True))
     state = run.state() or {}
     board = {score.id: score for score in Leaderboard.from_state(state, config.tournament).scores}
     files, agents = run_files(folder, set(board)), []

@@ -1,1 +1,1 @@
-"""The tournament: pods, leaderboard, generator, snapshots, runs on disk."""
+"""The tournament: pods, leaderboard, next generation, snapshots, runs on disk."""

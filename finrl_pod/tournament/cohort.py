@@ -13,7 +13,7 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.tournament.active_returns import BASE
-from finrl_pod.tournament.generator import SlotInit
+from finrl_pod.tournament.next_generation import SlotInit
 from finrl_pod.tournament.run_directory import COUNTS
 from finrl_pod.tournament.scoring import Scorer
 from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor

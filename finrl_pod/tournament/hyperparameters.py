@@ -53,9 +53,7 @@ def configured(config: AgentConfig, search: Search = "full") -> dict[str, float]
     return {name: float(getattr(config, name)) for name in searched(config, search)}
 
 
-def sample_hyperparameters(
-    config: AgentConfig, stream: np.random.Generator, search: Search = "full"
-) -> dict[str, float]:
+def sample_hyperparameters(config: AgentConfig, rng: np.random.Generator, search: Search = "full") -> dict[str, float]:
     """Sample hyperparameters: log-uniform within a factor of 3 of the config's values, sensitive ones within 1.5.
 
     gamma and gae_lambda are sampled through their horizons 1 / (1 - x); an entropy coefficient of 0 as the module says.
@@ -64,7 +62,7 @@ def sample_hyperparameters(
     sampled = {}
     for name, value in configured(config, search).items():
         exponent = SENSITIVE_EXPONENT if name in SENSITIVE else 1.0
-        sampled[name] = _move(name, value, math.exp(stream.uniform(-spread, spread) * exponent), stream)
+        sampled[name] = _move(name, value, math.exp(rng.uniform(-spread, spread) * exponent), rng)
     return sampled
 
 
@@ -73,25 +71,25 @@ def perturb(
     factor: float,
     resample: float,
     config: AgentConfig,
-    stream: np.random.Generator,
+    rng: np.random.Generator,
     search: Search = "full",
 ) -> dict[str, float]:
     """Multiply or divide each value by `factor` at even odds, or resample it with probability `resample`."""
-    sampled, centre = sample_hyperparameters(config, stream, search), configured(config, search)
+    sampled, centre = sample_hyperparameters(config, rng, search), configured(config, search)
     moved = {}
     for name in searched(config, search):
-        up, resampled = stream.random() < 0.5, stream.random() < resample
+        up, resampled = rng.random() < 0.5, rng.random() < resample
         value = values.get(name, centre[name])
-        moved[name] = sampled[name] if resampled else _move(name, value, factor if up else 1 / factor, stream)
+        moved[name] = sampled[name] if resampled else _move(name, value, factor if up else 1 / factor, rng)
     return moved
 
 
-def _move(name: str, value: float, factor: float, stream: np.random.Generator) -> float:
+def _move(name: str, value: float, factor: float, rng: np.random.Generator) -> float:
     """Value times factor, or for discount factors the horizon times factor, clamped to the bounds."""
     low, high = BOUNDS[name]
     if name in FROM_ZERO:
         least, most = FROM_ZERO[name]
-        fresh = math.exp(stream.uniform(math.log(least), math.log(most)))
+        fresh = math.exp(rng.uniform(math.log(least), math.log(most)))
         if value == 0:
             return fresh if factor > 1 else 0.0
         moved = value * factor

@@ -24,7 +24,7 @@ from finrl_pod.market.venue import Venue
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.rl.algorithms.base import Actor
-from finrl_pod.rl.training.acting import target_weights, tilt_scores
+from finrl_pod.rl.training.acting import DecisionInputs, target_weights, tilt_scores
 from finrl_pod.rl.training.episodes import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
@@ -138,12 +138,12 @@ def run_members(
         if turbulent is not None and bool(turbulent[t]):
             return torch.zeros_like(held)
         rows = slice(max(0, t + 1 - actor.spec.lookback), t + 1)
-        features, tradable = market.features[rows], market.tradable[rows]
+        inputs = DecisionInputs(market.features[rows], market.tradable[rows], held, extras)
         if accounts is not None:
-            scores = tilt_scores(actor, params, features, tradable, held, config, extras)
+            scores = tilt_scores(actor, params, inputs, config)
             valid.logical_and_(torch.isfinite(scores).all(-1, keepdim=True))
             return accounts.decide(t, torch.where(valid, scores, 0.0), held, close[t])
-        weights = target_weights(actor, params, features, tradable, held, equity, close[t], config, extras)
+        weights = target_weights(actor, params, inputs, equity, close[t], config)
         valid.logical_and_(torch.isfinite(weights).all(-1, keepdim=True))
         return torch.where(valid, weights, 0.0)
 

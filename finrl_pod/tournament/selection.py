@@ -1,4 +1,4 @@
-"""The champion's members: which agents of the leaderboard form the ensemble, and with what shares.
+"""The champion's members: which agents of the leaderboard form the ensemble, and with what weights.
 
 Three procedures start from the validation returns of the leaderboard's entries. The return of an ensemble is taken as
 the mean of its members' returns, which leaves out that their trades partly cancel.
@@ -33,21 +33,21 @@ from finrl_pod.types import Floats
 
 Counts = NDArray[np.int64]
 Procedure = Literal["greedy", "best", "all"]
-MAX_ADDITIONS = 64  # of the greedy procedure: shares are resolved to about a percent
+MAX_ADDITIONS = 64  # of the greedy procedure: weights are resolved to about a percent
 MIN_GAIN = 1e-9  # a smaller gain in Sharpe ratio per bar is rounding error
 MIN_FOLD_BARS = 2
 
 
 @dataclass(frozen=True)
 class ChampionMembers:
-    """ids: of the members, best first. shares: of the ensemble's weights, or of its votes, summing to one.
+    """ids: of the members, best first. ensemble_weights: of the members, or of their votes, summing to one.
 
     roots: first ancestor of each member. procedure: that selected them. mean_correlation: of the members' active
     returns on validation, None for one member and for runs of earlier versions.
     """
 
     ids: tuple[str, ...]
-    shares: tuple[float, ...]
+    ensemble_weights: tuple[float, ...]
     rule: Literal["mean", "vote"] = "mean"
     roots: tuple[str, ...] = ()
     procedure: Procedure = "best"

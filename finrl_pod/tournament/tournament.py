@@ -21,8 +21,8 @@ from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
-from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_plain
+from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.ranking import PastScore, past_from_plain, past_score
 from finrl_pod.tournament.run_directory import RunDirectory

@@ -19,34 +19,34 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.algorithms.registry import make_actor
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.training.acting import choices, target_weights, tilt_scores
+from finrl_pod.rl.training.acting import DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import MandateAccount
 
 HALF = 0.5
-SHARE_TOLERANCE = 1e-12  # rounding error of sums of shares
+WEIGHT_TOLERANCE = 1e-12  # rounding error of sums of ensemble weights
 
 
-def majority(choices: Sequence[int], shares: Floats) -> int:
-    """The choice with the largest sum of shares; of equal ones that of the first member."""
+def majority(choices: Sequence[int], ensemble_weights: Floats) -> int:
+    """The choice with the largest sum of ensemble weights; of equal ones that of the first member."""
     votes: dict[int, float] = {}
-    for choice, share in zip(choices, shares, strict=True):
-        votes[choice] = votes.get(choice, 0.0) + float(share)
+    for choice, weight in zip(choices, ensemble_weights, strict=True):
+        votes[choice] = votes.get(choice, 0.0) + float(weight)
     largest = max(votes.values())
-    return next(choice for choice in choices if votes[choice] >= largest - SHARE_TOLERANCE)
+    return next(choice for choice in choices if votes[choice] >= largest - WEIGHT_TOLERANCE)
 
 
-def median_weights(weights: Floats, shares: Floats) -> Floats:
-    """Weighted median [N] over M members of their weights [M, N], each counting with its share [M].
+def median_weights(weights: Floats, ensemble_weights: Floats) -> Floats:
+    """Weighted median [N] over M members of their weights [M, N], each counting with its ensemble weight [M].
 
     If the medians together exceed the gross exposure of every member, they are scaled down to the largest of these.
     """
     order = np.argsort(weights, axis=0, kind="stable")
     values = np.take_along_axis(weights, order, 0)
-    reached = np.cumsum(shares[order], 0) / shares.sum()  # [M, N]
-    lower = (reached >= HALF - SHARE_TOLERANCE).argmax(0)
-    upper = (reached > HALF + SHARE_TOLERANCE).argmax(0)
+    reached = np.cumsum(ensemble_weights[order], 0) / ensemble_weights.sum()  # [M, N]
+    lower = (reached >= HALF - WEIGHT_TOLERANCE).argmax(0)
+    upper = (reached > HALF + WEIGHT_TOLERANCE).argmax(0)
     columns = np.arange(weights.shape[1])
     median: Floats = (values[lower, columns] + values[upper, columns]) / 2
     gross, limit = float(np.abs(median).sum()), float(np.abs(weights).sum(1).max())
@@ -75,11 +75,11 @@ class PolicyStrategy:
     def __init__(
         self,
         snapshots: Sequence[AgentSnapshot],
-        shares: Sequence[float] | None = None,
+        ensemble_weights: Sequence[float] | None = None,
         name: str = "champion",
         rule: Literal["mean", "vote"] = "mean",
     ) -> None:
-        """shares: of the members, summing to one; equal if None. rule: average or vote on the members' targets.
+        """ensemble_weights: of the members, summing to 1; equal if None. rule: average or vote on the members' targets.
 
         Raises RunError for an empty ensemble, and for agents whose environments or features differ.
         """
@@ -100,7 +100,8 @@ class PolicyStrategy:
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
-        self.shares = np.full(len(snapshots), 1 / len(snapshots)) if shares is None else np.asarray(shares, float)
+        equal = np.full(len(snapshots), 1 / len(snapshots))
+        self.ensemble_weights = equal if ensemble_weights is None else np.asarray(ensemble_weights, float)
         self.account: MandateAccount | None = None
         self.feature_lookback = max(group.actor.spec.lookback for group in self.groups)
         self.lookback: int | None = self.feature_lookback
@@ -178,50 +179,47 @@ class PolicyStrategy:
             return np.zeros(len(window.symbols))
         rows = torch.from_numpy(normalise(features[..., : len(self.normaliser.feature_names)], self.normaliser))
         tradable = torch.from_numpy(window.tradable[-len(features) :])  # [B, N]
+        inputs = DecisionInputs(rows, tradable, torch.from_numpy(positions.weights).unsqueeze(0), extras)
         if self.account is not None:
-            return self.account.target_weights(
-                self._scores(rows, tradable, positions, extras), self._combined, window, positions
-            )
+            return self.account.target_weights(self._scores(inputs), self._combined, window, positions)
         if self.rule == "vote" and self.rules.kind == "discrete":
-            return self._vote_on_choices(rows, tradable, positions, extras)
+            return self._vote_on_choices(inputs)
         prices = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
-        targets: Floats = np.empty((len(self.shares), len(window.symbols)))
+        targets: Floats = np.empty((len(self.ensemble_weights), len(window.symbols)))
         for actor, params, members in self.groups:
-            held = torch.from_numpy(positions.weights).expand(len(members), -1)
             equity = torch.full((len(members),), positions.equity, dtype=torch.float64)
-            weights = target_weights(
-                actor, params, rows, tradable, held, equity, prices, self.rules, _repeated(extras, members)
-            )
+            weights = target_weights(actor, params, _repeated(inputs, members), equity, prices, self.rules)
             targets[members] = weights.numpy()
         return self._combined(targets)
 
     def _combined(self, targets: Floats) -> Floats:
         """The ensemble's weights [N] of its members' [M, N]: their mean, or weighted median."""
         if self.rule == "vote":
-            return median_weights(targets, self.shares)
-        mean: Floats = self.shares @ targets
+            return median_weights(targets, self.ensemble_weights)
+        mean: Floats = self.ensemble_weights @ targets
         return mean
 
-    def _scores(self, rows: Tensor, tradable: Tensor, positions: Positions, extras: Tensor | None) -> Tensor:
-        """Scores [M, N] float64 of the members under a mandate."""
-        scores = torch.empty(len(self.shares), tradable.shape[-1], dtype=torch.float64)
+    def _scores(self, inputs: DecisionInputs) -> Tensor:
+        """Scores [M, N] float64 of the members under a mandate. inputs: of one account."""
+        scores = torch.empty(len(self.ensemble_weights), inputs.held.shape[-1], dtype=torch.float64)
         for actor, params, members in self.groups:
-            held = torch.from_numpy(positions.weights).expand(len(members), -1)
-            scores[members] = tilt_scores(actor, params, rows, tradable, held, self.rules, _repeated(extras, members))
+            scores[members] = tilt_scores(actor, params, _repeated(inputs, members), self.rules)
         return scores
 
-    def _vote_on_choices(self, rows: Tensor, tradable: Tensor, positions: Positions, extras: Tensor | None) -> Floats:
-        """Weights [N] after the discrete action with the most votes."""
-        votes = [0] * len(self.shares)
+    def _vote_on_choices(self, inputs: DecisionInputs) -> Floats:
+        """Weights [N] after the discrete action with the most votes. inputs: of one account."""
+        votes = [0] * len(self.ensemble_weights)
         for actor, params, members in self.groups:
-            held = torch.from_numpy(positions.weights).expand(len(members), -1)
-            chosen = choices(actor, params, rows, tradable, held, self.rules, _repeated(extras, members))
+            chosen = choices(actor, params, _repeated(inputs, members), self.rules)
             for member, choice in zip(members, chosen.tolist(), strict=True):
                 votes[member] = choice
-        choice = torch.tensor([majority(votes, self.shares)])
-        held = torch.from_numpy(positions.weights).unsqueeze(0)
+        choice = torch.tensor([majority(votes, self.ensemble_weights)])
         weights = choices_as_weights(
-            choice, held, tradable[-1], trade_fraction=self.rules.trade_fraction, rules=rules_of(self.rules)
+            choice,
+            inputs.held,
+            inputs.tradable[-1],
+            trade_fraction=self.rules.trade_fraction,
+            rules=rules_of(self.rules),
         )
         return np.asarray(weights[0].numpy(), dtype=np.float64)
 
@@ -234,9 +232,10 @@ class PolicyStrategy:
         return above is not None and bool(above.any())
 
 
-def _repeated(extras: Tensor | None, members: Sequence[int]) -> Tensor | None:
-    """Extras [1, X] of the account for each of some members, [M, X]."""
-    return None if extras is None else extras.expand(len(members), -1)
+def _repeated(inputs: DecisionInputs, members: Sequence[int]) -> DecisionInputs:
+    """Inputs of one account, [1, ...], for each of some members, [M, ...]."""
+    held, extras = inputs.held.expand(len(members), -1), inputs.extras
+    return inputs._replace(held=held, extras=None if extras is None else extras.expand(len(members), -1))
 
 
 def _last_fill(window: Window, rule: str) -> Floats:

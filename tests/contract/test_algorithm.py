@@ -79,7 +79,7 @@ def test_diverged_member_stops_and_the_others_continue(name: str) -> None:
 
 @EVERY_ALGORITHM
 def test_resuming_a_checkpoint_is_bit_identical(name: str) -> None:
-    """Covers replay buffer (after wrapping around), random streams and environments."""
+    """Covers replay buffer (after wrapping around), random generators and environments."""
     uninterrupted = small_learner(name, (0, 3), seed=7, learning_rate_schedule="constant")
     samples = uninterrupted.iteration_samples
     uninterrupted.learn(12 * samples)
@@ -111,12 +111,12 @@ def test_checkpoint_of_another_learner_is_refused(name: str) -> None:
 def test_copy_includes_the_member_but_not_the_slot(name: str) -> None:
     learner = small_learner(name, (0, 1), seed=3)
     learner.learn(5 * learner.iteration_samples)
-    streams = [s.get_state() for s in learner.algorithm.streams()]
+    generators = [s.get_state() for s in learner.algorithm.generators()]
     slot_state = {key: x.clone() for key, x in learner.algorithm.slot_state().items()}
     learner.restore(learner.snapshot(0), 1)
     one, two = training_state(learner, 0), training_state(learner, 1)
     assert all(torch.equal(one[key], two[key]) for key in one)
-    assert all(torch.equal(a, s.get_state()) for a, s in zip(streams, learner.algorithm.streams(), strict=True))
+    assert all(torch.equal(a, s.get_state()) for a, s in zip(generators, learner.algorithm.generators(), strict=True))
     assert all(torch.equal(slot_state[key], x) for key, x in learner.algorithm.slot_state().items())
 
 

@@ -36,10 +36,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CASES = [(kind, name) for kind in KINDS for name in SETTINGS if (kind, name) != ("discrete", "short and leverage")]
 
 
-def actions(env: MarketEnv, stream: torch.Generator | None = None) -> torch.Tensor:
+def actions(env: MarketEnv, generator: torch.Generator | None = None) -> torch.Tensor:
     if env.action_kind == "discrete":
-        return torch.randint(env.actions, (P, E, 1), generator=stream)  # type: ignore[attr-defined]
-    return torch.randn(P, E, env.action_size, generator=stream)
+        return torch.randint(env.actions, (P, E, 1), generator=generator)  # type: ignore[attr-defined]
+    return torch.randn(P, E, env.action_size, generator=generator)
 
 
 @pytest.fixture(params=CASES, ids=lambda p: f"{p[0]}, {p[1]}")

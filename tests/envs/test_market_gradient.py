@@ -61,15 +61,15 @@ def run_actions(env: PortfolioEnv, seed: int, actions: torch.Tensor) -> tuple[li
     return steps, states
 
 
-def weighted_sum(steps: list[EnvStep], states: list[EnvState], stream: torch.Generator) -> torch.Tensor:
+def weighted_sum(steps: list[EnvStep], states: list[EnvState], generator: torch.Generator) -> torch.Tensor:
     """Random weighted sum of all differentiable outputs."""
     total = torch.zeros((), dtype=steps[0].reward.dtype)
     for step in steps:
         for x in (step.reward * 100, step.observation.account, step.final_observation.account):
-            total = total + (x * torch.randn(x.shape, generator=stream, dtype=x.dtype)).sum()
+            total = total + (x * torch.randn(x.shape, generator=generator, dtype=x.dtype)).sum()
     last = states[-1]
     for x in (last.cash * 1e-6, last.shares * 1e-4, *([] if last.virtual is None else [last.virtual])):
-        total = total + (x * torch.randn(x.shape, generator=stream, dtype=x.dtype)).sum()
+        total = total + (x * torch.randn(x.shape, generator=generator, dtype=x.dtype)).sum()
     return total
 
 
@@ -96,8 +96,8 @@ def test_values_and_gradients_match_autograd(
     kernel, reference = (make_portfolio_env(seed, config, assets, members, dtype, gaps, mandate) for _ in range(2))
     assert kernel._gradient is not None
     reference._gradient = None
-    stream = torch.Generator().manual_seed(seed)
-    actions = torch.randn(STEPS, len(members), 30, kernel.action_size, generator=stream, dtype=dtype) * 2
+    generator = torch.Generator().manual_seed(seed)
+    actions = torch.randn(STEPS, len(members), 30, kernel.action_size, generator=generator, dtype=dtype) * 2
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
@@ -110,7 +110,7 @@ def test_values_and_gradients_match_autograd(
     tolerance = 1e-9 if dtype == torch.float64 else 3e-4
     for one, other in zip(states, expected_states, strict=True):
         assert torch.equal(one.bar, other.bar)
-        assert torch.equal(one.steps_left, other.left)
+        assert torch.equal(one.steps_left, other.steps_left)
         assert torch.equal(one.round, other.round)
         torch.testing.assert_close(one.cash, other.cash, rtol=tolerance, atol=tolerance * 1e6)
         torch.testing.assert_close(one.shares, other.shares, rtol=tolerance, atol=tolerance * 1e4)

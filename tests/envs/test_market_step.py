@@ -75,12 +75,12 @@ def test_kernel_matches_transition(
         market = with_random_base(market, seed)
     env = make_env(market, config, members=members, dtype=dtype, mandate=fitting(mandate, assets))
     env.reset(seed)
-    stream = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
-            action = torch.randn(len(members), 30, env.action_size, generator=stream, dtype=dtype) * 2
+            action = torch.randn(len(members), 30, env.action_size, generator=generator, dtype=dtype) * 2
             assert env.state is not None
             (state, plain), (native_state, native) = step_both_ways(env, env.state, action)
             # Cash is a difference of sums that are a thousand times larger.
@@ -206,12 +206,12 @@ def test_step_writes_flat_observations(envs: int, group: int, dtype: torch.dtype
     env = make_env(market, EnvironmentConfig(envs=envs, group=group, window=6), members=(0, 3), dtype=dtype)
     env.reset(0)
     rows = torch.full((2, envs, observation.flat_size(market)), torch.nan, dtype=dtype)
-    stream = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     ended = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
-            outcome = env.step(torch.randn(2, envs, env.action_size, generator=stream, dtype=dtype) * 2, rows)
+            outcome = env.step(torch.randn(2, envs, env.action_size, generator=generator, dtype=dtype) * 2, rows)
             assert torch.equal(rows, observation.flat(market, outcome.observation, out=torch.empty_like(rows)))
             ended += int((outcome.truncated | outcome.terminated).sum())
     assert ended
@@ -223,7 +223,7 @@ def test_reused_buffers_give_equal_results_and_preserve_the_previous_one(mandate
     config = EnvironmentConfig(envs=12, group=4, window=6)
     fresh, reusing = (make_env(market, config, mandate=mandate) for _ in range(2))
     reusing.reuse_buffers(True)
-    stream = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     fresh.reset(0), reusing.reset(0)
     before: list[torch.Tensor] = []
     last_reused: list[torch.Tensor] = []
@@ -231,7 +231,7 @@ def test_reused_buffers_give_equal_results_and_preserve_the_previous_one(mandate
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(market_env, "RUIN", EARLY_RUIN)
         for _ in range(STEPS):
-            action = torch.randn(1, 12, fresh.action_size, generator=stream)
+            action = torch.randn(1, 12, fresh.action_size, generator=generator)
             expected, reused = (
                 [*tensors_of(only_ended(env.step(action))), *numbers_of(env.state)] for env in (fresh, reusing)
             )

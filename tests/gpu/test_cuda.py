@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.tournament.scoring import score_members
@@ -45,9 +45,9 @@ def test_environments_agree_with_the_cpu(
     gpu = kind(to_device(market, DEVICE), RULES, members=(0, 1), dtype=torch.float64)
     for a, b in zip(cpu.reset(3), gpu.reset(3), strict=True):
         torch.testing.assert_close(a, b.cpu())
-    stream = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        action = torch.randn(2, 8, cpu.action_size, generator=stream, dtype=torch.float64)
+        action = torch.randn(2, 8, cpu.action_size, generator=generator, dtype=torch.float64)
         ours, theirs = cpu.step(action), gpu.step(action.to(DEVICE))
         torch.testing.assert_close(ours.reward, theirs.reward.cpu(), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(ours.observation.account, theirs.observation.account.cpu(), rtol=1e-9, atol=1e-12)
@@ -58,7 +58,7 @@ def test_environments_agree_with_the_cpu(
 @pytest.mark.parametrize("encoder", ["none", "convolution", "gru", "attention"])
 @pytest.mark.parametrize("policy", ["equivariant", "linear", "mlp"])
 def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str, encoder: str) -> None:
-    """The random streams of devices differ, so both learn from the rollout that the CPU collected."""
+    """The random generators of devices differ, so both learn from the rollout that the CPU collected."""
     past = {} if encoder == "none" else {"encoder": encoder, "lookback": 8}
     config = PPOConfig(**{"policy": policy, "horizon": 16, "minibatches": 1, "epochs": 1, "hidden": (16, 16), **past})
     learners = [
@@ -69,7 +69,7 @@ def test_an_update_agrees_with_the_cpu(market: MarketTensor, policy: str, encode
     torch.testing.assert_close(cpu.algorithm.parameters.flat, gpu.algorithm.parameters.flat.cpu())
 
     env = cpu.env
-    rollout = Worker(env, 1).collect(
+    rollout = RolloutCollector(env, 1).collect(
         cpu.algorithm.explore, cpu.algorithm.noise((env.groups, env.accounts, env.action_size))
     )
     moved = tree_map(lambda x: x.to(DEVICE), rollout)

@@ -9,7 +9,7 @@ from torch.distributions import Normal
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae
@@ -28,7 +28,7 @@ def test_update_is_one_step_of_the_policy_gradient(policy: str, baseline: bool) 
     learner = Learner(env, config, seed=3, dtype=torch.float64)
     a2c = learner.algorithm
     assert isinstance(a2c, A2C)
-    rollout = Worker(env, 0).collect(a2c.explore, a2c.noise((env.groups, env.accounts, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(a2c.explore, a2c.noise((env.groups, env.accounts, env.action_size)))
     assert rollout.truncated.any()
 
     weights = {name: x.unsqueeze(0).requires_grad_() for name, x in a2c.parameters.member(0).items()}

@@ -30,19 +30,19 @@ def spec(kind: str, action: str = "softmax", size: int = N + 1) -> PolicySpec:
 
 
 def random_weights(made: Any) -> dict[str, torch.Tensor]:
-    stream = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     return {
-        name: (value + torch.randn(value.shape, generator=stream, dtype=DOUBLE)).unsqueeze(0)
-        for name, value in made.init(stream, DOUBLE).items()
+        name: (value + torch.randn(value.shape, generator=generator, dtype=DOUBLE)).unsqueeze(0)
+        for name, value in made.init(generator, DOUBLE).items()
     }
 
 
 def inputs(order: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Features [1, 2, N, F] and accounts [1, 2, 3, own] with the assets in this order."""
-    stream = torch.Generator().manual_seed(4)
-    features = torch.randn(1, 2, N, F, generator=stream, dtype=DOUBLE)
-    cash, numbers = (torch.rand(1, 2, 3, n, generator=stream, dtype=DOUBLE) for n in (1, NUMBERS))
-    rows = torch.rand(1, 2, 3, 1 + BLOCKS, N, generator=stream, dtype=DOUBLE)[..., order]
+    generator = torch.Generator().manual_seed(4)
+    features = torch.randn(1, 2, N, F, generator=generator, dtype=DOUBLE)
+    cash, numbers = (torch.rand(1, 2, 3, n, generator=generator, dtype=DOUBLE) for n in (1, NUMBERS))
+    rows = torch.rand(1, 2, 3, 1 + BLOCKS, N, generator=generator, dtype=DOUBLE)[..., order]
     return features[:, :, order], torch.cat([cash, rows.flatten(-2), numbers], -1)
 
 

@@ -11,7 +11,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.rl.training.acting import target_weights
+from finrl_pod.rl.training.acting import DecisionInputs, target_weights
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
@@ -42,9 +42,9 @@ def make_learner(market: MarketTensor, config: EnvironmentConfig, policy: str) -
     env = make_env(market, config, first=FIRST, members=MEMBERS, envs=1, group=1, dtype=torch.float64)
     settings = dataclasses.replace(AGENT, policy=policy, minibatches=1)  # type: ignore[arg-type]
     learner = Learner(env, settings, dtype=torch.float64)
-    stream = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     learner.algorithm.parameters.flat += 0.7 * torch.randn(
-        learner.algorithm.parameters.flat.shape, generator=stream, dtype=torch.float64
+        learner.algorithm.parameters.flat.shape, generator=generator, dtype=torch.float64
     )
     return learner
 
@@ -72,10 +72,8 @@ def backtest_equity(learner: Learner, rules: ExecutionRules) -> torch.Tensor:
         values = shares * market.close[t]
         equity = cash + values.sum(-1)
         weights_held = values / equity.unsqueeze(-1)
-        features, tradable = market.features[t], market.tradable[t]
-        return target_weights(
-            learner.algorithm.actor, params, features, tradable, weights_held, equity, market.close[t], env.config
-        )
+        inputs = DecisionInputs(market.features[t], market.tradable[t], weights_held)
+        return target_weights(learner.algorithm.actor, params, inputs, equity, market.close[t], env.config)
 
     ledger = simulate(market, decide, env.first, env.last + 1, rules, env.config.cash, batch=len(MEMBERS))
     if market.fill_rule == "same_close":  # the backtest values a bar after its trades, the environment before
@@ -105,15 +103,16 @@ def test_target_weights_are_the_softmax_of_the_mean_scores() -> None:
     tradable = torch.tensor([True, False, True])
     weights_held = torch.tensor([[0.2, 0.1, 0.3]], dtype=torch.float64).repeat(3, 1)
     equity = torch.full((3,), 1e6, dtype=torch.float64)
-    inputs = (learner.algorithm.actor, params, market.features[9], tradable, weights_held, equity, market.close[9])
-    weights = target_weights(*inputs, EnvironmentConfig())
+    inputs = DecisionInputs(market.features[9], tradable, weights_held)
+    arguments = (learner.algorithm.actor, params, inputs, equity, market.close[9])
+    weights = target_weights(*arguments, EnvironmentConfig())
     account = torch.cat([torch.full((3, 1), 0.4, dtype=torch.float64), weights_held], -1).view(3, 1, 1, 4)
     features = market.features[9].double().expand(3, 1, 3, 2)
     exponentials = learner.algorithm.policy.forward(params, features, account, None).mean.detach().view(3, 4).exp()
     exponentials[:, 2] = 0
     torch.testing.assert_close(weights, (exponentials / exponentials.sum(-1, keepdim=True))[:, 1:])
     assert weights.dtype == torch.float64
-    assert torch.equal(weights, target_weights(*inputs, EnvironmentConfig()))
+    assert torch.equal(weights, target_weights(*arguments, EnvironmentConfig()))
 
 
 def test_each_member_acts_on_its_own_account() -> None:
@@ -123,15 +122,14 @@ def test_each_member_acts_on_its_own_account() -> None:
     params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
     weights_held = torch.tensor([[0.2, 0.1, 0.3], [0.0, 0.0, 0.0], [0.9, 0.0, 0.0]], dtype=torch.float64)
     equity = torch.tensor([1e6, 2e6, 3e6], dtype=torch.float64)
-    bar = (market.features[9], market.tradable[9])
-    batched = target_weights(learner.algorithm.actor, params, *bar, weights_held, equity, market.close[9], config)
+    inputs = DecisionInputs(market.features[9], market.tradable[9], weights_held)
+    batched = target_weights(learner.algorithm.actor, params, inputs, equity, market.close[9], config)
     for p in range(3):
         member_params = {name: value[p : p + 1] for name, value in params.items()}
         alone = target_weights(
             learner.algorithm.actor,
             member_params,
-            *bar,
-            weights_held[p : p + 1],
+            inputs._replace(held=weights_held[p : p + 1]),
             equity[p : p + 1],
             market.close[9],
             config,

@@ -16,13 +16,13 @@ DISCOUNT = torch.tensor([0.9, 0.6], dtype=torch.float64)
 
 def random_trajectory(seed: int, ends: float = 0.25) -> Trajectory:
     """Next values equal the following step's value within an episode and are independent at its end."""
-    stream = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=stream, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     values, last, final = draw(H, P, E), draw(1, P, E), draw(H, P, E)
-    uniform = torch.rand(H, P, E, generator=stream)
+    uniform = torch.rand(H, P, E, generator=generator)
     terminated = uniform < ends / 2
     truncated = (uniform >= ends / 2) & (uniform < ends)
     next_values = torch.where(terminated | truncated, final, torch.cat([values[1:], last]))

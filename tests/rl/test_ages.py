@@ -82,8 +82,8 @@ def test_the_warm_up_of_one_member_does_not_affect_another() -> None:
         learner.learn(STEP)
     expected, actual = training_state(same_age, 0), training_state(restarted, 0)
     assert all(torch.equal(x, actual[key]) for key, x in expected.items())
-    assert torch.equal(same_age.worker.observation.account[0], restarted.worker.observation.account[0])
-    assert not torch.equal(same_age.worker.observation.account[1], restarted.worker.observation.account[1])
+    assert torch.equal(same_age.collector.observation.account[0], restarted.collector.observation.account[0])
+    assert not torch.equal(same_age.collector.observation.account[1], restarted.collector.observation.account[1])
 
 
 def test_slot_ages_are_part_of_the_slot_state() -> None:

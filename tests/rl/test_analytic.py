@@ -38,7 +38,7 @@ def objective(config: AnalyticConfig, env: MarketEnv, shift: tuple[str, int, flo
     if shift is not None:
         name, index, change = shift
         algorithm.weights()[name].view(-1)[index] += change
-    trajectory = algorithm._collect(learner.worker)
+    trajectory = algorithm._collect(learner.collector)
     total = 0.0
     rewards, ended = trajectory.reward.detach().flatten(1), trajectory.ended.flatten(1)
     for account in range(env.envs):

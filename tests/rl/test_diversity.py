@@ -14,9 +14,9 @@ from tests.rl.all_algorithms import small_learner, training_state
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_gaussian_kl_matches_torch(width: int) -> None:
-    stream = torch.Generator().manual_seed(1)
-    mean, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    log_std, other_log_std = (torch.randn(2, width, generator=stream, dtype=torch.float64) * 0.3 for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    mean, other = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    log_std, other_log_std = (torch.randn(2, width, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
     wide = (2, 1, 1, width)
     pairs = [(mean, log_std), (other, other_log_std)]
     one, two = (Independent(Normal(m, s.exp().view(wide).expand_as(m)), 1) for m, s in pairs)
@@ -24,9 +24,9 @@ def test_gaussian_kl_matches_torch(width: int) -> None:
 
 
 def test_gaussian_kl_ignores_invalid_scores() -> None:
-    stream = torch.Generator().manual_seed(1)
-    mean, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
-    log_std = torch.randn(2, 1, generator=stream, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    mean, other = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    log_std = torch.randn(2, 1, generator=generator, dtype=torch.float64)
     valid = torch.ones(2, 3, 1, 4, dtype=torch.bool)
     valid[..., 2] = False
     valid_scores = [0, 1, 3]
@@ -35,8 +35,8 @@ def test_gaussian_kl_ignores_invalid_scores() -> None:
 
 
 def test_categorical_kl_matches_torch() -> None:
-    stream = torch.Generator().manual_seed(1)
-    one, other = (torch.randn(2, 3, 5, 4, generator=stream, dtype=torch.float64) for _ in range(2))
+    generator = torch.Generator().manual_seed(1)
+    one, other = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     no_log_std = torch.empty(2, 0)
     expected = kl_divergence(Categorical(logits=one), Categorical(logits=other))
     torch.testing.assert_close(categorical_kl(one, no_log_std, other, no_log_std), expected)
@@ -81,7 +81,7 @@ def test_bonus_increases_the_difference_between_members() -> None:
     def divergence(weight: float) -> float:
         learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
         learner.learn(30 * learner.iteration_samples)
-        algorithm, (bar, account) = learner.algorithm, learner.worker.observation
+        algorithm, (bar, account) = learner.algorithm, learner.collector.observation
         features, tradable = algorithm.rows(bar)  # type: ignore[attr-defined]
         accounts, views = account.view(2, 2, 3, -1), algorithm.weights()
         mean = lambda params: algorithm.policy.mean(params, features, accounts, tradable)  # type: ignore[attr-defined]  # noqa: E731

@@ -62,9 +62,9 @@ def test_truncated_episode_bootstraps_from_final_observation() -> None:
     env = GymnasiumVecEnv(PENDULUM, envs=2)
     config = PPOConfig(**{**SMALL, "horizon": 450, "minibatches": 2})
     learner = Learner(env, config, dtype=DOUBLE)
-    worker = learner.worker
+    collector = learner.collector
     lane_steps = {"taken": torch.zeros(2, 100, 1), "length": torch.tensor([0, 100])}
-    worker.observation = env.resume({**env.checkpoint(), **lane_steps})  # the second lane is 100 steps ahead
+    collector.observation = env.resume({**env.checkpoint(), **lane_steps})  # the second lane is 100 steps ahead
     finals: list[torch.Tensor] = []
     step = env.step
 
@@ -76,7 +76,7 @@ def test_truncated_episode_bootstraps_from_final_observation() -> None:
     env.step = recording_step  # type: ignore[method-assign]
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
-    rollout = worker.collect(algorithm.explore, algorithm.noise((2, 1, 1)))
+    rollout = collector.collect(algorithm.explore, algorithm.noise((2, 1, 1)))
     assert [int(n) for n in rollout.over.sum(0).flatten()] == [2, 2]
     assert not torch.equal(rollout.over[:, 0, 0], rollout.over[:, 0, 1])
     _, next_values = algorithm._values(rollout)

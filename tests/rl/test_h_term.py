@@ -12,7 +12,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import log_probability
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
 from tests.rl.all_algorithms import small_config, small_learner, training_state
@@ -58,11 +58,11 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
     ppo = Learner(env, config, seed=3, dtype=torch.float64).algorithm
     assert isinstance(ppo, PPO)
     assert ppo.h_term is not None
-    rollout = Worker(env, 0).collect(ppo.explore, ppo.noise((env.groups, env.accounts, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(ppo.explore, ppo.noise((env.groups, env.accounts, env.action_size)))
     assert rollout.truncated.any()
     scaled = ppo._scale_rewards(rollout.reward)
-    stream = torch.Generator()
-    stream.set_state(ppo.h_term.streams[0].get_state())
+    generator = torch.Generator()
+    generator.set_state(ppo.h_term.generators[0].get_state())
     ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
     ppo.parameters.flat.add_(0.05)  # the policy differs from the one that collected the rollout
 
@@ -74,7 +74,7 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
     views = {name: x.detach() for name, x in ppo.parameters.views.items()}
     std = np.exp(views["log_std"][0].numpy())
     total = 0.0
-    sampled = torch.randint(4, (2, 4), generator=stream)[0].tolist()
+    sampled = torch.randint(4, (2, 4), generator=generator)[0].tolist()
     for start, g, a in (best[i] for i in sampled):
         segment_rewards = discounted_rewards(reward, over, start, g, a, 0.8, 3)
         log_ratio, numbers = 0.0, 0

@@ -12,7 +12,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.learner import Learner, Metrics
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.types import Observation
 from tests.markets import random_market
 from tests.rl import all_algorithms
@@ -182,7 +182,7 @@ def test_restored_member_continues_exactly(policy: str) -> None:
 
     env = learner.env
     noise = learner.algorithm.noise((env.groups, env.accounts, env.action_size))
-    rollout = Worker(env, 12).collect(learner.algorithm.explore, noise)
+    rollout = RolloutCollector(env, 12).collect(learner.algorithm.explore, noise)
     learner.algorithm.update(rollout)
     restored.algorithm.update(for_two_members(rollout))
     one, other = learner.snapshot(), restored.snapshot(1)

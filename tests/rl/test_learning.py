@@ -8,7 +8,7 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.rl.training.acting import target_weights
+from finrl_pod.rl.training.acting import DecisionInputs, target_weights
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
 from finrl_pod.types import MarketTensor
@@ -39,9 +39,7 @@ def excess_growth(agent: Learner, prices: MarketTensor) -> float:
         return target_weights(
             agent.algorithm.actor,
             params,
-            prices.features[t],
-            prices.tradable[t],
-            positions,
+            DecisionInputs(prices.features[t], prices.tradable[t], positions),
             equity,
             prices.close[t],
             CONFIG,

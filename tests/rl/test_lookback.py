@@ -194,9 +194,9 @@ def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(
         torch.testing.assert_close(codes(encoder, table, tradable, ALL_DAYS), whole)
 
 
-def test_dropout_factors_are_drawn_from_each_members_stream() -> None:
-    streams = [torch.Generator().manual_seed(p) for p in range(2)]
-    factors = dropout_factors(streams, 1000, 0.25, torch.zeros(1))
+def test_dropout_factors_are_drawn_from_each_members_generator() -> None:
+    generators = [torch.Generator().manual_seed(p) for p in range(2)]
+    factors = dropout_factors(generators, 1000, 0.25, torch.zeros(1))
     assert factors is not None
     assert factors.unique().tolist() == pytest.approx([0, 4 / 3])
     assert (factors == 0).double().mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.05)
@@ -237,8 +237,8 @@ def test_a_saved_agent_acts_on_windows_as_the_learner_does(name: str, policy: st
     snapshot = learner.snapshot(1)
     spec = PolicySpec(**{f: snapshot.spec[f] for f in PolicySpec.__dataclass_fields__})
     actor = make_actor(name, spec)
-    market, (bar, account) = learner.env.market, learner.worker.observation  # type: ignore[attr-defined]
-    greedy = learner.act(learner.worker.observation)
+    market, (bar, account) = learner.env.market, learner.collector.observation  # type: ignore[attr-defined]
+    greedy = learner.act(learner.collector.observation)
     for g in range(bar.shape[1]):
         t = int(bar[1, g])
         rows = slice(max(0, t - SMALL["lookback"] + 1), t + 1)
@@ -268,7 +268,7 @@ def test_resuming_continues_exactly_with_dropout(kind: str) -> None:
 def test_dropout_is_off_outside_training() -> None:
     learner = small_learner("ppo", encoder="convolution", dropout=0.9, **SMALL)
     learner.learn(learner.iteration_samples)
-    observation = learner.worker.observation
+    observation = learner.collector.observation
     assert torch.equal(learner.act(observation), learner.act(observation))
     plain = small_learner("ppo", encoder="convolution", **SMALL)
     for name, x in plain.algorithm.weights().items():

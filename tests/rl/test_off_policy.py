@@ -90,8 +90,8 @@ def polyak(targets: list[torch.nn.Sequential], nets: list[torch.nn.Sequential], 
 
 
 def test_mlp_and_its_gradients_match_torch() -> None:
-    stream = torch.Generator().manual_seed(0)
-    rows = [mlp_init((S, 8, 7, 2), stream, DOUBLE) for _ in range(3)]
+    generator = torch.Generator().manual_seed(0)
+    rows = [mlp_init((S, 8, 7, 2), generator, DOUBLE) for _ in range(3)]
     params = {k: torch.stack([row[k] for row in rows]).requires_grad_() for k in rows[0]}
     x, weight = draw(3, B, S).requires_grad_(), draw(3, B, 2, seed=5)
     gradients = torch.autograd.grad((mlp(params, x, 3) * weight).sum(), [x, *params.values()])
@@ -175,8 +175,8 @@ def test_combine_values_min_mean_and_subset() -> None:
 
 
 def test_critic_subsets_have_no_duplicates_and_are_uniform() -> None:
-    streams = [generator(0, member, "x") for member in (0, 1)]
-    subsets = torch.stack([draw_subsets(streams, 5, 2, torch.device("cpu")) for _ in range(3000)])
+    generators = [generator(0, member, "x") for member in (0, 1)]
+    subsets = torch.stack([draw_subsets(generators, 5, 2, torch.device("cpu")) for _ in range(3000)])
     assert (subsets[..., 0] != subsets[..., 1]).all()
     for member in (0, 1):
         counts = torch.bincount(subsets[:, member].flatten(), minlength=5)
@@ -320,10 +320,10 @@ def test_redq_targets_use_a_random_subset_and_the_delayed_actor_the_mean() -> No
     data, noise = batch(), draw(1, 2, B, 1, D)
     critic_values = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
     assert torch.equal(combine_values(critic_values, algorithm.actor_rule), critic_values.mean(1))
-    before = algorithm._extras[0].get_state()
+    before = algorithm._update_generators[0].get_state()
     next_values = algorithm.next_values(data.next_obs, data.action)
-    algorithm._extras[0].set_state(before)
-    one, two = torch.randperm(5, generator=algorithm._extras[0])[:2].tolist()
+    algorithm._update_generators[0].set_state(before)
+    one, two = torch.randperm(5, generator=algorithm._update_generators[0])[:2].tolist()
     assert torch.equal(next_values, torch.minimum(critic_values[:, one], critic_values[:, two]))
     moved = []
     for _ in range(6):

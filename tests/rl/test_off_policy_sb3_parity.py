@@ -128,13 +128,13 @@ def test_updates_equal_stable_baselines3(name: str, sb3_noise: list[Tensor]) -> 
     batch_iterator: Iterator[Batch] = (batch for batch, _ in batches)
     action_like = torch.zeros((), dtype=torch.int64 if name == "dqn" else torch.float32)
     model.replay_buffer.sample = lambda *_, **__: sb3_batch(next(batch_iterator), action_like)
-    for _, extra in batches:
+    for _, noise in batches:
         if name == "sac":  # Stable-Baselines3 samples for the state first, finrl_pod for the next state
-            sb3_noise += [extra[:, 1], extra[:, 0]]
+            sb3_noise += [noise[:, 1], noise[:, 0]]
     model.train(gradient_steps=UPDATES, batch_size=32)
-    for batch, extra in batches:
+    for batch, noise in batches:
         ours.updates += 1
-        ours._update(batch, extra, 1.0)
+        ours._update(batch, noise, 1.0)
 
     largest_change = 0.0
     for part, rows in our_weights(name, model).items():

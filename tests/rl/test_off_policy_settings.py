@@ -100,10 +100,10 @@ K, A, N, F = 2, 3, 4, 2
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_equivariant_networks_are_permutation_equivariant(masked: bool) -> None:
-    stream = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(2)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.rand(*shape, generator=stream, dtype=torch.float64)
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     order = torch.tensor([2, 0, 3, 1])
     with_cash = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + order])
@@ -117,7 +117,7 @@ def test_equivariant_networks_are_permutation_equivariant(masked: bool) -> None:
     )
 
     def params(network: Any) -> dict[str, torch.Tensor]:
-        tensors = network.init(stream, torch.float64)
+        tensors = network.init(generator, torch.float64)
         return {name: (x + 0.3 * draw(*x.shape)).unsqueeze(0) for name, x in tensors.items()}
 
     spec = PolicySpec("equivariant", N, F, N + 1, (5, 6))

@@ -13,7 +13,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae
 from tests.rl.small_learners import ruin_threshold, small_env, small_learner
@@ -51,9 +51,9 @@ def learner_with_rollouts(rollouts: int = 1, **settings: Any) -> tuple[Learner, 
     env = small_env(market=random_market(2, gaps=0.1, starts={1: 12}), cost_bps=4000.0)
     settings = {"horizon": 8, "epochs": 3, "minibatches": 1, **SETTINGS, **NO_LIMIT, **settings}
     learner = small_learner(env=env, **settings)
-    worker, shape = Worker(env, 0), (env.groups, env.accounts, env.action_size)
+    collector, shape = RolloutCollector(env, 0), (env.groups, env.accounts, env.action_size)
     with ruin_threshold(0.65):
-        parts = [worker.collect(learner.algorithm.explore, learner.algorithm.noise(shape)) for _ in range(rollouts)]
+        parts = [collector.collect(learner.algorithm.explore, learner.algorithm.noise(shape)) for _ in range(rollouts)]
     assert all(part.terminated.any() and part.truncated.any() for part in parts)
     return learner, parts
 
@@ -177,7 +177,9 @@ def test_group_baseline_changes_the_gradient(monkeypatch: pytest.MonkeyPatch) ->
 def test_group_baseline_is_ignored_for_groups_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     env = small_env(envs=4, group=1)
     learner = small_learner(env=env, minibatches=1, epochs=1, horizon=8, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((4, 1, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(
+        learner.algorithm.explore, learner.algorithm.noise((4, 1, env.action_size))
+    )
     steps, reference = (
         record_steps(learner.algorithm, monkeypatch),
         ReferencePPO(learner.algorithm, rollout, baseline=False),
@@ -245,7 +247,7 @@ def test_target_kl_stops_the_remaining_minibatches(monkeypatch: pytest.MonkeyPat
     assert float(reference.terms(learner.algorithm.parameters.member(0))["approx_kl"]) > 0.01
     assert float(metrics["approx_kl"]) > 0.01 / 6
     noise = learner.algorithm.noise(tuple(rollout.action.shape[2:]))
-    learner.algorithm.update(Worker(learner.env, 1).collect(learner.algorithm.explore, noise))
+    learner.algorithm.update(RolloutCollector(learner.env, 1).collect(learner.algorithm.explore, noise))
     assert bool(steps.moves[len(moved)]), "the member is active again in the next iteration"
 
 
@@ -254,7 +256,9 @@ def test_inactive_members_are_not_checked_for_divergence(inactive: bool) -> None
     """A stopped member skips its samples, so a non-finite value in them must not mark it as diverged."""
     env = small_env((0, 1))
     learner = small_learner(env=env)
-    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(
+        learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size))
+    )
     items = (rollout.bar[0], rollout.account[0], rollout.action[0], rollout.log_probability[0])  # [P, G, ...]
     advantage, target = rollout.reward[0], torch.zeros_like(rollout.reward[0])
     target[1, 0, 0] = torch.inf
@@ -270,7 +274,9 @@ def test_kl_estimate_approximates_the_exact_kl_divergence() -> None:
     """KL divergence between collecting and updated policy: estimator k3 of Schulman (2020), many samples."""
     env = small_env(envs=1200, group=6)
     learner = small_learner(env=env, epochs=2, minibatches=1, learning_rate=0.02, **NO_LIMIT)
-    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((200, 6, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(
+        learner.algorithm.explore, learner.algorithm.noise((200, 6, env.action_size))
+    )
     reference = ReferencePPO(learner.algorithm, rollout, baseline=True)
     learner.algorithm.update(rollout)
     updated = learner.algorithm.parameters.member(0)
@@ -293,7 +299,9 @@ def test_advantages_are_normalised_for_each_member() -> None:
     """Rewards a thousand times larger give the same policy loss."""
     env = small_env((0, 0))
     learner = small_learner(env=env, epochs=1, minibatches=1)
-    rollout = Worker(env, 0).collect(learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size)))
+    rollout = RolloutCollector(env, 0).collect(
+        learner.algorithm.explore, learner.algorithm.noise((2, 3, env.action_size))
+    )
     scaled_reward = rollout.reward * torch.tensor([1.0, 1000.0], dtype=torch.float64).view(1, 2, 1, 1)
     learner.algorithm.reward_scale = torch.ones(2, dtype=torch.float64)
     zero_values = {

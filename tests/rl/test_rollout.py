@@ -9,7 +9,7 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.networks.distributions import log_probability
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.types import EnvStep, Observation
 from tests.markets import random_market
 from tests.rl.small_learners import ruin_threshold, small_env, small_learner
@@ -39,11 +39,11 @@ def collect_rollouts(policy: str, rollouts: int = 3) -> list[tuple[Learner, Reco
     market = random_market(2, gaps=0.1, starts={1: 12}, ends={2: 25})
     env = small_env(MEMBERS, market, cost_bps=4000.0)
     learner = small_learner(MEMBERS, env=env, policy=policy, horizon=H)
-    worker, parts = Worker(env, 0), []
+    collector, parts = RolloutCollector(env, 0), []
     for _ in range(rollouts):
         with ruin_threshold(0.65), pytest.MonkeyPatch.context() as patch:
             recorder = Recorder(env, patch)
-            rollout = worker.collect(
+            rollout = collector.collect(
                 learner.algorithm.explore, learner.algorithm.noise((env.groups, env.accounts, env.action_size))
             )
         parts.append((learner, recorder, rollout))

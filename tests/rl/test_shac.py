@@ -51,7 +51,7 @@ def objective(policy: str, shift: tuple[str, int, float] | None = None) -> tuple
         name, index, change = shift
         algorithm.weights()[name].view(-1)[index] += change
     with ruin_threshold(RUIN):
-        trajectory = algorithm._collect(learner.worker)
+        trajectory = algorithm._collect(learner.collector)
     scale, total = 1 / float(initial_rewards(policy).std()), 0.0
     reward, ended, terminated = trajectory.reward.detach(), trajectory.ended, trajectory.terminated
     for g in range(learner.env.groups):
@@ -73,7 +73,7 @@ def initial_rewards(policy: str) -> torch.Tensor:
     """Rewards of the first trajectory with the initial weights, whose standard deviation sets the scale."""
     learner, algorithm = small_learner(policy)
     with ruin_threshold(RUIN):
-        return algorithm._collect(learner.worker).reward.detach()
+        return algorithm._collect(learner.collector).reward.detach()
 
 
 def target_critic_value(algorithm: SHAC, trajectory: analytic.Trajectory, h: int, g: int, a: int) -> float:
@@ -110,7 +110,7 @@ def test_actor_gradient_matches_finite_differences(policy: str, monkeypatch: pyt
 def test_critic_targets_are_td_lambda_returns() -> None:
     learner, algorithm = small_learner("equivariant")
     with ruin_threshold(RUIN):
-        trajectory = algorithm._collect(learner.worker)
+        trajectory = algorithm._collect(learner.collector)
     last, end = algorithm._terminal_values(trajectory)
     truncated = trajectory.ended & ~trajectory.terminated
     target = algorithm._returns(trajectory, trajectory.reward.detach(), last.detach(), end.detach(), truncated)

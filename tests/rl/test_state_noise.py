@@ -32,8 +32,8 @@ SMALL: dict[str, Any] = {"policy": "mlp", "hidden": (8, 6), "horizon": 40, "use_
 def policy_and_inputs() -> tuple[StateNoisePolicy, Parameters, torch.Tensor, torch.Tensor]:
     spec = PolicySpec("mlp", 0, ROW, SIZE, (7, HIDDEN), "direct")
     policy = StateNoisePolicy(spec)
-    streams = [generator(0, p, "weights") for p in range(P)]
-    parameters = Parameters([policy.init(s, DOUBLE, PolicyInit(-1.0)) for s in streams])
+    generators = [generator(0, p, "weights") for p in range(P)]
+    parameters = Parameters([policy.init(s, DOUBLE, PolicyInit(-1.0)) for s in generators])
     spread = torch.randn(P, HIDDEN, SIZE, generator=generator(1, 0, "spread"), dtype=DOUBLE)
     parameters.views["log_std"].detach().copy_(spread * 0.3 - 1)
     rows = torch.randn(P, K, 1, ROW, generator=generator(2, 0, "rows"), dtype=DOUBLE)

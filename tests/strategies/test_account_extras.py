@@ -72,10 +72,10 @@ def agent(market: MarketTensor, rules: EnvironmentConfig, mandate: MandateConfig
         extra_per_asset=per_asset,
         extra_per_account=per_account,
     )
-    stream = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     weights = {
-        name: value + 0.5 * torch.randn(value.shape, generator=stream)
-        for name, value in make_policy(spec).init(stream, torch.float64).items()
+        name: value + 0.5 * torch.randn(value.shape, generator=generator)
+        for name, value in make_policy(spec).init(generator, torch.float64).items()
     }
     facts = {
         **dataclasses.asdict(spec),

@@ -62,11 +62,11 @@ def agent(
     action = "softmax" if rules.kind == "portfolio" and not rules.short else "direct"
     past = ("none", 1, 0) if encoder == "none" else (encoder, 40, 4)
     spec = PolicySpec(kind, assets, len(market.feature_names), size, (8, 8), action, "tanh", *past)
-    stream = torch.Generator().manual_seed(seed)
-    weights = make_policy(spec).init(stream, torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    weights = make_policy(spec).init(generator, torch.float32)
     if lookback := make_lookback_encoder(spec):
-        weights |= lookback.init(stream, torch.float32)
-    weights = {name: value + 0.5 * torch.randn(value.shape, generator=stream) for name, value in weights.items()}
+        weights |= lookback.init(generator, torch.float32)
+    weights = {name: value + 0.5 * torch.randn(value.shape, generator=generator) for name, value in weights.items()}
     facts = {**dataclasses.asdict(spec), "algorithm": "ppo", "environment": dataclasses.asdict(rules)}
     values: dict[str, Any] = {
         "id": f"g00s{seed:02d}", "parent": None, "spec": facts, "weights": weights, "optimiser": {},
@@ -379,7 +379,7 @@ def test_saved_agents_make_the_same_decisions(tmp_path: Any) -> None:
         backtest_result(PolicyStrategy([loaded]), source, rules).equity,
         backtest_result(PolicyStrategy([original]), source, rules).equity,
     )
-    assert ensemble.shares.tolist() == [0.5, 0.5]
+    assert ensemble.ensemble_weights.tolist() == [0.5, 0.5]
 
 
 def test_run_members_equals_manual_decisions() -> None:

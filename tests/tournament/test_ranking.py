@@ -13,8 +13,8 @@ import pytest
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
 from finrl_pod.tournament.active_returns import BASE
-from finrl_pod.tournament.generator import next_slots
 from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.next_generation import next_slots
 from finrl_pod.tournament.ranking import Comparison, PastScore, past_from_plain
 from finrl_pod.types import Floats, Score
 from tests.tournament.sample_scores import score

@@ -66,7 +66,7 @@ def test_greedy_selection_equals_a_plain_version(seed: int, size: int) -> None:
         assert len(set(members.roots)) == 2
         return
     total = sum(expected.values())
-    assert dict(zip(members.ids, members.shares, strict=True)) == pytest.approx(
+    assert dict(zip(members.ids, members.ensemble_weights, strict=True)) == pytest.approx(
         {name: count / total for name, count in expected.items()}
     )
     assert members.procedure == "greedy"
@@ -85,7 +85,7 @@ def test_greedy_selection_takes_a_worse_agent_that_diversifies_over_better_copie
     assert best.mean_correlation is not None
 
     def ensemble(chosen: Any) -> float:
-        return ratio(np.stack([returns[name] for name in chosen.ids], 1) @ np.array(chosen.shares))
+        return ratio(np.stack([returns[name] for name in chosen.ids], 1) @ np.array(chosen.ensemble_weights))
 
     assert ensemble(members) > ensemble(best)
 
@@ -107,7 +107,7 @@ def test_members_have_two_roots_where_the_leaderboard_has(selection: Any) -> Non
 def test_all_entries_have_equal_shares() -> None:
     board, returns = board_of(table(5))
     members = choose(board, TournamentConfig(selection="all", champion=2), returns)
-    assert members.shares == pytest.approx([0.2] * 5)
+    assert members.ensemble_weights == pytest.approx([0.2] * 5)
     assert members.ids == tuple(entry.id for entry in board.scores)
 
 
@@ -116,8 +116,8 @@ def test_shares_by_sharpe_ratio_multiply_the_counts() -> None:
     plain = choose(board, TournamentConfig(selection="greedy", champion=2), returns)
     weighted = choose(board, TournamentConfig(selection="greedy", champion=2, ensemble="sharpe"), returns)
     scores = {entry.id: max(entry.score, 0.0) for entry in board.scores}
-    raw = [share * scores[name] for name, share in zip(plain.ids, plain.shares, strict=True)]
-    assert weighted.shares == pytest.approx([x / sum(raw) for x in raw])
+    raw = [share * scores[name] for name, share in zip(plain.ids, plain.ensemble_weights, strict=True)]
+    assert weighted.ensemble_weights == pytest.approx([x / sum(raw) for x in raw])
 
 
 @pytest.mark.parametrize(("seed", "agents"), [(0, 4), (1, 8), (2, 12), (3, 6)])
@@ -132,7 +132,7 @@ def test_the_procedure_with_the_best_mean_over_the_folds_selects(seed: int, agen
         for name in ("all", "best", "greedy"):
             members = choose(inner, TournamentConfig(champion=2, selection=name), inner_returns)  # type: ignore[arg-type]
             columns = [int(member[-2:]) for member in members.ids]
-            means.setdefault(name, []).append(ratio(returns[block][:, columns] @ np.array(members.shares)))
+            means.setdefault(name, []).append(ratio(returns[block][:, columns] @ np.array(members.ensemble_weights)))
     expected = max(means, key=lambda name: float(np.mean(means[name])))
     members = choose(board, config, by_id)
     assert members.procedure == expected
@@ -147,7 +147,7 @@ def test_noise_alone_selects_all_or_few_but_a_clear_best_agent_is_kept() -> None
     board, by_id = board_of(returns)
     members = choose(board, TournamentConfig(champion=2), by_id)
     assert members.procedure in ("greedy", "best")
-    assert max(zip(members.shares, members.ids, strict=True))[1] == "g00s00"
+    assert max(zip(members.ensemble_weights, members.ids, strict=True))[1] == "g00s00"
 
 
 def test_mean_correlation_is_that_of_active_returns() -> None:
@@ -200,7 +200,7 @@ def test_a_run_saves_what_its_champion_is_selected_by(tmp_path: Path) -> None:
     assert members == champion_of(RunDirectory.open(tmp_path / "run"), config)
     assert set(members.roots) <= {f"g00s{slot:02d}" for slot in range(4)}
     assert len(set(members.roots)) >= 2
-    assert load_champion(run, members).shares == pytest.approx(members.shares)
+    assert load_champion(run, members).ensemble_weights == pytest.approx(members.ensemble_weights)
     rows = json.loads((tmp_path / "run" / "state.json").read_text())["leaderboard"]
     assert {row["id"]: row["root"] for row in rows} == {entry.id: entry.root for entry in outcome.leaderboard.scores}
 

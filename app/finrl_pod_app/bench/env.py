@@ -20,8 +20,10 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
     settings.check()
     keep_freed_memory()
     env = make_speed_env(settings, device)
-    stream = torch.Generator(device).manual_seed(1)
-    pool = torch.rand(ACTION_POOL_SIZE, env.members, env.envs, env.action_size, generator=stream, device=device) * 2 - 1
+    generator = torch.Generator(device).manual_seed(1)
+    pool = (
+        torch.rand(ACTION_POOL_SIZE, env.members, env.envs, env.action_size, generator=generator, device=device) * 2 - 1
+    )
     steps = min(max(SAMPLES_PER_RUN // settings.envs, MIN_STEPS), MAX_STEPS)
     env.reset(0)
     env.reuse_buffers(True)  # as a worker does

@@ -66,7 +66,9 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         tournament = Tournament(config, environment, scorer, run, panel.sha256)
         tournament.run()
         chosen = champion_of(run, config)
-        champion = PolicyStrategy([run.snapshot(agent) for agent in chosen.ids], chosen.shares, rule=chosen.rule)
+        champion = PolicyStrategy(
+            [run.snapshot(agent) for agent in chosen.ids], chosen.ensemble_weights, rule=chosen.rule
+        )
     terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
     ours, equal = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
     excess: Floats = np.diff(np.log(ours.equity)) - np.diff(np.log(equal.equity))

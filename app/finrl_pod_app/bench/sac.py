@@ -117,10 +117,10 @@ def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], de
     )  # fmt: skip
     algorithm = make_algorithm(config, _EnvShape(members, device))
     assert isinstance(algorithm, OffPolicy)
-    stream = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     fields = algorithm.replay.data
     items = {
-        key: torch.randn(members, BUFFER_SIZE, *x.shape[2:], generator=stream, device=device).to(x.dtype)
+        key: torch.randn(members, BUFFER_SIZE, *x.shape[2:], generator=generator, device=device).to(x.dtype)
         for key, x in fields.items()
     }
     algorithm.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 2})

@@ -92,7 +92,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
                 f"agent {agent.id} takes {agent.spec.get('features')} features, but its normaliser has "
                 f"{len(agent.normaliser.feature_names)}: the run is damaged"
             )
-    strategy = PolicyStrategy(agents, members.shares, rule=members.rule)
+    strategy = PolicyStrategy(agents, members.ensemble_weights, rule=members.rule)
     strategy.check_universe(symbols)
     digest = hashlib.sha256((path / "report.json").read_bytes())
     if (path / VERDICT_FILE).is_file():

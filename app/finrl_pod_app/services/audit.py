@@ -85,7 +85,7 @@ def audit_champion(
     """
     splits = make_splits(panel.times, config.splits)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
-    champion = PolicyStrategy(list(snapshots.values()), members.shares, rule=members.rule)
+    champion = PolicyStrategy(list(snapshots.values()), members.ensemble_weights, rule=members.rule)
     strategies = {"champion": champion}
     if len(snapshots) > 1:
         strategies |= {agent: PolicyStrategy([snapshot], name=agent) for agent, snapshot in snapshots.items()}

@@ -17,7 +17,7 @@ from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
 
 def load_champion(run: RunDirectory, members: ChampionMembers) -> PolicyStrategy:
     """The ensemble of a run as a strategy."""
-    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.shares, rule=members.rule)
+    return PolicyStrategy([run.snapshot(agent) for agent in members.ids], members.ensemble_weights, rule=members.rule)
 
 
 def saved_members(run: RunDirectory) -> ChampionMembers:

@@ -251,7 +251,7 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
         id="+".join(members.ids),
         algorithm=", ".join(algorithms),
         members=members.ids,
-        shares=members.shares,
+        shares=members.ensemble_weights,
         roots=members.roots,
         mean_correlation=members.mean_correlation,
         selection=members.procedure,

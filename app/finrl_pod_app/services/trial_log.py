@@ -53,7 +53,7 @@ def open_trial_log(
 
 def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:
     """Identity of a champion: hash of its config's hash, the version and its weights."""
-    digest = hashlib.sha256(repr((config_sha256, __version__, members.shares)).encode())
+    digest = hashlib.sha256(repr((config_sha256, __version__, members.ensemble_weights)).encode())
     for agent in members.ids:
         weights = run.snapshot(agent).weights
         for name in sorted(weights):
@@ -73,7 +73,7 @@ def strategy_identity(strategy: Strategy) -> str:
     digest = hashlib.sha256(repr(strategy.name).encode())
     try:
         if isinstance(strategy, PolicyStrategy):
-            _update_digest(digest, [__version__, strategy.rules, strategy.rule, strategy.shares])
+            _update_digest(digest, [__version__, strategy.rules, strategy.rule, strategy.ensemble_weights])
             _update_digest(digest, [params for _, params, _ in strategy.groups])
         else:
             instance = strategy.inner if isinstance(strategy, UserStrategy) else strategy

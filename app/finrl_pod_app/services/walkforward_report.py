@@ -141,11 +141,11 @@ def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
 
 
 def _fold_champion(fold_runs: Sequence[FoldRun], fold: Fold) -> PolicyStrategy:
-    """Ensemble of the champions of all seeds of a fold, with equal shares."""
+    """Ensemble of the champions of all seeds of a fold, with equal weights."""
     own = [fold_run for fold_run in fold_runs if fold_run.fold == fold]
     snapshots = [fold_run.run.snapshot(agent) for fold_run in own for agent in fold_run.members.ids]
-    shares = [share / len(own) for fold_run in own for share in fold_run.members.shares]
-    return PolicyStrategy(snapshots, shares, rule=own[0].members.rule)
+    weights = [weight / len(own) for fold_run in own for weight in fold_run.members.ensemble_weights]
+    return PolicyStrategy(snapshots, weights, rule=own[0].members.rule)
 
 
 def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
@@ -201,7 +201,7 @@ def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
     """Identity of a walk-forward: hash of its config, the version and the weights of all champions."""
     digest = hashlib.sha256(repr((config.sha256, __version__)).encode())
     for fold_run in fold_runs:
-        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.shares)).encode())
+        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.ensemble_weights)).encode())
         for agent in fold_run.members.ids:
             weights = fold_run.run.snapshot(agent).weights
             for name in sorted(weights):

@@ -94,8 +94,8 @@ def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     first = max(pipeline.out_of_sample, market.first)
     env = pipeline.make_env(market, first, min(first + SPAN, market.steps - 1))
     observation = env.reset(0)
-    stream = random.generator(0, 0, "audit purchases")
-    outcome = env.step(random_actions(env, stream, torch.rand))
+    generator = random.generator(0, 0, "audit purchases")
+    outcome = env.step(random_actions(env, generator, torch.rand))
     gap = (outcome.equity.double() + outcome.cost.double() - pipeline.cash).abs() / pipeline.cash
     if float(gap.max()) <= CASH_TOLERANCE:
         return []

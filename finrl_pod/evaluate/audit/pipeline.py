@@ -120,11 +120,11 @@ class RolloutStep(NamedTuple):
 
 def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
     """Step an environment with random actions; record every observation and everything that `step` returns."""
-    stream = random.generator(seed, 0, "audit actions")
+    generator = random.generator(seed, 0, "audit actions")
     observation = env.reset(seed)
     recorded = [RolloutStep(_bars(observation, env, 0), {"observation": _observation_array(observation, env)})]
     for i in range(steps):
-        action = random_actions(env, stream, torch.randn)
+        action = random_actions(env, generator, torch.randn)
         bar = _bars(observation, env, i)
         outcome = env.step(action)
         values = {name: _array(getattr(outcome, name)) for name in STEP_FIELDS}
@@ -136,12 +136,12 @@ def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
     return recorded
 
 
-def random_actions(env: VecEnv, stream: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
+def random_actions(env: VecEnv, generator: torch.Generator, draw: Callable[..., Tensor]) -> Tensor:
     """Random actions [P, E, D]: from `draw` (torch.randn, torch.rand), or choices for a discrete environment."""
     shape = (env.members, env.envs, env.action_size)
     if env.action_kind == "discrete":
-        return torch.randint(env.actions, shape, generator=stream)
-    return draw(shape, generator=stream)
+        return torch.randint(env.actions, shape, generator=generator)
+    return draw(shape, generator=generator)
 
 
 def first_difference(

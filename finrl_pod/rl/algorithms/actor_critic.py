@@ -30,25 +30,25 @@ class CriticSettings(Protocol):
 class ActorCritic(OffPolicy):
     """Off-policy actor-critic with actions in [-1, 1]^D.
 
-    HEADS: outputs of the actor, 1 for an action, 2 for a Gaussian before the tanh. KERNEL: whether the native kernel
-    implements exactly this class; not inherited, because a subclass may differ.
+    OUTPUTS_PER_ACTION: outputs of the actor, 1 for an action, 2 for a Gaussian before the tanh. KERNEL: whether the
+    native kernel implements exactly this class; not inherited, because a subclass may differ.
     """
 
-    HEADS = 1
+    OUTPUTS_PER_ACTION = 1
     KERNEL = False
     ACTOR_TARGET = False
     delay = 1  # critic updates for each actor update
 
-    def _build(self, streams: Sequence[torch.Generator]) -> None:
+    def _build(self, generators: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (self.spec.action_size,), self.dtype
         config = self.config
         self.critics: int = getattr(config, "critics")  # noqa: B009  the configs of all subclasses have these three
         self.rule: str = getattr(config, "critic_rule")  # noqa: B009
         self.subset: int = getattr(config, "critic_subset")  # noqa: B009
-        self.network = make_actor_network(self.spec, self.HEADS)
+        self.network = make_actor_network(self.spec, self.OUTPUTS_PER_ACTION)
         self.critic = make_critic(self.spec)
-        self.train_state.add("actor", [self.network.init(s, self.dtype) for s in streams], target=self.ACTOR_TARGET)
-        rows = [self.critic.init(s, self.dtype) for s in streams for _ in range(self.critics)]
+        self.train_state.add("actor", [self.network.init(s, self.dtype) for s in generators], target=self.ACTOR_TARGET)
+        rows = [self.critic.init(s, self.dtype) for s in generators for _ in range(self.critics)]
         self.train_state.add("critic", rows, per=self.critics, target=True)
         # Metrics of the last actor update; the actor may be updated less often than the critics.
         self.actor_metrics = [torch.full_like(self.reward_scale, torch.nan)] * (
@@ -75,7 +75,7 @@ class ActorCritic(OffPolicy):
                 critic=critic,
                 target_actor=targets["actor"].flat if "actor" in targets else actor.flat,
                 target_critic=targets["critic"].flat,
-                stochastic=self.HEADS == 2,
+                stochastic=self.OUTPUTS_PER_ACTION == 2,
                 target_rule=self.rule,
                 actor_rule=self.actor_rule,
                 subset=self.subset,
@@ -85,7 +85,7 @@ class ActorCritic(OffPolicy):
 
     @property
     def actor(self) -> BoundedActor:
-        return BoundedActor(self.spec, self.HEADS)
+        return BoundedActor(self.spec, self.OUTPUTS_PER_ACTION)
 
     @property
     def acting_part(self) -> str:
@@ -132,7 +132,7 @@ class ActorCritic(OffPolicy):
         return combine_values(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
-        return draw_subsets(self._extras, self.critics, self.subset, self.device)
+        return draw_subsets(self._update_generators, self.critics, self.subset, self.device)
 
     def _update_critics(self, batch: Batch, next_values: Tensor, factor: RateFactor) -> list[Tensor]:
         """One gradient step of all critics towards reward + gamma * next values [P, K, A]; returns the metrics."""

@@ -30,8 +30,8 @@ from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
-from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
 from finrl_pod.types import Observation, Tensor
 
@@ -74,7 +74,7 @@ class DifferentiableAlgorithm(ABC):
     ) -> None:
         """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
-        members: ids that key the random streams. hyperparameters: per member, values that override the config's.
+        members: ids that key the random generators. hyperparameters: per member, values that override the config's.
         """
         self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
         self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
@@ -115,27 +115,27 @@ class DifferentiableAlgorithm(ABC):
     def steps(self) -> int:
         return self.config.horizon
 
-    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
+    def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         like = self.train_state.parts["actor"].parameters.flat
         self.inputs.drop(dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, like))
         try:
-            trajectory = self._collect(worker)
+            trajectory = self._collect(collector)
             self._fix_reward_scale(trajectory.reward.detach())
             metrics = self._learn(trajectory, rate_factor)
         finally:
             self.inputs.drop(None)
         return {"reward": trajectory.reward.detach().mean((0, 2, 3)), **metrics}
 
-    def _collect(self, worker: Worker) -> Trajectory:
+    def _collect(self, collector: RolloutCollector) -> Trajectory:
         """`horizon` differentiable steps of every environment; no gradient enters or leaves them."""
-        env = worker.env
+        env = collector.env
         assert isinstance(env, DifferentiableVecEnv)  # see `validate`
-        shape = worker.shape
+        shape = collector.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.train_state.views("actor")
         bars, accounts, reached, rewards, terminated, truncated = ([] for _ in range(6))
         for h in range(self.config.horizon):
-            bar, account = worker.observation
+            bar, account = collector.observation
             account = account.view(*shape, -1).to(self.dtype)
             action = self._mean(views, bar, account) + noise[h]
             out = env.step_differentiable(action.view(env.members, env.envs, -1))
@@ -145,9 +145,9 @@ class DifferentiableAlgorithm(ABC):
             rewards.append(out.reward.view(shape).to(self.dtype))
             terminated.append(out.terminated.view(shape))
             truncated.append(out.truncated.view(shape))
-            worker.observation = out.observation
+            collector.observation = out.observation
         env.detach()
-        worker.observation = Observation(worker.observation.bar, worker.observation.account.detach())
+        collector.observation = Observation(collector.observation.bar, collector.observation.account.detach())
         ruined = torch.stack(terminated)
         ended = ruined | torch.stack(truncated)
         return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), ruined, ended, reached)
@@ -158,7 +158,7 @@ class DifferentiableAlgorithm(ABC):
         return self.policy.mean(views, features, account, tradable)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        """exploration_noise x standard normal [H, P, *shape], from each member's own stream."""
+        """exploration_noise x standard normal [H, P, *shape], from each member's own generator."""
         size = (self.config.horizon, *shape)
         each = [torch.randn(size, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
         return torch.stack(each, 1) * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
@@ -216,7 +216,7 @@ class DifferentiableAlgorithm(ABC):
     def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
         pass
 
-    def streams(self) -> list[torch.Generator]:
+    def generators(self) -> list[torch.Generator]:
         return [*self._noises, *self._shuffles, *self._dropouts]
 
     @property

@@ -9,8 +9,8 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor
-from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor
@@ -61,7 +61,7 @@ class Algorithm(Protocol):
         """Steps of every environment in one iteration."""
         ...
 
-    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
+    def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         """Collect, then learn; returns metrics [P], "reward" among them. rate_factor: of the learning rates."""
         ...
 
@@ -81,7 +81,7 @@ class Algorithm(Protocol):
         """Copies of a member's weights and of its remaining training state.
 
         The second holds optimiser moments, critics, target networks, temperatures and normalisers, but no random
-        streams, accounts or replay buffers: those belong to the slot.
+        generators, accounts or replay buffers: those belong to the slot.
         """
         ...
 
@@ -97,8 +97,8 @@ class Algorithm(Protocol):
         """Declare the agent of slot p new: it warms up again, whatever the slot's replay buffer holds."""
         ...
 
-    def streams(self) -> list[torch.Generator]:
-        """All random streams in a fixed order, as saved in checkpoints."""
+    def generators(self) -> list[torch.Generator]:
+        """All random generators in a fixed order, as saved in checkpoints."""
         ...
 
     @property

@@ -32,17 +32,17 @@ class DDPG(ActorCritic):
     def _action(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(params, obs)[0])
 
-    def next_action(self, obs: ModelInput, extra: Tensor) -> Tensor:  # noqa: ARG002  used by TD3
+    def next_action(self, obs: ModelInput, noise: Tensor) -> Tensor:  # noqa: ARG002  used by TD3
         """Action of the target actor in the next state: [P, K, A, D]."""
         return self._action(self.train_state.targets["actor"].views, obs)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
+    def _update(self, batch: Batch, noise: Tensor, factor: RateFactor) -> list[Tensor]:
         if self._kernel is not None:
-            metrics = self._update_critics_native(self._kernel, batch, extra, factor)
+            metrics = self._update_critics_native(self._kernel, batch, noise, factor)
         else:
             with torch.no_grad():
-                following = self.next_values(batch.next_obs, self.next_action(batch.next_obs, extra))
-            metrics = self._update_critics(batch, following, factor)
+                next_values = self.next_values(batch.next_obs, self.next_action(batch.next_obs, noise))
+            metrics = self._update_critics(batch, next_values, factor)
         if self.updates_actor:
             self.actor_metrics = [self._update_actor(batch, factor)]
             self._update_targets(self.updates // self.delay)
@@ -72,11 +72,11 @@ class TD3(DDPG):
     def delay(self) -> int:  # type: ignore[override]
         return self.config.policy_delay
 
-    def _extra_shape(self) -> tuple[int, ...]:
+    def _noise_shape(self) -> tuple[int, ...]:
         return (self.items, self.adapter.accounts, self.spec.action_size)
 
-    def next_action(self, obs: ModelInput, extra: Tensor) -> Tensor:
+    def next_action(self, obs: ModelInput, noise: Tensor) -> Tensor:
         """Smoothed target action: mu'(s') + clip(noise, +-noise_clip), clipped to [-1, 1]."""
         std, limit = (self.settings[name].view(-1, 1, 1, 1) for name in ("target_noise", "noise_clip"))
-        noise = torch.maximum(torch.minimum(extra * std, limit), -limit)
-        return (super().next_action(obs, extra) + noise).clamp(-1, 1)
+        noise = torch.maximum(torch.minimum(noise * std, limit), -limit)
+        return (super().next_action(obs, noise) + noise).clamp(-1, 1)

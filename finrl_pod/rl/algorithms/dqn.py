@@ -23,10 +23,10 @@ class DQN(OffPolicy):
     METRICS = (*OffPolicy.METRICS, "epsilon")
     DUELING = False
 
-    def _build(self, streams: Sequence[torch.Generator]) -> None:
+    def _build(self, generators: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (), torch.int64
         self.network = make_q_network(self.spec, dueling=self.DUELING)
-        self.train_state.add("values", [self.network.init(s, self.dtype) for s in streams], target=True)
+        self.train_state.add("values", [self.network.init(s, self.dtype) for s in generators], target=True)
 
     @property
     def actor(self) -> GreedyActor:
@@ -67,7 +67,7 @@ class DQN(OffPolicy):
         """Target network's value of the best next action: [P, K, A]."""
         return self.network.forward(self.train_state.targets["values"].views, obs).amax(-1)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:  # noqa: ARG002
+    def _update(self, batch: Batch, noise: Tensor, factor: RateFactor) -> list[Tensor]:  # noqa: ARG002
         gamma = self.settings["gamma"].view(-1, 1, 1)
         with torch.no_grad():
             target = batch.reward + gamma * batch.not_done * self.next_values(batch.next_obs)

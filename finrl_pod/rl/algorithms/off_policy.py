@@ -1,7 +1,7 @@
 """Base of the off-policy algorithms: collecting into a replay buffer, sampling from it, and saved state.
 
 An iteration takes `horizon` steps in every environment and then `gradient_steps` updates, each on `batch_size`
-transitions drawn for each member from its own stream.
+transitions drawn for each member from its own generator.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics,
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
-from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
@@ -59,7 +59,7 @@ class OffPolicy(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        """members: ids that key the random streams. hyperparameters: per member, values that override the config's."""
+        """members: ids that key random generators. hyperparameters: per member, values that override the config's."""
         self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
         self.members, self.device = len(members), torch.device(device)
         self.settings = settings_of(
@@ -76,7 +76,7 @@ class OffPolicy(ABC):
         self.slot_ages = [0] * self.members  # samples since a new agent took the slot
         self._choices = generators(seed, members, "replay", self.device)
         self._noises = generators(seed, members, "actions", self.device)
-        self._extras = generators(seed, members, "updates", self.device)
+        self._update_generators = generators(seed, members, "updates", self.device)
         self._dropouts = generators(seed, members, "dropout", self.device) if self.spec.dropout else []
         self.items = max(1, config.batch_size // adapter.accounts)  # items of a batch, each with A transitions
         self._build(generators(seed, members, "initial weights"))
@@ -95,8 +95,8 @@ class OffPolicy(ABC):
     # ------------------------------------------------------------------ defined by subclasses
 
     @abstractmethod
-    def _build(self, streams: Sequence[torch.Generator]) -> None:
-        """Add the trained networks. streams: for initial weights, one for each member."""
+    def _build(self, generators: Sequence[torch.Generator]) -> None:
+        """Add the trained networks. generators: for initial weights, one for each member."""
 
     @abstractmethod
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
@@ -115,10 +115,10 @@ class OffPolicy(ABC):
         """Actions [P, G, A, *action_shape] -> [P, E, D] as the environment takes them."""
 
     @abstractmethod
-    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
-        """One update of all networks; returns METRICS, [P] each. extra: [P, *_extra_shape], standard normal."""
+    def _update(self, batch: Batch, noise: Tensor, factor: RateFactor) -> list[Tensor]:
+        """One update of all networks; returns METRICS, [P] each. noise: [P, *_noise_shape], standard normal."""
 
-    def _extra_shape(self) -> tuple[int, ...]:
+    def _noise_shape(self) -> tuple[int, ...]:
         """Shape of the standard normal numbers needed for one update of a member; (0,) for none."""
         return (0,)
 
@@ -138,8 +138,8 @@ class OffPolicy(ABC):
     def steps(self) -> int:
         return self.config.horizon
 
-    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
-        reward = self.collect(worker)
+    def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
+        reward = self.collect(collector)
         undefined = torch.full((self.members,), torch.nan, dtype=self.dtype, device=self.device)
         metrics = dict.fromkeys(self.METRICS, undefined)
         warming = self.warming_up
@@ -166,14 +166,14 @@ class OffPolicy(ABC):
         self.slot_ages[p] = 0
 
     @torch.no_grad()
-    def collect(self, worker: Worker) -> Tensor:
+    def collect(self, collector: RolloutCollector) -> Tensor:
         """Collect `horizon` steps of every environment; returns the mean reward [P]."""
         total = torch.zeros(self.members, dtype=self.dtype, device=self.device)
         groups, accounts = self.adapter.groups, self.adapter.accounts
         for _ in range(self.config.horizon):
-            items = self.adapter.encode(worker.observation)
+            items = self.adapter.encode(collector.observation)
             action = self._explore(items)
-            out = worker.env.step(self._to_env(action))
+            out = collector.env.step(self._to_env(action))
             shape = (self.members, groups, accounts)
             reward = out.reward.view(shape).to(self.dtype)
             self.replay.add(
@@ -185,7 +185,7 @@ class OffPolicy(ABC):
                     "terminated": out.terminated.view(shape),
                 }
             )
-            worker.observation = out.observation
+            collector.observation = out.observation
             self.samples += groups * accounts
             self.ages = [age + groups * accounts for age in self.ages]
             self.slot_ages = [age + groups * accounts for age in self.slot_ages]
@@ -197,14 +197,14 @@ class OffPolicy(ABC):
         warming = self.warming_up
         if not warming:
             return self._sample_action(items)
-        before = [stream.get_state() for stream in self._noises]
+        before = [generator.get_state() for generator in self._noises]
         random = self._random_action(self.adapter.groups)
         if len(warming) == self.members:
             return random
-        # Each member draws from its stream only what it would draw alone.
-        after = [stream.get_state() for stream in self._noises]
-        for stream, state in zip(self._noises, before, strict=True):
-            stream.set_state(state)
+        # Each member draws from its generator only what it would draw alone.
+        after = [generator.get_state() for generator in self._noises]
+        for generator, state in zip(self._noises, before, strict=True):
+            generator.set_state(state)
         action = self._sample_action(items)
         for p in warming:
             self._noises[p].set_state(after[p])
@@ -218,9 +218,9 @@ class OffPolicy(ABC):
         left = updates
         while left:
             batches = self._batches(min(left, PREFETCH))
-            for batch, extra in batches:
+            for batch, noise in batches:
                 self.updates += 1
-                log.append(self._update(self._with_dropout(batch), extra, factor))
+                log.append(self._update(self._with_dropout(batch), noise, factor))
             left -= len(batches)
         return {
             name: torch.stack(column).nanmean(0)
@@ -241,9 +241,13 @@ class OffPolicy(ABC):
         data = self.replay.take(indices)  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
         reward, not_done = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
-        shape_of_extras = (count, *self._extra_shape())
-        extras = torch.stack(
-            [torch.randn(shape_of_extras, generator=s, dtype=self.dtype, device=self.device) for s in self._extras], 1
+        noise_shape = (count, *self._noise_shape())
+        noises = torch.stack(
+            [
+                torch.randn(noise_shape, generator=s, dtype=self.dtype, device=self.device)
+                for s in self._update_generators
+            ],
+            1,
         )
         return [
             (
@@ -254,7 +258,7 @@ class OffPolicy(ABC):
                     not_done[u],
                     self.adapter.decode({name: data[f"next_{name}"][u] for name in self.adapter.item_fields}),
                 ),
-                extras[u],
+                noises[u],
             )
             for u in range(count)
         ]
@@ -307,8 +311,8 @@ class OffPolicy(ABC):
         self.reward_scale[p] = rest["reward_scale"]
         self._has_reward_scale = False
 
-    def streams(self) -> list[torch.Generator]:
-        return [*self._choices, *self._noises, *self._extras, *self._dropouts]
+    def generators(self) -> list[torch.Generator]:
+        return [*self._choices, *self._noises, *self._update_generators, *self._dropouts]
 
     @property
     def slot_items(self) -> int:

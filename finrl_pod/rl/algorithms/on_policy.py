@@ -18,8 +18,8 @@ from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
 from finrl_pod.rl.training.optimiser import Optimiser, Parameters
+from finrl_pod.rl.training.rollout_collector import IDENTITY, ObservationNormaliser, RolloutCollector, as_pair
 from finrl_pod.rl.training.train_state import RateFactor
-from finrl_pod.rl.training.worker import IDENTITY, ObservationNormaliser, Worker, as_pair
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
 
@@ -77,10 +77,10 @@ class OnPolicy(ABC):
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
+        """Exploration noise [H, P, *shape] of the distribution, from each member's own generator."""
 
     @abstractmethod
-    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
+    def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         """Collect a rollout and learn from it; returns diagnostics, [P] each."""
 
     @abstractmethod
@@ -141,8 +141,8 @@ class OnPolicy(ABC):
     def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
         pass
 
-    def streams(self) -> list[torch.Generator]:
-        return [*self._shuffles, *self._noises, *(self.h_term.streams if self.h_term else ()), *self._dropouts]
+    def generators(self) -> list[torch.Generator]:
+        return [*self._shuffles, *self._noises, *(self.h_term.generators if self.h_term else ()), *self._dropouts]
 
     @property
     def slot_items(self) -> int:

@@ -32,8 +32,8 @@ from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor
-from finrl_pod.rl.training.worker import Worker
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
 
@@ -86,7 +86,7 @@ class PPO(OnPolicy):
     ) -> None:
         """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
-        members: ids that key the random streams. hyperparameters: per member, values that override the config's (keys
+        members: ids that key random generators. hyperparameters: per member, values that override the config's (keys
         of `MEMBER_SETTINGS`). Raises ConfigError for unknown or invalid ones.
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
@@ -96,10 +96,10 @@ class PPO(OnPolicy):
         self.policy: Policy = StateNoisePolicy(spec) if config.use_sde else make_policy(spec)
         noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
-        streams = generators(seed, self.member_ids, "initial weights")
+        initialisers = generators(seed, self.member_ids, "initial weights")
         init = PolicyInit(config.log_std_init, config.orthogonal_init)
         self.parameters = Parameters(
-            [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in streams], self.device
+            [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers], self.device
         )
         self.optimiser = _make_optimiser(config, self.parameters.flat)
         self._decay = WeightDecay(self.parameters, config.weight_decay)
@@ -121,14 +121,14 @@ class PPO(OnPolicy):
 
     # ------------------------------------------------------------------ one iteration
 
-    def iterate(self, worker: Worker, rate_factor: RateFactor) -> Metrics:
+    def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
         """Collect a rollout and learn from it; returns diagnostics, [P] each. rate_factor: of the learning rates."""
-        _, groups, accounts = worker.shape
+        _, groups, accounts = collector.shape
         noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
         spec = self.spec
         self.inputs.drop(dropout_factors(self._dropouts, spec.encoder_size, spec.dropout, self.parameters.flat))
         try:
-            rollout = worker.collect(self.explore, noise, self.observation_normaliser)
+            rollout = collector.collect(self.explore, noise, self.observation_normaliser)
             return self.update(rollout, rate_factor)
         finally:
             self.inputs.drop(None)
@@ -239,7 +239,7 @@ class PPO(OnPolicy):
     # ------------------------------------------------------------------ one minibatch
 
     def _permutation(self, items: int) -> Tensor:
-        """A random order of the items for each member, from its own stream: [P, I]."""
+        """A random order of the items for each member, from its own generator: [P, I]."""
         return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
 
     def _minibatch(
@@ -369,7 +369,7 @@ class PPO(OnPolicy):
         return super().explore(bar, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Exploration noise [H, P, *shape] of the distribution, from each member's own stream."""
+        """Exploration noise [H, P, *shape] of the distribution, from each member's own generator."""
         whole = (self.config.horizon, *shape)
         return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
 

@@ -93,7 +93,7 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     if issubclass(kind, DQN):
         return GreedyActor(spec, dueling=kind.DUELING)
     assert issubclass(kind, actor_critic.ActorCritic)
-    return BoundedActor(spec, kind.HEADS)
+    return BoundedActor(spec, kind.OUTPUTS_PER_ACTION)
 
 
 def member_settings(algorithm: str) -> tuple[str, ...]:

@@ -116,12 +116,12 @@ class HTerm:
         self,
         config: OnPolicyConfig,
         spec: PolicySpec,
-        streams: Sequence[torch.Generator],
+        generators: Sequence[torch.Generator],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """streams: one per member, for sampling. Raises ConfigError if the buffer does not fit into memory."""
-        self.config, self.streams, self.device = config, streams, device
+        """generators: one per member, for sampling. Raises ConfigError if the buffer does not fit into memory."""
+        self.config, self.generators, self.device = config, generators, device
         k, seen = config.h_steps, spec.own
         choice = spec.action == "discrete"
         fields = {
@@ -132,7 +132,7 @@ class HTerm:
             "reward": ((k,), dtype),
         }
         self.buffer = Replay(
-            fields, len(streams), config.h_buffer, device, setting="agent.h_buffer", what="trajectories"
+            fields, len(generators), config.h_buffer, device, setting="agent.h_buffer", what="trajectories"
         )
         self._draws: Iterator[Tensor] = iter(())
 
@@ -140,7 +140,8 @@ class HTerm:
     def remember(self, rollout: Rollout, reward: Tensor, discount: Tensor, steps: int) -> None:
         """Store the best trajectories of a rollout, and sample for the gradient steps that follow.
 
-        reward: [H, P, G, A] scaled; discount: [P]. Everything is sampled here, so skipped steps do not shift streams.
+        reward: [H, P, G, A] scaled; discount: [P]. All is sampled here, so that skipped steps do not
+        shift the generators.
         """
         horizon, p, groups, accounts = reward.shape
         k, over = self.config.h_steps, rollout.terminated | rollout.truncated
@@ -164,7 +165,7 @@ class HTerm:
         chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
         self.buffer.add({"bar": cut(bar)[member, best], "reward": earned[member, best], **chosen})
         size = (steps, self.config.h_trajectories)
-        each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.streams]
+        each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.generators]
         self._draws = iter(torch.stack(each, 1))
 
     def energy(self, log_probability: LogProbability, discount: Tensor, valid: Valid = lambda _: None) -> Tensor:
@@ -236,8 +237,7 @@ class Regularisers:
         diverse = len(members) > 1 and bool(settings["diversity"].any())
         h_term, flat = None, parameters.flat
         if settings["h_term"].any():
-            streams = generators(seed, members, "h-term", flat.device)
-            h_term = HTerm(config, spec, streams, flat.dtype, flat.device)
+            h_term = HTerm(config, spec, generators(seed, members, "h-term", flat.device), flat.dtype, flat.device)
         if h_term is None and not diverse:
             return None
         return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)

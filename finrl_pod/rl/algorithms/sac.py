@@ -43,23 +43,23 @@ class _Squashed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         bounded = log_std.clamp(*LOG_STD_BOUNDS)
-        change = bounded.exp() * noise
-        u = mean + change
+        deviation = bounded.exp() * noise
+        u = mean + deviation
         action = torch.tanh(u)
-        each = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
-        ctx.save_for_backward(action, change, bounded == log_std, valid)
+        negative_log_probs = 0.5 * noise.square() + bounded - 2 * (u + torch.nn.functional.softplus(-2 * u))
+        ctx.save_for_backward(action, deviation, bounded == log_std, valid)
         if valid is not None:
-            return action, -torch.where(valid, each + (HALF_LOG_2PI + 2 * math.log(2)), 0.0).sum(-1)
-        return action, -each.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
+            return action, -torch.where(valid, negative_log_probs + (HALF_LOG_2PI + 2 * math.log(2)), 0.0).sum(-1)
+        return action, -negative_log_probs.sum(-1) - (HALF_LOG_2PI + 2 * math.log(2)) * mean.shape[-1]
 
     @staticmethod
-    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        action, change, within, valid = ctx.saved_tensors
-        by_action, by_log_prob = outward[0], outward[1].unsqueeze(-1)
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        action, deviation, within_bounds, valid = ctx.saved_tensors
+        grad_action, grad_log_prob = grad_outputs[0], grad_outputs[1].unsqueeze(-1)
         if valid is not None:
-            by_log_prob = by_log_prob * valid
-        by_u = by_action * (1 - action * action) + 2 * by_log_prob * action
-        return by_u, (by_u * change - by_log_prob) * within, None, None
+            grad_log_prob = grad_log_prob * valid
+        grad_u = grad_action * (1 - action * action) + 2 * grad_log_prob * action
+        return grad_u, (grad_u * deviation - grad_log_prob) * within_bounds, None, None
 
 
 class SAC(ActorCritic):
@@ -68,11 +68,11 @@ class SAC(ActorCritic):
     config: SACConfig | REDQConfig
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature", "target_entropy")
     METRICS = (*OffPolicy.METRICS, "actor_loss", "temperature", "entropy")
-    HEADS = 2
+    OUTPUTS_PER_ACTION = 2
     KERNEL = True
 
-    def _build(self, streams: Sequence[torch.Generator]) -> None:
-        super()._build(streams)
+    def _build(self, generators: Sequence[torch.Generator]) -> None:
+        super()._build(generators)
         self.train_state.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
 
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
@@ -98,21 +98,21 @@ class SAC(ActorCritic):
         obs = self.adapter.decode(items)
         return self._sampled(obs, self._noise(obs.account.shape[1]))[0]
 
-    def _extra_shape(self) -> tuple[int, ...]:
+    def _noise_shape(self) -> tuple[int, ...]:
         return (2, self.items, self.adapter.accounts, self.spec.action_size)
 
-    def _update(self, batch: Batch, extra: Tensor, factor: RateFactor) -> list[Tensor]:
+    def _update(self, batch: Batch, noise: Tensor, factor: RateFactor) -> list[Tensor]:
         temperature = self.temperature
         if self._kernel is not None:
-            metrics = self._update_critics_native(self._kernel, batch, extra, factor, temperature)
+            metrics = self._update_critics_native(self._kernel, batch, noise, factor, temperature)
         else:
             with torch.no_grad():
-                next_action, log_prob = self._sampled(batch.next_obs, extra[:, 0])
+                next_action, log_prob = self._sampled(batch.next_obs, noise[:, 0])
                 next_values = self.next_values(batch.next_obs, next_action)
                 next_values = next_values - temperature.view(-1, 1, 1) * log_prob
             metrics = self._update_critics(batch, next_values, factor)
         if self.updates_actor:
-            loss, entropy = self._update_actor(batch, extra[:, 1], temperature, factor)
+            loss, entropy = self._update_actor(batch, noise[:, 1], temperature, factor)
             self._update_temperature(entropy, factor, self._scores_per_action(batch.obs))
             self.actor_metrics = [loss, temperature, entropy]
         self._update_targets(self.updates)

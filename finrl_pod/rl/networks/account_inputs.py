@@ -30,12 +30,12 @@ class ExtraSizes(Protocol):
 
 
 def init_extras(
-    sizes: ExtraSizes, units: int, stream: torch.Generator, dtype: torch.dtype, prefix: str = ""
+    sizes: ExtraSizes, units: int, generator: torch.Generator, dtype: torch.dtype, prefix: str = ""
 ) -> dict[str, Tensor]:
     """Weights of the extras for a layer of `units` hidden units; none without extras."""
     shapes = {"extra_asset_w": sizes.extra_per_asset, "extra_w": sizes.extra_per_account}
     return {
-        f"{prefix}{name}": torch.randn(rows, units, dtype=dtype, generator=stream) * INITIAL_SCALE
+        f"{prefix}{name}": torch.randn(rows, units, dtype=dtype, generator=generator) * INITIAL_SCALE
         for name, rows in shapes.items()
         if rows
     }

@@ -22,7 +22,7 @@ class ActorNetwork(Protocol):
     spec: PolicySpec
     heads: int
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one member."""
         ...
 
@@ -37,9 +37,9 @@ class MlpActor:
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         sizes = (row_size(self.spec), *self.spec.hidden, self.heads * self.spec.action_size)
-        tensors = mlp_init(sizes, stream, dtype)
+        tensors = mlp_init(sizes, generator, dtype)
         if self.spec.starts_at_base:
             last = len(self.spec.hidden)
             tensors[f"w{last}"].zero_()
@@ -64,14 +64,14 @@ class EquivariantActor:
         self.spec, self.heads = spec, heads
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
-        draw = uniform_init(stream, dtype)
+        draw = uniform_init(generator, dtype)
         tensors = {
             **self.encoder.init(draw, dtype),
             **self.encoder.init_mix(draw, dtype),
-            "holding_w": uniform(1, k, k, stream, dtype)[0],
-            "head_w": uniform(k, self.heads, k, stream, dtype) * 0.1,
+            "holding_w": uniform(1, k, k, generator, dtype)[0],
+            "head_w": uniform(k, self.heads, k, generator, dtype) * 0.1,
             "head_b": torch.zeros(self.heads, dtype=dtype),
             "linear_w": torch.zeros(f, self.heads, dtype=dtype),
         }
@@ -80,7 +80,7 @@ class EquivariantActor:
         if self.spec.has_cash_score:
             tensors["cash_w"] = torch.zeros(h, self.heads, dtype=dtype)
             tensors["cash_b"] = torch.zeros(self.heads, dtype=dtype)
-        return {**tensors, **init_extras(self.spec, k, stream, dtype)}
+        return {**tensors, **init_extras(self.spec, k, generator, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
         assert obs.features is not None
@@ -111,7 +111,7 @@ class LinearActor:
     def __init__(self, spec: PolicySpec, heads: int) -> None:
         self.spec, self.heads = spec, heads
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: ARG002
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:  # noqa: ARG002
         shapes = {"linear_w": (self.spec.inputs, self.heads), "head_b": (self.heads,), "holding_w": (self.heads,)}
         if self.spec.has_cash_score:
             shapes |= {"cash_w": (self.spec.inputs, self.heads), "cash_b": (self.heads,)}
@@ -142,8 +142,8 @@ class LookbackActor:
     def __init__(self, inner: ActorNetwork, encoder: LookbackEncoder) -> None:
         self.spec, self.heads, self.inner, self.encoder = inner.spec, inner.heads, inner, encoder
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(generator, dtype), **self.encoder.init(generator, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> tuple[Tensor, ...]:
         return self.inner.forward(params, obs.encoded(self.encoder, params))

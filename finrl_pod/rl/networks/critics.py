@@ -32,16 +32,16 @@ def combine_values(values: Tensor, rule: str, subset: Tensor | None = None) -> T
     return values.amin(1)
 
 
-def draw_subsets(streams: Sequence[torch.Generator], critics: int, size: int, device: torch.device) -> Tensor:
+def draw_subsets(generators: Sequence[torch.Generator], critics: int, size: int, device: torch.device) -> Tensor:
     """A uniformly random subset of `size` of the critics for each member: [P, size] int64."""
-    each = [torch.randperm(critics, generator=stream, device=device)[:size] for stream in streams]
+    each = [torch.randperm(critics, generator=generator, device=device)[:size] for generator in generators]
     return torch.stack(each)
 
 
 class CriticNetwork(Protocol):
     """A pure function of parameters, the observation and the effect of an action."""
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one critic."""
         ...
 
@@ -61,8 +61,8 @@ class MlpCritic:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), stream, dtype)
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return mlp_init((row_size(self.spec) + effect_size(self.spec), *self.spec.hidden, 1), generator, dtype)
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
         r, k, a, d = effect.shape
@@ -83,14 +83,14 @@ class EquivariantCritic:
         self.spec = spec
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
         inputs = 3 * h + SCALARS + h * self.spec.extra_per_asset + self.spec.extra_per_account
         return {
-            **self.encoder.init(uniform_init(stream, dtype), dtype),
-            "hidden_w": uniform(inputs, k, inputs, stream, dtype),
+            **self.encoder.init(uniform_init(generator, dtype), dtype),
+            "hidden_w": uniform(inputs, k, inputs, generator, dtype),
             "hidden_b": torch.zeros(k, dtype=dtype),
-            "value_w": uniform(k, 1, k, stream, dtype),
+            "value_w": uniform(k, 1, k, generator, dtype),
             "value_b": torch.zeros(1, dtype=dtype),
             "direct_w": torch.zeros(inputs, 1, dtype=dtype),
             "linear_w": torch.zeros(f, 1, dtype=dtype),
@@ -124,8 +124,8 @@ class LookbackCritic:
     def __init__(self, inner: CriticNetwork, encoder: LookbackEncoder) -> None:
         self.inner, self.encoder = inner, encoder
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(generator, dtype), **self.encoder.init(generator, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput, effect: Tensor) -> Tensor:
         return self.inner.forward(params, obs.encoded(self.encoder, params), effect)

@@ -67,8 +67,8 @@ def _width(log_std: Tensor, size: int) -> Tensor:
 class Distribution(Protocol):
     """mean: output of the policy's last layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
 
-    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Noise for `sample`, on the stream's device."""
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Noise for `sample`, on the generator's device."""
         ...
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
@@ -91,9 +91,9 @@ class Distribution(Protocol):
 class Gaussian:
     """N(mean, exp(log_std)^2). Actions [P, ..., D]."""
 
-    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Standard normal."""
-        return torch.randn(shape, generator=stream, dtype=dtype, device=stream.device)
+        return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         return sample(mean, log_std, noise)
@@ -111,9 +111,9 @@ class Gaussian:
 class Categorical:
     """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64."""
 
-    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Gumbel noise: the argmax of logits plus noise is a softmax sample (Gumbel 1954)."""
-        exponential = torch.empty(shape, dtype=dtype, device=stream.device).exponential_(generator=stream)
+        exponential = torch.empty(shape, dtype=dtype, device=generator.device).exponential_(generator=generator)
         return -exponential.log()
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002

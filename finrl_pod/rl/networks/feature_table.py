@@ -98,7 +98,7 @@ def distinct(bar: Tensor) -> tuple[Tensor, Tensor | None]:
     return ordered[:, :1].repeat(1, count).scatter_(1, rank, ordered), position
 
 
-def dropout_factors(streams: Sequence[torch.Generator], size: int, rate: float, like: Tensor) -> Tensor | None:
+def dropout_factors(generators: Sequence[torch.Generator], size: int, rate: float, like: Tensor) -> Tensor | None:
     """Factors [P, size] of codes: 0 with probability `rate`, else 1 / (1 - rate); None if the rate is 0.
 
     Whole channels are dropped, the same at all rows and assets (Tompson et al. 2015; Gal and Ghahramani 2016), and for
@@ -106,5 +106,5 @@ def dropout_factors(streams: Sequence[torch.Generator], size: int, rate: float, 
     """
     if not rate:
         return None
-    drawn = torch.stack([torch.rand(size, generator=s, dtype=like.dtype, device=like.device) for s in streams])
+    drawn = torch.stack([torch.rand(size, generator=s, dtype=like.dtype, device=like.device) for s in generators])
     return (drawn >= rate).to(like.dtype) / (1 - rate)

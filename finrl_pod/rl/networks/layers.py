@@ -29,23 +29,23 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.bmm(rows, weight).view(*x.shape[:-1], weight.shape[-1])
 
 
-def uniform(rows: int, cols: int, fan_in: int, stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+def uniform(rows: int, cols: int, fan_in: int, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """[rows, cols] uniform within 1 / sqrt(fan_in), the default of `torch.nn.Linear`."""
     bound = 1 / math.sqrt(fan_in)
-    return (torch.rand(rows, cols, generator=stream, dtype=dtype) * 2 - 1) * bound
+    return (torch.rand(rows, cols, generator=generator, dtype=dtype) * 2 - 1) * bound
 
 
-def uniform_init(stream: torch.Generator, dtype: torch.dtype) -> Callable[[int, int, float], Tensor]:
+def uniform_init(generator: torch.Generator, dtype: torch.dtype) -> Callable[[int, int, float], Tensor]:
     """`uniform` with fan_in = rows as an initialiser of matrices (rows, cols, gain); the gain is ignored."""
-    return lambda rows, cols, _: uniform(rows, cols, rows, stream, dtype)
+    return lambda rows, cols, _: uniform(rows, cols, rows, generator, dtype)
 
 
-def mlp_init(sizes: Sequence[int], stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+def mlp_init(sizes: Sequence[int], generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
     """Initial tensors w0 [I, H], b0 [H], w1, ... of one network with layers of these sizes."""
     tensors = {}
     for i, (fan_in, out) in enumerate(pairwise(sizes)):
-        tensors[f"w{i}"] = uniform(fan_in, out, fan_in, stream, dtype)
-        tensors[f"b{i}"] = uniform(1, out, fan_in, stream, dtype)[0]
+        tensors[f"w{i}"] = uniform(fan_in, out, fan_in, generator, dtype)
+        tensors[f"b{i}"] = uniform(1, out, fan_in, generator, dtype)[0]
     return tensors
 
 
@@ -77,9 +77,9 @@ class _Mlp(torch.autograd.Function):
         return torch.baddbmm(tensors[last + 1].unsqueeze(1), x, tensors[last])
 
     @staticmethod
-    def backward(ctx: Any, *outward: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradient by the output [R, B, O] -> gradients by x, w0, b0, w1, ...; None where not needed."""
-        (gradient,) = outward
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradient of the output [R, B, O] -> gradients of x, w0, b0, w1, ...; None where not needed."""
+        (gradient,) = grad_outputs
         saved, layers = ctx.saved_tensors, ctx.layers
         inputs, weights = saved[:layers], saved[layers:]
         needed = ctx.needs_input_grad

@@ -29,7 +29,7 @@ MASKED_SCORE = -1e9
 class WindowEncoder(Protocol):
     """A pure function of parameters and windows."""
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one network."""
         ...
 
@@ -50,11 +50,11 @@ class Convolution:
     def __init__(self, inputs: int, lookback: int, size: int) -> None:
         self.inputs, self.size, self.layers = inputs, size, max(1, math.ceil(math.log2(lookback)))
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         tensors = {}
         for i in range(self.layers):
             inputs = 2 * (self.size if i else self.inputs)
-            tensors[f"w{i}"] = uniform(inputs, self.size, inputs, stream, dtype)
+            tensors[f"w{i}"] = uniform(inputs, self.size, inputs, generator, dtype)
             tensors[f"b{i}"] = torch.zeros(self.size, dtype=dtype)
         return tensors
 
@@ -79,13 +79,13 @@ class GatedRecurrence:
     def __init__(self, inputs: int, size: int) -> None:
         self.inputs, self.size = inputs, size
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         c = self.size
         return {
-            "input_w": uniform(self.inputs, 3 * c, c, stream, dtype),
-            "input_b": uniform(1, 3 * c, c, stream, dtype)[0],
-            "state_w": uniform(c, 3 * c, c, stream, dtype),
-            "state_b": uniform(1, 3 * c, c, stream, dtype)[0],
+            "input_w": uniform(self.inputs, 3 * c, c, generator, dtype),
+            "input_b": uniform(1, 3 * c, c, generator, dtype)[0],
+            "state_w": uniform(c, 3 * c, c, generator, dtype),
+            "state_b": uniform(1, 3 * c, c, generator, dtype)[0],
         }
 
     def encode(self, params: Mapping[str, Tensor], windows: Tensor) -> Tensor:
@@ -114,15 +114,15 @@ class Attention:
     def __init__(self, inputs: int, lookback: int, size: int) -> None:
         self.inputs, self.rows, self.size, self.heads = inputs, lookback, size, math.gcd(MAX_HEADS, size)
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         i, c = self.inputs, self.size
         return {
-            "query_w": uniform(i, c, i, stream, dtype),
+            "query_w": uniform(i, c, i, generator, dtype),
             "query_b": torch.zeros(c, dtype=dtype),
-            "memory_w": uniform(i, 2 * c, i, stream, dtype),
-            "position_w": uniform(self.rows, 2 * c, 2 * c, stream, dtype),
-            "mix_w": uniform(c, c, c, stream, dtype),
-            "last_w": uniform(i, c, i, stream, dtype),
+            "memory_w": uniform(i, 2 * c, i, generator, dtype),
+            "position_w": uniform(self.rows, 2 * c, 2 * c, generator, dtype),
+            "mix_w": uniform(c, c, c, generator, dtype),
+            "last_w": uniform(i, c, i, generator, dtype),
             "last_b": torch.zeros(c, dtype=dtype),
         }
 
@@ -160,9 +160,9 @@ class LookbackEncoder:
         }
         self.encoder = kinds[spec.encoder]
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one network."""
-        return {f"{self.prefix}{name}": x for name, x in self.encoder.init(stream, dtype).items()}
+        return {f"{self.prefix}{name}": x for name, x in self.encoder.init(generator, dtype).items()}
 
     def join(self, params: Mapping[str, Tensor], features: Tensor, past: PastRows) -> Tensor:
         """Features [R, K, N, F] of the decision bars, with the codes of their windows: [R, K, N, F + C]."""
@@ -218,9 +218,11 @@ class PolicyInputs:
         """Whether codes stand beside the features."""
         return self._table is not None
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial parameters of the encoders of one member."""
-        return {name: x for each in self._encoders if each is not None for name, x in each.init(stream, dtype).items()}
+        return {
+            name: x for each in self._encoders if each is not None for name, x in each.init(generator, dtype).items()
+        }
 
     def drop(self, keep: Tensor | None) -> None:
         """Multiply codes by `keep` [P, C] from now on; None: by 1."""

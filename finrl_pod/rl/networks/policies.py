@@ -7,6 +7,7 @@ returns the mean of a Gaussian over scores, the log standard deviation, and the 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -110,7 +111,9 @@ class Policy(Protocol):
     spec: PolicySpec
     width: int
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
+    def init(
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
+    ) -> dict[str, Tensor]:
         """Initial tensors of one member."""
         ...
 
@@ -138,14 +141,37 @@ class Policy(Protocol):
         ...
 
 
-def _orthogonal(rows: int, cols: int, gain: float, stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _orthogonal(rows: int, cols: int, gain: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Orthogonal initialisation (Saxe et al. 2014) of a [rows, cols] matrix."""
     weight = torch.empty(rows, cols, dtype=dtype)
-    torch.nn.init.orthogonal_(weight, gain, generator=stream)
+    torch.nn.init.orthogonal_(weight, gain, generator=generator)
     return weight
 
 
-class EquivariantPolicy:
+class _ScorePolicy(ABC):
+    """Outputs of a policy from its mean scores and values; the standard deviation does not depend on the state."""
+
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        mean, log_std = self.decide(params, features, account, tradable)
+        return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
+
+    def decide(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self.mean(params, features, account, tradable), params["log_std"]
+
+    @abstractmethod
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """Mean scores [P, K, A, D]."""
+
+    @abstractmethod
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """Values [P, K, A]."""
+
+
+class EquivariantPolicy(_ScorePolicy):
     """One network for every asset; their number and order do not matter.
 
     Features are encoded once a group (`encoder.py`); an account adds its holding to each asset's code:
@@ -164,16 +190,18 @@ class EquivariantPolicy:
         self.encoder = AssetEncoder(spec.inputs, spec.hidden, fused=True)
         self.value_encoder = AssetEncoder(spec.inputs, spec.hidden, prefix="value_", fused=True)
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
+    def init(
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
+    ) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
 
         def draw(rows: int, cols: int, gain: float) -> Tensor:
-            return _orthogonal(rows, cols, gain, stream, dtype)
+            return _orthogonal(rows, cols, gain, generator, dtype)
 
         tensors = {
             **self.encoder.init(draw, dtype),
             **self.encoder.init_mix(draw, dtype),
-            "holding_w": torch.randn(k, dtype=dtype, generator=stream) * 0.1,
+            "holding_w": torch.randn(k, dtype=dtype, generator=generator) * 0.1,
             "score_w": draw(k, 1, 0.1)[:, 0],
             "linear_w": torch.zeros(f, dtype=dtype),
             "log_std": torch.full((1,), start.log_std, dtype=dtype),
@@ -192,20 +220,9 @@ class EquivariantPolicy:
             tensors["cash_w"], tensors["cash_b"] = torch.zeros(h, dtype=dtype), torch.zeros(1, dtype=dtype)
         return {
             **tensors,
-            **init_extras(self.spec, k, stream, dtype),
-            **init_extras(self.spec, k, stream, dtype, prefix="value_"),
+            **init_extras(self.spec, k, generator, dtype),
+            **init_extras(self.spec, k, generator, dtype, prefix="value_"),
         }
-
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
-        mean = self.mean(params, features, account, tradable)
-        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
-
-    def decide(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return self.mean(params, features, account, tradable), params["log_std"]
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         p, k, n, _ = features.shape
@@ -243,7 +260,7 @@ class EquivariantPolicy:
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
-class LinearPolicy:
+class LinearPolicy(_ScorePolicy):
     """Scores linear in an asset's features: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
 
         score_n = w . x_n + u holding_n + inertia * log(holding_n)
@@ -258,7 +275,7 @@ class LinearPolicy:
 
     def init(
         self,
-        stream: torch.Generator,  # noqa: ARG002  nothing is random
+        generator: torch.Generator,  # noqa: ARG002  nothing is random
         dtype: torch.dtype,
         start: PolicyInit = DEFAULT_INIT,
     ) -> dict[str, Tensor]:
@@ -278,17 +295,6 @@ class LinearPolicy:
         if self.spec.has_cash_score:
             tensors["cash_w"], tensors["cash_b"] = torch.zeros(f, dtype=dtype), torch.zeros(1, dtype=dtype)
         return tensors
-
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
-        mean = self.mean(params, features, account, tradable)
-        return PolicyOutput(mean, params["log_std"], self.value(params, features, account, tradable))
-
-    def decide(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return self.mean(params, features, account, tradable), params["log_std"]
 
     def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         p, k, n, _ = features.shape
@@ -325,7 +331,7 @@ def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor])
     return torch.addcmul(scores, kept, params["inertia"].view(-1, 1, 1, 1))
 
 
-class MlpPolicy:
+class MlpPolicy(_ScorePolicy):
     """An MLP on the flat observation [account, features of all assets], with separate actor and critic.
 
     The first layer is split: the table's part is computed once a group, the account's part once an account. Their sum
@@ -335,7 +341,9 @@ class MlpPolicy:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.width = spec, max(spec.hidden) + spec.own
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
+    def init(
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
+    ) -> dict[str, Tensor]:
         s = self.spec
         table = s.assets * s.inputs
         tensors: dict[str, Tensor] = {}
@@ -347,11 +355,11 @@ class MlpPolicy:
                 if last and tower == "actor" and s.starts_at_base:
                     weight, bias = torch.zeros(fan_in, to, dtype=dtype), torch.zeros(to, dtype=dtype)
                 elif start.orthogonal:
-                    weight = _orthogonal(fan_in, to, gain if last else math.sqrt(2), stream, dtype)
+                    weight = _orthogonal(fan_in, to, gain if last else math.sqrt(2), generator, dtype)
                     bias = torch.zeros(to, dtype=dtype)
                 else:
-                    weight = uniform(fan_in, to, fan_in, stream, dtype)
-                    bias = uniform(1, to, fan_in, stream, dtype)[0]
+                    weight = uniform(fan_in, to, fan_in, generator, dtype)
+                    bias = uniform(1, to, fan_in, generator, dtype)[0]
                 if i:
                     tensors[f"{tower}_w{i}"] = weight
                 else:
@@ -360,12 +368,6 @@ class MlpPolicy:
         if s.action != "discrete":
             tensors["log_std"] = torch.full((s.action_size,), start.log_std, dtype=dtype)
         return tensors
-
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
-        mean, log_std = self.decide(params, features, account, tradable)
-        return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
 
     def decide(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None

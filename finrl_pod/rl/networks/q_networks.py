@@ -21,7 +21,7 @@ class QNetwork(Protocol):
 
     spec: PolicySpec
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial tensors of one member."""
         ...
 
@@ -44,8 +44,10 @@ class MlpQ:
     def __init__(self, spec: PolicySpec, *, dueling: bool) -> None:
         self.spec, self.dueling = spec, dueling
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        return mlp_init((row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), stream, dtype)
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return mlp_init(
+            (row_size(self.spec), *self.spec.hidden, self.spec.action_size + self.dueling), generator, dtype
+        )
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
         out = mlp(params, obs.flat(), len(self.spec.hidden) + 1).view(*obs.account.shape[:3], -1)
@@ -63,23 +65,24 @@ class EquivariantQ:
         self.spec, self.dueling = spec, dueling
         self.encoder = AssetEncoder(spec.inputs, spec.hidden)
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
         f, h, k = self.spec.inputs, self.encoder.code_size, self.encoder.mixed
-        draw = uniform_init(stream, dtype)
+        draw = uniform_init(generator, dtype)
         inputs = 2 * h + 1 + self.spec.extra_per_account
         return {
             **self.encoder.init(draw, dtype),
             **self.encoder.init_mix(draw, dtype),
-            "holding_w": uniform(1, k, k, stream, dtype)[0],
-            "cash_w": uniform(1, k, k, stream, dtype)[0],
-            "moves_w": uniform(k, 2, k, stream, dtype),
+            "holding_w": uniform(1, k, k, generator, dtype)[0],
+            "cash_w": uniform(1, k, k, generator, dtype)[0],
+            # Of buying and selling an asset; the name is part of saved agents.
+            "moves_w": uniform(k, 2, k, generator, dtype),
             "moves_b": torch.zeros(2, dtype=dtype),
             "linear_w": torch.zeros(f, 2, dtype=dtype),
-            "hidden_w": uniform(inputs, k, inputs, stream, dtype),
+            "hidden_w": uniform(inputs, k, inputs, generator, dtype),
             "hidden_b": torch.zeros(k, dtype=dtype),
-            "state_w": uniform(k, 2, k, stream, dtype),
+            "state_w": uniform(k, 2, k, generator, dtype),
             "state_b": torch.zeros(2, dtype=dtype),
-            **init_extras(self.spec, k, stream, dtype),
+            **init_extras(self.spec, k, generator, dtype),
         }
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
@@ -99,9 +102,9 @@ class EquivariantQ:
         account = account + cash.unsqueeze(-1) * params["cash_w"].view(shape)  # [P, K, A, N, S]
         if self.spec.has_extras:
             account = account + extras_by_asset(self.spec, params, obs.account, n)
-        moves = affine(torch.tanh(code + account), params["moves_w"], params["moves_b"])  # [P, K, A, N, 2]
-        moves = moves + product(obs.features, params["linear_w"]).unsqueeze(2)
-        advantages = torch.cat([state[..., 1:], moves[..., 0], moves[..., 1]], -1)  # [P, K, A, 1 + 2 N]
+        trades = affine(torch.tanh(code + account), params["moves_w"], params["moves_b"])  # [P, K, A, N, 2]
+        trades = trades + product(obs.features, params["linear_w"]).unsqueeze(2)
+        advantages = torch.cat([state[..., 1:], trades[..., 0], trades[..., 1]], -1)  # [P, K, A, 1 + 2 N]
         return dueling_values(state[..., :1], advantages) if self.dueling else state[..., :1] + advantages
 
 
@@ -111,8 +114,8 @@ class LookbackQ:
     def __init__(self, inner: QNetwork, encoder: LookbackEncoder) -> None:
         self.spec, self.inner, self.encoder = inner.spec, inner, encoder
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {**self.inner.init(stream, dtype), **self.encoder.init(stream, dtype)}
+    def init(self, generator: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {**self.inner.init(generator, dtype), **self.encoder.init(generator, dtype)}
 
     def forward(self, params: Mapping[str, Tensor], obs: ModelInput) -> Tensor:
         return self.inner.forward(params, obs.encoded(self.encoder, params))

@@ -24,8 +24,10 @@ VARIANCE_FLOOR = 1e-6
 class StateNoisePolicy(MlpPolicy):
     """MLP policy with a matrix log_std [H, D] for each member, H units of the last hidden layer."""
 
-    def init(self, stream: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT) -> dict[str, Tensor]:
-        tensors = super().init(stream, dtype, start)
+    def init(
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
+    ) -> dict[str, Tensor]:
+        tensors = super().init(generator, dtype, start)
         shape = (self.spec.hidden[-1], self.spec.action_size)
         return {**tensors, "log_std": torch.full(shape, start.log_std, dtype=dtype)}
 
@@ -69,9 +71,9 @@ class StateNoise(Gaussian):
     def __init__(self, hidden: int, interval: int) -> None:
         self.hidden, self.interval = hidden, interval
 
-    def noise(self, shape: tuple[int, ...], stream: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """Matrices [H, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
         steps, *inner, size = shape
         interval = self.interval or steps
-        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), stream, dtype)
+        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), generator, dtype)
         return drawn.repeat_interleave(interval, 0)[:steps]

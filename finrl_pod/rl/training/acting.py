@@ -6,6 +6,7 @@ Used by the tournament's scoring, backtests and paper trading.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -16,32 +17,40 @@ from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Tensor
 
 
+class DecisionInputs(NamedTuple):
+    """What a policy observes of the market and of P accounts.
+
+    features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
+    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity. extras: [P, X]
+    observed besides (`market.account_extras`), or None.
+    """
+
+    features: Tensor
+    tradable: Tensor
+    held: Tensor
+    extras: Tensor | None = None
+
+
 @torch.no_grad()
 def target_weights(
     actor: Actor,
     params: Mapping[str, Tensor],
-    features: Tensor,
-    tradable: Tensor,
-    held: Tensor,
+    inputs: DecisionInputs,
     equity: Tensor,
     prices: Tensor,
     rules: EnvironmentConfig,
-    extras: Tensor | None = None,
 ) -> Tensor:
     """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
 
-    features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
-    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity; equity: [P] equity
-    in currency; prices: [N], closes of the decision bar. extras: [P, X] observed besides (`market.account_extras`).
+    equity: [P] in currency; prices: [N], closes of the decision bar.
     """
-    known = _of_decision_bar(tradable)
+    held, known = inputs.held, _of_decision_bar(inputs.tradable)
     if rules.kind == "discrete":
-        choice = choices(actor, params, features, tradable, held, rules, extras)
+        choice = choices(actor, params, inputs, rules)
         return choices_as_weights(choice, held, known, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
-    unit = (
-        equity / rules.cash if rules.kind == "stock_trading" else None
-    )  # accounts are observed in units of the starting cash
-    scores = _action(actor, params, features, tradable, held, unit, extras).view(len(held), -1).double()
+    # stock_trading observes accounts in units of the starting cash.
+    unit = equity / rules.cash if rules.kind == "stock_trading" else None
+    scores = _action(actor, params, inputs, unit).view(len(held), -1).double()
     if rules.kind == "stock_trading":
         return trades_as_weights(
             scores, held, known, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
@@ -50,46 +59,23 @@ def target_weights(
 
 
 @torch.no_grad()
-def tilt_scores(
-    actor: Actor,
-    params: Mapping[str, Tensor],
-    features: Tensor,
-    tradable: Tensor,
-    held: Tensor,
-    rules: EnvironmentConfig,
-    extras: Tensor | None = None,
-) -> Tensor:
-    """Scores [P, N] float64 of P members trained under a mandate; arguments as for `target_weights`."""
+def tilt_scores(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+    """Scores [P, N] float64 of P members trained under a mandate."""
     if rules.kind == "discrete":
-        return choice_scores(choices(actor, params, features, tradable, held, rules, extras), held.shape[-1])
-    return _action(actor, params, features, tradable, held, None, extras).view(len(held), -1).double()
+        return choice_scores(choices(actor, params, inputs, rules), inputs.held.shape[-1])
+    return _action(actor, params, inputs).view(len(inputs.held), -1).double()
 
 
 @torch.no_grad()
-def choices(
-    actor: Actor,
-    params: Mapping[str, Tensor],
-    features: Tensor,
-    tradable: Tensor,
-    held: Tensor,
-    rules: EnvironmentConfig,
-    extras: Tensor | None = None,
-) -> Tensor:
-    """Choices [P] int64 of P members of one actor with discrete actions; arguments as for `target_weights`."""
+def choices(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+    """Choices [P] int64 of P members of one actor with discrete actions."""
     assert rules.kind == "discrete"
-    return _action(actor, params, features, tradable, held, None, extras).view(len(held))
+    return _action(actor, params, inputs).view(len(inputs.held))
 
 
-def _action(
-    actor: Actor,
-    params: Mapping[str, Tensor],
-    features: Tensor,
-    tradable: Tensor,
-    held: Tensor,
-    unit: Tensor | None,
-    extras: Tensor | None,
-) -> Tensor:
+def _action(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
     """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
+    features, tradable, held, extras = inputs
     p = len(held)
     dtype = next(iter(params.values())).dtype
     account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)

@@ -21,7 +21,7 @@ from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.buffers.replay import current_item_names
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
@@ -29,7 +29,7 @@ Callback = Callable[["Learner", Metrics], bool | None]
 
 
 class Learner:
-    """P members, each with its own weights, settings and random streams."""
+    """P members, each with its own weights, settings and random generators."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Learner:
         threads: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """env: its `member_ids` key the members' random streams. config: of any algorithm, PPO if None.
+        """env: its `member_ids` key the members' random generators. config: of any algorithm, PPO if None.
 
         threads: CPU threads, 0 keeps the current number. Raises ConfigError for settings that do not fit.
         """
@@ -53,7 +53,7 @@ class Learner:
             self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype
         )
         self.samples = [0] * env.members
-        self._worker: Worker | None = None
+        self._collector: RolloutCollector | None = None
 
     @property
     def alive(self) -> list[bool]:
@@ -85,21 +85,21 @@ class Learner:
         metrics: Metrics = {}
         for i in range(-(-samples // each)):
             if schedule is None:
-                metrics = self.algorithm.iterate(self.worker, 1 - i * each / samples if linear else 1.0)
+                metrics = self.algorithm.iterate(self.collector, 1 - i * each / samples if linear else 1.0)
             else:
                 factors = [schedule(age) for age in self.samples]
-                metrics = self.algorithm.iterate(self.worker, torch.tensor(factors).to(rates))
+                metrics = self.algorithm.iterate(self.collector, torch.tensor(factors).to(rates))
             self.samples = [n + each for n in self.samples]
             if callback is not None and callback(self, metrics) is False:
                 break
         return metrics
 
     @property
-    def worker(self) -> Worker:
+    def collector(self) -> RolloutCollector:
         """Steps the environments, which are reset on first access."""
-        if self._worker is None:
-            self._worker = Worker(self.env, self.seed)
-        return self._worker
+        if self._collector is None:
+            self._collector = RolloutCollector(self.env, self.seed)
+        return self._collector
 
     def act(self, observation: Any) -> Tensor:
         """Actions [P, E, D] without exploration for observations of the environment."""
@@ -137,29 +137,30 @@ class Learner:
     def checkpoint(self, since: int = 0) -> dict[str, Tensor]:
         """State from which an identically created Learner continues exactly: name -> CPU tensor.
 
-        Includes the slots' random streams, replay buffers and environments. since: buffer items saved before, which are
-        omitted; newer ones are included as "slot.NAME" [P, n, ...].
+        Includes the slots' random generators, replay buffers and environments. since: buffer items saved before, which
+        are omitted; newer ones are included as "slot.NAME" [P, n, ...].
         """
         state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
         for p in range(self.env.members):
             weights, rest = self.algorithm.member(p)
             state |= {f"weights.{p}.{name}": x for name, x in weights.items()}
             state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
-        state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.streams())}
-        self.worker  # noqa: B018  resets the environments the first time
+        # Prefixes of saved files: "stream" is a random generator, "world" the environment.
+        state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.generators())}
+        self.collector  # noqa: B018  resets the environments the first time
         state |= {f"world.{name}": x.cpu().clone() for name, x in _resumable(self.env).checkpoint().items()}
         return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint and continue exactly. Raises RunError if it does not fit."""
-        worker = self.worker
+        collector = self.collector
         try:
             for p in range(self.env.members):
                 self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
-            for i, stream in enumerate(self.algorithm.streams()):
-                stream.set_state(state[f"stream.{i}"])
+            for i, generator in enumerate(self.algorithm.generators()):
+                generator.set_state(state[f"stream.{i}"])
             self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
-            worker.observation = _resumable(self.env).resume(_part(state, "world."))
+            collector.observation = _resumable(self.env).resume(_part(state, "world."))
             self.samples = [int(n) for n in state["samples"]]
             for p, age in enumerate(self.samples):
                 self.algorithm.set_age(p, age)
@@ -170,7 +171,7 @@ class Learner:
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
         """Load a snapshot into slot p (warm start): weights, moments, reward scale, sample count.
 
-        Hyperparameters and random streams of the slot are kept. Raises RunError if the snapshot does not fit.
+        Hyperparameters and random generators of the slot are kept. Raises RunError if the snapshot does not fit.
         """
         if (theirs := snapshot.spec.get("algorithm")) != self.config.algorithm:
             raise RunError(

@@ -27,7 +27,7 @@ from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.buffers.replay import Replay
-from finrl_pod.rl.training.worker import Worker
+from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
@@ -290,7 +290,7 @@ def _collect(
     try:
         algorithm = _make_with_minimal_buffer(config, env, seed)
         algorithm.replay = SharedReplay(data, margin, algorithm.device)
-        _collect_loop(algorithm, Worker(env, seed), versions, weights, counts, lock, pipe)
+        _collect_loop(algorithm, RolloutCollector(env, seed), versions, weights, counts, lock, pipe)
     except (FinrlPodError, ValueError, RuntimeError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
     finally:
@@ -299,12 +299,18 @@ def _collect(
 
 
 def _collect_loop(
-    algorithm: OffPolicy, worker: Worker, versions: Tensor, weights: Tensor, counts: Tensor, lock: Any, pipe: Any
+    algorithm: OffPolicy,
+    collector: RolloutCollector,
+    versions: Tensor,
+    weights: Tensor,
+    counts: Tensor,
+    lock: Any,
+    pipe: Any,
 ) -> None:
     config, replay = algorithm.config, algorithm.replay
-    round_ = algorithm.steps * worker.env.envs
+    round_ = algorithm.steps * collector.env.envs
     ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
-    pool = worker.env if isinstance(worker.env, PooledVecEnv) else None
+    pool = collector.env if isinstance(collector.env, PooledVecEnv) else None
     acting = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version, last_report = 0, time.monotonic()
     while not counts[STOP]:
@@ -316,7 +322,7 @@ def _collect_loop(
                 acting.copy_(weights)
                 version = int(counts[VERSION])
         start = replay.written
-        algorithm.collect(worker)
+        algorithm.collect(collector)
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # write the items before counting them
         versions[torch.arange(start, replay.written) % replay.capacity] = version

@@ -19,11 +19,11 @@ ODD, PENDULUM, CARTPOLE = NAME.format("Odd"), "gym:Pendulum-v1", "gym:CartPole-v
 
 
 def actions(env: GymnasiumVecEnv, steps: int, seed: int = 0) -> torch.Tensor:
-    stream = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shape = (steps, env.members, env.envs, env.action_size)
     if env.actions:
-        return torch.randint(env.actions, shape, generator=stream)
-    return torch.rand(shape, generator=stream) * 2 - 1
+        return torch.randint(env.actions, shape, generator=generator)
+    return torch.rand(shape, generator=generator) * 2 - 1
 
 
 def play(env: GymnasiumVecEnv, seed: int, steps: int) -> list[EnvStep]:
@@ -54,8 +54,8 @@ def test_each_lane_matches_a_gymnasium_environment_with_the_same_seeds() -> None
     env = GymnasiumVecEnv(PENDULUM, envs=2, members=(4,))
     obs = env.reset(9)
     plain = gymnasium.make("Pendulum-v1")
-    stream = key(9, 4, "environment 1")
-    row, _ = plain.reset(seed=episode_seed(stream, 0))
+    generator = key(9, 4, "environment 1")
+    row, _ = plain.reset(seed=episode_seed(generator, 0))
     assert np.array_equal(obs[0, 1], row)
     for t, action in enumerate(actions(env, 205)):
         outcome = env.step(action)
@@ -65,7 +65,7 @@ def test_each_lane_matches_a_gymnasium_environment_with_the_same_seeds() -> None
         assert bool(outcome.truncated[0, 1]) == over == (t == 199)
         assert not outcome.terminated.any()
         if over:
-            row, _ = plain.reset(seed=episode_seed(stream, 1))
+            row, _ = plain.reset(seed=episode_seed(generator, 1))
         assert np.allclose(outcome.observation[0, 1], row, atol=1e-6)
 
 

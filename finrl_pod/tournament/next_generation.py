@@ -33,7 +33,7 @@ def initial_slots(agent: AgentConfig, slots: Sequence[int], seed: int, *, search
     """First generation of a cohort: the first slot uses the config's hyperparameters, the others sample theirs."""
     slot_inits = [SlotInit(slots[0], "reinit", None, configured(agent, search))]
     for slot in slots[1:]:
-        values = sample_hyperparameters(agent, _stream(seed, slot, 0), search)
+        values = sample_hyperparameters(agent, _rng(seed, slot, 0), search)
         slot_inits.append(SlotInit(slot, "reinit", None, values))
     return slot_inits
 
@@ -74,14 +74,14 @@ def next_slots(
     parents = [pool[i] for i in order[: max(1, len(pool) // 2)]]
     slot_inits = [SlotInit(score.slot, "continue", score.id, score.hyperparameters) for score in protected]
     for rank, score in enumerate(ranked):
-        stream = _stream(seed, score.slot, generation)
+        rng = _rng(seed, score.slot, generation)
         from_bottom = compared - 1 - rank
         if from_bottom < reinits or (not parents and not np.isfinite(score.score)):
-            values = sample_hyperparameters(agent, stream, search)
+            values = sample_hyperparameters(agent, rng, search)
             slot_inits.append(SlotInit(score.slot, "reinit", None, values))
         elif from_bottom < max(reinits + exploits, diverged):
-            parent = parents[int(stream.integers(len(parents)))]
-            changed = perturb(parent.hyperparameters, factor, resample, agent, stream, search)
+            parent = parents[int(rng.integers(len(parents)))]
+            changed = perturb(parent.hyperparameters, factor, resample, agent, rng, search)
             slot_inits.append(SlotInit(score.slot, "exploit", parent.id, changed))
         else:
             slot_inits.append(SlotInit(score.slot, "continue", score.id, score.hyperparameters))
@@ -93,5 +93,5 @@ def _round_down(share: float) -> int:
     return int(share + 1e-9)
 
 
-def _stream(seed: int, slot: int, generation: int) -> np.random.Generator:
-    return np.random.default_rng(random.key(seed, slot, f"generator {generation}"))
+def _rng(seed: int, slot: int, generation: int) -> np.random.Generator:
+    return np.random.default_rng(random.key(seed, slot, f"generator {generation}"))  # its purpose is part of results

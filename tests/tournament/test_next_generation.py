@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
-from finrl_pod.tournament.generator import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.hyperparameters import searched
 from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
 from finrl_pod.types import Score
 from tests.tournament.sample_scores import score
 

@@ -1,4 +1,4 @@
-"""The worker: steps environments with a policy and collects rollouts, without synchronising with the device."""
+"""Collects rollouts: steps environments with a policy, without synchronising with the device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ObservationNormaliser(Protocol):
 IDENTITY = IdentityNormaliser()
 
 
-class Worker:
+class RolloutCollector:
     """Keeps the current observation of P x G x A environments and collects rollouts of H steps."""
 
     def __init__(self, env: VecEnv, seed: int) -> None:
@@ -114,10 +114,10 @@ def as_pair(observation: Any) -> Observation:
 class _FinalObservations:
     """Final observations of truncated groups, in rounds: the first of every group, the second, ..."""
 
-    def __init__(self, worker: Worker, like: Observation) -> None:
-        self._shape, self.rounds = worker.shape, [like]
+    def __init__(self, collector: RolloutCollector, like: Observation) -> None:
+        self._shape, self.rounds = collector.shape, [like]
         # A market's windows are at least as long as a rollout, so one round is enough.
-        self._count = None if isinstance(worker.env, MarketVecEnv) else torch.zeros_like(like.bar)
+        self._count = None if isinstance(collector.env, MarketVecEnv) else torch.zeros_like(like.bar)
 
     def record(self, over: Tensor, final: Observation) -> None:
         """Record final observations of the groups in over: [P, G] bool."""
