@@ -80,7 +80,7 @@ test: check browser ## check, then every test
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
 	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
 
-test-legacy: setup ## the broker contract on alpaca-trade-api 3.2.0, in an environment of its own
+test-legacy: setup ## the broker contract on alpaca-trade-api 3.2.0, in a separate environment
 	@if ! $(MAKE) --no-print-directory $(LEGACY_STAMP); then \
 	  echo "make: alpaca-trade-api 3.2.0 could NOT be installed here (its msgpack 1.0.3 needs a C compiler):" >&2; \
 	  echo "make: its adapter was NOT TESTED, and this does not count as passed" >&2; exit 1; \

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row
+from finrl_pod_app.bench.leaked_signal import EQUIVARIANT, MLP, capture_row
 from finrl_pod_app.bench.planted import RECIPE, planted_row
 from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document
 from finrl_pod_app.bench.training import Recipe

@@ -116,7 +116,7 @@ def ours(cell: Cell, *, half_range: float = 1.0) -> tuple[AgentConfig, int]:
         "learning_rate_schedule": "linear" if decays else "constant", "scale_rewards": False,
     }  # fmt: skip
     make = _on_policy if kind == "on-policy" else _off_policy
-    record = ALGORITHMS[cell.algorithm].record
+    record = ALGORITHMS[cell.algorithm].config_class
     return record(**shared, **make(cell, half_range)), zoo.get("n_envs", 1)
 
 
@@ -152,7 +152,7 @@ def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
 
 
 def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG001  both sides' noise is in units of half_range
-    zoo, record = cell.zoo, ALGORITHMS[cell.algorithm].record
+    zoo, record = cell.zoo, ALGORITHMS[cell.algorithm].config_class
     assert issubclass(record, OffPolicyConfig)
     settings: dict[str, Any] = {
         "horizon": zoo.get("train_freq", 1),

@@ -39,7 +39,7 @@ class VecEnv(Protocol):
     """A batched environment: all that a Learner needs. Implement this to train on your own environment.
 
     members, envs: P x E environments are stepped together, E for each of P population members. member_ids: [P], ids
-    that key the members' random streams, usually range(P).
+    that key the members' random generators, usually range(P).
     observation_size: S, numbers in an observation row. action_size: D, numbers in an action.
     action_kind: "direct" for actions in [-1, 1], "discrete" for choices (D = 1); market environments also have
     "softmax" for scores that become portfolio weights, "tilt" for scores that tilt a mandate's base. actions: number

@@ -45,7 +45,7 @@ class Manifest:
     fault: str = ""
     format: int = FORMAT
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The manifest as a JSON object."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return values

@@ -71,7 +71,7 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / manifest.file, prices)
-            replace_file(folder / _MANIFEST, json.dumps(manifest.plain(), indent=1).encode())
+            replace_file(folder / _MANIFEST, json.dumps(manifest.to_dict(), indent=1).encode())
         except OSError as error:
             raise DataError(f"cannot write to {folder}: {error.strerror}; set {ROOT_VARIABLE} to another one") from None
         if old is not None and old.name != manifest.file:

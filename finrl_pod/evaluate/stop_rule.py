@@ -32,11 +32,11 @@ class ActiveBand:
     lower: tuple[float, ...]
 
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> ActiveBand:
+    def from_dict(cls, values: Mapping[str, Any]) -> ActiveBand:
         """The band of `plain`."""
         return cls(float(values["level"]), tuple(float(edge) for edge in values["lower"]))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {"level": self.level, "lower": [float(f"{edge:.6g}") for edge in self.lower]}
 

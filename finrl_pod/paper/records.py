@@ -107,7 +107,7 @@ class Order:
     """An order as reported by the broker.
 
     id: the broker's. filled_quantity: cumulative shares. filled_average_price: None before the first fill.
-    status_word: the broker's status, verbatim. replaces, replaced_by: broker ids of the order before and after.
+    raw_status: the broker's status, verbatim. replaces, replaced_by: broker ids of the order before and after.
     """
 
     id: str
@@ -125,7 +125,7 @@ class Order:
     limit_price: Decimal | None = None
     replaces: str | None = None
     replaced_by: str | None = None
-    status_word: str = ""
+    raw_status: str = ""
 
     @property
     def live(self) -> bool:

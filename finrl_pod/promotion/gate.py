@@ -44,13 +44,13 @@ class Verdict:
     looks: int = 0
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON holds it, NaN and infinity as null."""
         values: dict[str, Any] = to_plain({**vars(self), "rules": [asdict(rule) for rule in self.rules]})
         return values
 
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Verdict:
+    def from_dict(cls, values: Mapping[str, Any]) -> Verdict:
         """Read a verdict from `plain`. Raises RunError for missing fields and for rules that contradict it."""
         try:
             rules = tuple(Rule(**{name: rule[name] for name in RULE_FIELDS}) for rule in values["rules"])
@@ -68,7 +68,7 @@ class Verdict:
 
 def write_verdict(folder: Path, verdict: Verdict) -> Path:
     """Write verdict.json into a run's folder."""
-    return write_json(folder / VERDICT_FILE, verdict.plain())
+    return write_json(folder / VERDICT_FILE, verdict.to_dict())
 
 
 def read_verdict(folder: Path) -> Verdict:
@@ -77,7 +77,7 @@ def read_verdict(folder: Path) -> Verdict:
         raise RunError(
             f"{folder} holds no verdict: let the run finish (finrl-pod tournament ... --resume --out {folder})"
         )
-    return Verdict.from_plain(read_json(folder / VERDICT_FILE))
+    return Verdict.from_dict(read_json(folder / VERDICT_FILE))
 
 
 def check(gate: GateConfig) -> None:

@@ -28,7 +28,7 @@ class AlgorithmInfo:
     """Summary of one algorithm.
 
     kind: "on-policy" learns from its current rollout, "off-policy" from a replay buffer, "simulator" from the market's
-    derivative. actions: "continuous", "discrete" or "both". record: class of its settings.
+    derivative. actions: "continuous", "discrete" or "both". config_class: class of its settings.
     """
 
     name: str
@@ -36,7 +36,7 @@ class AlgorithmInfo:
     source: str
     kind: Literal["on-policy", "off-policy", "simulator"]
     actions: Literal["continuous", "discrete", "both"]
-    record: type[AgentConfig]
+    config_class: type[AgentConfig]
 
 
 ALGORITHMS: Mapping[str, AlgorithmInfo] = {

@@ -258,7 +258,9 @@ class AugmentationConfig:
     """Variations of the training split ("worlds") on which agents train instead of on the one history."""
 
     worlds: int = setting(
-        1, "variations of the training split side by side, each drawn separately", between(1, MAX_WORLDS)
+        1,
+        "simulated histories to train on (worlds): variations of the training split, each drawn separately",
+        between(1, MAX_WORLDS),
     )
     equal_means: bool = setting(
         False, "give all assets the same mean log return, which removes the growth that survivors have in hindsight"
@@ -442,7 +444,7 @@ def describe_setting(path: str) -> Setting:
     if section_name != "agent":
         return describe_settings(type(getattr(RunConfig(), section_name)))[name]
     for info in ALGORITHMS.values():
-        if name in (declared := describe_settings(info.record)):
+        if name in (declared := describe_settings(info.config_class)):
             return declared[name]
     raise KeyError(path)
 
@@ -507,9 +509,9 @@ def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = closest_key(str(name), ALGORITHMS)
         raise ConfigError(f"{where}: {place}.algorithm: there is no algorithm {name!r}; {hint}")
-    record = ALGORITHMS[name].record
+    record = ALGORITHMS[name].config_class
     for key in values:
-        others = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.record)]
+        others = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.config_class)]
         if others and key not in describe_settings(record):
             raise ConfigError(
                 f"{where}: unknown key {place}.{key}; it is a setting of {', '.join(others)}, "

@@ -52,7 +52,7 @@ class Leaderboard:
         """Entries of these slots."""
         return replace(self, scores=tuple(score for score in self.scores if score.slot in slots))
 
-    def plain(self) -> list[dict[str, Any]]:
+    def to_dict(self) -> list[dict[str, Any]]:
         """Entries as JSON values."""
         return [asdict(score) for score in self.scores]
 
@@ -60,11 +60,11 @@ class Leaderboard:
     def from_state(cls, state: Mapping[str, Any] | None, config: TournamentConfig) -> Leaderboard:
         """Leaderboard of a run's saved state, empty for None. Raises RunError for invalid rows."""
         rows, parents = (state["leaderboard"], state["parents"]) if state else ([], {})
-        scores = tuple(score_from_plain(row, parents) for row in rows)
+        scores = tuple(score_from_dict(row, parents) for row in rows)
         return cls(config.leaderboard, scores, config.max_root_share)
 
 
-def score_from_plain(row: Mapping[str, Any], parents: Mapping[str, str | None]) -> Score:
+def score_from_dict(row: Mapping[str, Any], parents: Mapping[str, str | None]) -> Score:
     """Score from its JSON values, null for NaN. Raises RunError for an invalid row.
 
     parents: id -> parent's id, from which a root is found that an earlier version did not save.

@@ -36,7 +36,7 @@ def past_score(score: Score) -> PastScore:
     return PastScore(score.slot, score.generation, score.samples, score.score)
 
 
-def past_from_plain(row: Mapping[str, Any]) -> PastScore:
+def past_from_dict(row: Mapping[str, Any]) -> PastScore:
     """PastScore from its JSON values, null for NaN. Raises RunError for an invalid row."""
     try:
         return PastScore(**{**row, "score": math.nan if row["score"] is None else float(row["score"])})

@@ -1,6 +1,6 @@
 """The tournament: generations of pods, trained side by side and ranked by validation score (population-based training).
 
-A generation is the unit of work: it starts from what the previous one saved, uses random streams keyed by its number,
+A generation is the unit of work: it starts from what the previous one saved, draws from generators keyed by its number,
 and counts only once it is completely written. A run that was killed and resumed therefore equals an uninterrupted one.
 """
 
@@ -21,10 +21,10 @@ from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament import run_directory
 from finrl_pod.tournament.cohort import Cohort, Step, learning_curves
-from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_plain
+from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_dict
 from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.tournament.ranking import PastScore, past_from_plain, past_score
+from finrl_pod.tournament.ranking import PastScore, past_from_dict, past_score
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import Scorer
 from finrl_pod.types import Floats, Score, Tensor
@@ -205,7 +205,7 @@ class Tournament:
         keep = {score.id for score in (*state.leaderboard.scores, *state.current)}
         plain = {
             "generation": state.generation,
-            "leaderboard": state.leaderboard.plain(),
+            "leaderboard": state.leaderboard.to_dict(),
             "current": [to_plain(asdict(score)) for score in state.current],
             "parents": dict(state.parents),
             "samples": state.samples,
@@ -226,10 +226,10 @@ class Tournament:
         if plain is None:
             return None
         board = Leaderboard.from_state(plain, self.config.tournament)
-        current = tuple(score_from_plain(row, plain["parents"]) for row in plain["current"])
+        current = tuple(score_from_dict(row, plain["parents"]) for row in plain["current"])
         # Earlier versions saved no history: what is left of it are these agents.
         left = {score.id: past_score(score) for score in (*board.scores, *current)}
-        history = {name: past_from_plain(row) for name, row in plain.get("history", {}).items()}
+        history = {name: past_from_dict(row) for name, row in plain.get("history", {}).items()}
         return _State(
             int(plain["generation"]),
             board,

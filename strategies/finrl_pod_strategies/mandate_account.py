@@ -48,7 +48,7 @@ class DesiredTilt(NamedTuple):
 class MandateAccount:
     """Target weights of one account under a mandate.
 
-    lookback: bars of the windows that it needs, None for all. desired_tilt: of the last decision, None before it.
+    lookback: bars of the windows that it needs, None for all.
     """
 
     def __init__(self, config: MandateConfig, leverage: float) -> None:
@@ -56,7 +56,7 @@ class MandateAccount:
         risk = RISK_BARS + 1 if needs_returns(config) else 1
         base = base_lookback(config.base)
         self.lookback = None if base is None else max(base, risk, MIN_LOOKBACK)
-        self.desired_tilt: DesiredTilt | None = None
+        self._last_tilt: Callable[[], DesiredTilt] | None = None  # of the last decision
         self._without_limit = replace(config, max_weight=1.0)
         self._held: VirtualHoldings | None = None
         self._time: np.datetime64 | None = None
@@ -75,13 +75,19 @@ class MandateAccount:
         desired = torch.from_numpy(combine(desired_weights(scores, bar, held, *terms).numpy()))
         if error := weights_error(desired, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
             raise InputError(f"desired weights {error}")
-        self.desired_tilt = DesiredTilt(window.times[-1], self._unlimited_tilt(scores, combine, bar, held))
+        time, held_now = window.times[-1], held.clone()
+        self._last_tilt = lambda: DesiredTilt(time, self._unlimited_tilt(scores, combine, bar, held_now))
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *terms)
         decision = trade_towards(desired, entry, bar, held, state.weights, state.budget, self.config)
         self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
         self._symbols = window.symbols
         return decision.weights.numpy() if bool(decision.trades) else None
+
+    @property
+    def desired_tilt(self) -> DesiredTilt | None:
+        """Desired tilt of the last decision, computed when asked for; None before the first decision."""
+        return None if self._last_tilt is None else self._last_tilt()
 
     def virtual_holdings(self, window: Window, positions: Positions) -> VirtualHoldings:
         """Virtual holdings and turnover budget at the window's last bar, before its decision."""

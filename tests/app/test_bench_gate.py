@@ -114,7 +114,7 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
     record = json.loads(first.splitlines()[1])
     assert record["seed"] == gate_worlds.FIRST_SEED + 7
     assert record["rules"]["edge"]["value"] == record["edge_test"]["p_value"]
-    assert record["trials"]["raw"] == 3  # of its own registry: two agents and their ensemble
+    assert record["trials"]["raw"] == 3  # in the world's registry: two agents and their ensemble
     assert row.config["information_ratio_reached"] == record["information_ratio_reached"]
     # Existing worlds are not run again; the same world gives the same record.
     rows = gate.gate_rows(dataclasses.replace(study, kinds=[], edges=[0.0, 1.0]), CPU)

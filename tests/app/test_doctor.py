@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.services import doctor
-from finrl_pod_app.services.doctor import Finding, examine, installed_versions
+from finrl_pod_app.services.doctor import Finding, check_installation, installed_versions
 
 from finrl_pod.errors import DataError
 from finrl_pod.native import library
@@ -23,11 +23,11 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finding_of(name: str) -> Finding:
-    return next(finding for finding in examine() if finding.name == name)
+    return next(finding for finding in check_installation() if finding.name == name)
 
 
 def test_installation_works_and_every_fault_has_a_fix() -> None:
-    findings = examine()
+    findings = check_installation()
     assert {finding.group for finding in findings} == {"versions", "devices", "data", "optional"}
     assert not [finding for finding in findings if finding.status == "broken"]
     assert all(bool(finding.fix) == (finding.status != "ok") for finding in findings)

@@ -44,7 +44,7 @@ def test_every_setting_has_a_comment(name: str) -> None:
 
 def test_every_field_is_declared_with_a_comment() -> None:
     records = [RunConfig, *(type(getattr(RunConfig(), name)) for name in SECTIONS)]
-    records += [info.record for info in ALGORITHMS.values()]
+    records += [info.config_class for info in ALGORITHMS.values()]
     for record in records:
         declared = describe_settings(record)
         assert list(declared) == [field.name for field in dataclasses.fields(record)]

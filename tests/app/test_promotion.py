@@ -222,7 +222,7 @@ def test_audit_of_a_sound_run_passes(finished: Path) -> None:
     assert {f.check for f in audit.findings} == {
         *("look-ahead", "leakage", "warm-up", "fills", "data", "sensitivity", "determinism")
     }
-    assert json.dumps(audit.plain(), allow_nan=False)
+    assert json.dumps(audit.to_dict(), allow_nan=False)
 
 
 def test_audit_finds_a_leaderboard_of_test_scores(finished: Path, folder: Path) -> None:
@@ -315,14 +315,14 @@ def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pyt
     assert "The champion is not promoted: " in printed
     assert "edge" in printed
     assert command(["promote", str(finished), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == read_verdict(finished).plain()
+    assert json.loads(capsys.readouterr().out) == read_verdict(finished).to_dict()
 
 
 def test_promote_exits_with_0_for_a_promoted_champion(
     finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = folder / "good"
-    values = read_verdict(finished).plain()
+    values = read_verdict(finished).to_dict()
     rules = [{**rule, "passed": True} for rule in values["rules"]]
     write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
     assert command(["promote", str(good)]) == 0

@@ -122,7 +122,7 @@ def test_verdict_describes_out_of_sample_results_and_is_printed_by_promote(
     resumed: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, document = resumed
-    assert read_verdict(out).plain() == document["verdict"]
+    assert read_verdict(out).to_dict() == document["verdict"]
     assert all("on test" not in reason and "on validation" not in reason for reason in document["verdict"]["reasons"])
     assert command(["promote", str(out)]) == int(not document["verdict"]["promoted"])
     assert "p-value of no edge over" in " ".join(capsys.readouterr().out.split())

@@ -173,7 +173,7 @@ def test_registry_is_complete() -> None:
         assert info.name == name
         assert info.summary
         assert info.source
-        assert info.record(algorithm=name).algorithm == name
+        assert info.config_class(algorithm=name).algorithm == name
     for name in NAMES:
         assert all(hasattr(small_config(name), key) for key in member_settings(name))
 

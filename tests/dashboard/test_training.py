@@ -44,7 +44,7 @@ def test_learning_curve_is_median_and_quantiles_over_pods(values: np.ndarray[Any
     assert frame["samples"].tolist() == [STEP * (i + 1) for i in range(2 * ROWS)]
     flat = values.reshape(-1, PODS).copy()
     flat[-1, 2] = np.nan
-    for name, quantile in (("middle", 0.5), ("low", 0.1), ("high", 0.9)):
+    for name, quantile in (("median", 0.5), ("low", 0.1), ("high", 0.9)):
         np.testing.assert_allclose(frame[name], np.nanquantile(flat, quantile, axis=1), rtol=1e-12)
     assert frame["pods"].tolist() == [5] * 7 + [4]
 
@@ -64,7 +64,7 @@ def test_learning_curve_of_several_cohorts() -> None:
     ]
     frame = training.learning_curve([{"slots": [0, 1, 2], "rows": rows}], "reward")
     assert frame["samples"].tolist() == [32, 64]
-    assert frame["middle"].tolist() == [5.0, 3.0]
+    assert frame["median"].tolist() == [5.0, 3.0]
 
 
 def agents_of(finished: Path) -> tuple[runs.RunFiles, pd.DataFrame]:
@@ -103,9 +103,9 @@ def test_hyperparameter_drift(finished: Path) -> None:
     frame = training.hyperparameter_drift(agents, "learning_rate")
     for row in frame.itertuples():
         group = agents[agents["generation"] == row.generation]
-        assert row.middle == pytest.approx(np.median(group["learning_rate"]))
+        assert row.median == pytest.approx(np.median(group["learning_rate"]))
         assert row.best == group.sort_values("score")["learning_rate"].iloc[-1]
-        assert row.low <= row.middle <= row.high
+        assert row.low <= row.median <= row.high
 
 
 def test_empty_tables_without_agents() -> None:

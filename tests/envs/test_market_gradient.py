@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from finrl_pod.native.library import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep
+from tests.envs.kernel_settings import KERNEL_SETTINGS
 from tests.mandates import mandates, with_random_base
 from tests.markets import turbulent_market
 
@@ -22,17 +23,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ com
 
 STEPS, BARS = 9, 30
 EARLY_RUIN = 0.97  # ruins accounts early, so that resets are covered
-configs = st.builds(
-    EnvironmentConfig,
-    fill=st.sampled_from(["next", "same_close"]),
-    reward=st.sampled_from(["log_return", "change"]),
-    cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
-    half_spread=st.sampled_from(["constant", "from data"]),
-    turbulence_limit=st.sampled_from([0.0, 0.5]),
-    window=st.just(6),
-    envs=st.just(30),
-    group=st.sampled_from([1, 10, 15]),
-)
+configs = st.builds(EnvironmentConfig, **KERNEL_SETTINGS)
 
 
 def make_portfolio_env(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from finrl_pod.native.library import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep
+from tests.envs.kernel_settings import KERNEL_SETTINGS
 from tests.mandates import fitting, mandates, with_random_base
 from tests.markets import random_market, turbulent_market
 
@@ -29,16 +30,9 @@ configs = st.builds(
     EnvironmentConfig,
     kind=st.sampled_from(["portfolio", "stock_trading"]),
     buy_allocation=st.sampled_from(["proportional", "sequential"]),
-    fill=st.sampled_from(["next", "same_close"]),
-    reward=st.sampled_from(["log_return", "change"]),
     whole_shares=st.booleans(),
-    cost_bps=st.sampled_from([0.0, 10.0, 200.0]),
-    half_spread=st.sampled_from(["constant", "from data"]),
     hmax=st.sampled_from([100.0, 5000.0]),
-    turbulence_limit=st.sampled_from([0.0, 0.5]),
-    window=st.just(6),
-    envs=st.just(30),
-    group=st.sampled_from([1, 10, 15]),
+    **KERNEL_SETTINGS,
 )
 
 

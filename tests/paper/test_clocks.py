@@ -46,12 +46,12 @@ def test_clock_step_is_reported_until_the_next_broker_reading() -> None:
     host = HostClock(clock)
     time = BrokerTime(host)
     clock.sleep(3600)
-    assert time.slipped == 0.0
+    assert time.clock_slip == 0.0
     for step in (timedelta(hours=2), timedelta(hours=-3)):
         host.step += step
-        assert time.slipped == step.total_seconds()
+        assert time.clock_slip == step.total_seconds()
         time.set(clock.now(), time.reading())
-        assert time.slipped == 0.0
+        assert time.clock_slip == 0.0
         assert time.now() == clock.now()
 
 
@@ -62,4 +62,4 @@ def test_clock_step_during_a_reading_is_reported() -> None:
     reading = time.reading()
     host.step = timedelta(minutes=10)
     time.set(clock.now(), reading)
-    assert time.slipped == 600.0
+    assert time.clock_slip == 600.0

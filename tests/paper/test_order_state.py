@@ -17,7 +17,7 @@ from finrl_pod.paper.execution.order_state import (
     apply_order,
     mark_cancel_requested,
     mark_lost,
-    mark_refused,
+    mark_rejected,
     mark_resent,
     mark_unknown,
 )
@@ -37,7 +37,7 @@ def order(
 ) -> Order:
     made = Order(
         "b-1", "fp1.a.20240102.A.b0", "A", Side.BUY, QUANTITY, Decimal(filled), status, TimeInForce.DAY,
-        OrderType.MARKET, START, START, None if average is None else Decimal(average), status_word=status.value,
+        OrderType.MARKET, START, START, None if average is None else Decimal(average), raw_status=status.value,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -94,7 +94,7 @@ def test_reports_in_any_order_book_exactly_the_broker_fills(history: History, da
     messages: list[Fill | Order] = [*history.fills, *history.orders]
     reports = data.draw(st.lists(st.sampled_from(messages), max_size=20))
     start = data.draw(
-        st.sampled_from([view(), mark_unknown(view()).view, mark_refused(view()).view, mark_lost(view()).view])
+        st.sampled_from([view(), mark_unknown(view()).view, mark_rejected(view()).view, mark_lost(view()).view])
     )
     changes, seen_end = [Change(start)], False
     for message in reports:
@@ -176,7 +176,7 @@ def test_lost_order_accepts_fills() -> None:
 
 def test_late_rejection_does_not_undo_earlier_reports() -> None:
     working = apply_order(view(), order(), authoritative=False).view
-    assert mark_refused(working).view is working
+    assert mark_rejected(working).view is working
     assert mark_unknown(working).view is working
 
 
@@ -193,7 +193,7 @@ def test_overfill_is_booked_and_reported() -> None:
 
 
 def test_unknown_status_counts_as_live_and_is_reported() -> None:
-    change = apply_order(view(), order(status=OrderStatus.UNKNOWN, status_word="quarantined"), authoritative=True)
+    change = apply_order(view(), order(status=OrderStatus.UNKNOWN, raw_status="quarantined"), authoritative=True)
     assert change.view.state is OrderState.WORKING
     assert "'quarantined'" in change.warnings[0]
 

@@ -275,8 +275,8 @@ def test_verdict_describes_its_rules(verdict: Verdict) -> None:
 
 def test_verdict_is_unchanged_after_writing_and_reading(verdict: Verdict, tmp_path: Path) -> None:
     write_verdict(tmp_path, verdict)
-    assert read_verdict(tmp_path).plain() == verdict.plain()
-    assert json.loads((tmp_path / "verdict.json").read_text()) == verdict.plain()
+    assert read_verdict(tmp_path).to_dict() == verdict.to_dict()
+    assert json.loads((tmp_path / "verdict.json").read_text()) == verdict.to_dict()
 
 
 def test_damaged_verdicts_are_refused(verdict: Verdict, tmp_path: Path) -> None:
@@ -285,6 +285,6 @@ def test_damaged_verdicts_are_refused(verdict: Verdict, tmp_path: Path) -> None:
     (tmp_path / "verdict.json").write_text('{"promoted": true}')
     with pytest.raises(RunError, match="verdict is damaged"):
         read_verdict(tmp_path)
-    (tmp_path / "verdict.json").write_text(json.dumps({**verdict.plain(), "promoted": not verdict.promoted}))
+    (tmp_path / "verdict.json").write_text(json.dumps({**verdict.to_dict(), "promoted": not verdict.promoted}))
     with pytest.raises(RunError, match="contradicts its own rules"):
         read_verdict(tmp_path)

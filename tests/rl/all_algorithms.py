@@ -24,7 +24,7 @@ SMALL: Mapping[type, dict[str, Any]] = {
 
 
 def small_config(name: str, **settings: Any) -> AgentConfig:
-    record = ALGORITHMS[name].record
+    record = ALGORITHMS[name].config_class
     overrides = next(values for kind, values in SMALL.items() if issubclass(record, kind))
     if name == "shac":
         overrides = {**overrides, "epochs": 1, "minibatches": 2}

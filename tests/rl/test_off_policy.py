@@ -36,7 +36,7 @@ class FlatEnv:
 
 def make(name: str, env: FlatEnv | None = None, **settings: Any) -> Any:
     shared = {"policy": "mlp", "hidden": (8, 7), "batch_size": B, "scale_rewards": False, "learning_rate": 1e-2}
-    record = ALGORITHMS[name].record
+    record = ALGORITHMS[name].config_class
     discrete = ALGORITHMS[name].actions == "discrete"
     config = record(**{"algorithm": name, **shared, "tau": 0.1, **settings})
     return make_algorithm(config, env or FlatEnv(actions=4 if discrete else 0), dtype=DOUBLE)

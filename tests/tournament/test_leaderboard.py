@@ -77,7 +77,7 @@ def test_insertion_order_does_not_matter(entries: list[Score], size: int, shuffl
 @given(score_lists(), st.integers(1, 6))
 def test_json_round_trip(entries: list[Score], size: int) -> None:
     board = Leaderboard(size).insert(entries)
-    state = json.loads(json.dumps({"leaderboard": board.plain(), "parents": {}}, allow_nan=False))
+    state = json.loads(json.dumps({"leaderboard": board.to_dict(), "parents": {}}, allow_nan=False))
     read = Leaderboard.from_state(state, TournamentConfig(leaderboard=size, max_root_share=1.0))
     assert read == board
 

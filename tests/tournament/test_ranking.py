@@ -15,7 +15,7 @@ from finrl_pod.settings.run import PPOConfig, TournamentConfig
 from finrl_pod.tournament.active_returns import BASE
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import next_slots
-from finrl_pod.tournament.ranking import Comparison, PastScore, past_from_plain
+from finrl_pod.tournament.ranking import Comparison, PastScore, past_from_dict
 from finrl_pod.types import Floats, Score
 from tests.tournament.sample_scores import score
 from tests.tournament.small_tournament import small_config, tournament
@@ -111,10 +111,10 @@ def test_a_run_keeps_the_scores_of_all_agents(tmp_path: Path) -> None:
     outcome = run.run()
     saved = run.run_directory.state()
     assert saved is not None
-    history = {name: past_from_plain(row) for name, row in saved["history"].items()}
+    history = {name: past_from_dict(row) for name, row in saved["history"].items()}
     assert set(history) == set(outcome.parents)
     for entry in outcome.leaderboard.scores:
         assert history[entry.id].score == entry.score
         assert history[entry.id].samples == entry.samples
     with pytest.raises(RunError, match=r"state\.json has an invalid row in its history"):
-        past_from_plain({"slot": 1})
+        past_from_dict({"slot": 1})

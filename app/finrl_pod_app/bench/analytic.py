@@ -41,7 +41,7 @@ def analytic_row(settings: SpeedSettings, device: torch.device) -> Row:
 
     values = measure_rates("analytic_samples", work, settings.runs, device)
     used = ("envs", "assets", "features", "days", "horizon", "hidden", "policy", "group", "members", "runs")
-    config = {name: value for name, value in settings.plain().items() if name in used}
+    config = {name: value for name, value in settings.to_dict().items() if name in used}
     more = {"samples_a_run": each * settings.members, "bp_a_step": [round(x, 2) for x in earned]}
     return median_row("analytic_samples", values, "samples/s", {**config, **more})
 

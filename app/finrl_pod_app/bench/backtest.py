@@ -165,7 +165,7 @@ def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> di
         decided[:, -1] = np.nan  # no decision at the last bar
         cost = COST_BPS / 1e4
         np.savez(case, prices=market.close.numpy(), weights=decided, cost=cost, cash=CASH, runs=runs)
-        script = Path(__file__).with_name("peer_backtests.py")
+        script = Path(__file__).with_name("library_backtests.py")
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         try:
             done = subprocess.run(

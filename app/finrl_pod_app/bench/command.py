@@ -95,7 +95,7 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
             options.calibration,
         )  # fmt: skip
         return gate_rows(study, device)
-    defaults = DEFAULTS[options.what].plain()
+    defaults = DEFAULTS[options.what].to_dict()
     settings = SpeedSettings(**{name: getattr(options, name, value) for name, value in defaults.items()})
     return SPEED[options.what](settings, device)
 

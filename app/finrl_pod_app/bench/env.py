@@ -43,7 +43,7 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
         else statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
     )
     config = {
-        **settings.plain(),
+        **settings.to_dict(),
         "steps_a_run": steps,
         "flat_size": env.observation_size,
         "whole_shares": env.config.whole_shares,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture_row, placebo_row
+from finrl_pod_app.bench.leaked_signal import EQUIVARIANT, MLP, capture_row, placebo_row
 from finrl_pod_app.bench.noise import TOURNAMENT, noise_row
 from finrl_pod_app.bench.planted import RECIPE, planted_row
 from finrl_pod_app.bench.rows import Row

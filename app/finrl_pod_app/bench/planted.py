@@ -107,7 +107,7 @@ def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         shares.append(share)
         runs.append(run)
     config = {
-        **recipe.plain(),
+        **recipe.to_dict(),
         "samples": runs[0]["samples"],
         "seconds": statistics.median(run["seconds"] for run in runs),
         "runs": runs,

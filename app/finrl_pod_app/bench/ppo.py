@@ -78,5 +78,5 @@ def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], i
 
 
 def _config(settings: SpeedSettings, samples: int, first: float | None = None) -> dict[str, Any]:
-    config = {**settings.plain(), "samples_a_run": samples, "minibatches": settings.minibatches}
+    config = {**settings.to_dict(), "samples_a_run": samples, "minibatches": settings.minibatches}
     return config if first is None else {**config, "first_call_seconds": round(first, 3)}

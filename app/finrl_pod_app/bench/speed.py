@@ -49,7 +49,7 @@ class SpeedSettings:
     members: int = 1
     runs: int = 5
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
 

@@ -35,7 +35,7 @@ class Recipe:
     agent: AgentConfig
     samples: int
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"samples": self.samples, "environment": asdict(self.environment), "agent": asdict(self.agent)}
 
@@ -99,7 +99,7 @@ _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
 def recipe(algorithm: str) -> Recipe:
     """Return the recipe of an algorithm on the leaked future, with groups of 16 accounts."""
     envs, samples, own = _RECIPES[algorithm]
-    agent = ALGORITHMS[algorithm].record(**{"algorithm": algorithm, **own})
+    agent = ALGORITHMS[algorithm].config_class(**{"algorithm": algorithm, **own})
     return Recipe(EnvironmentConfig(envs=envs, group=16), agent, samples)
 
 

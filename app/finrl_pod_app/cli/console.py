@@ -87,8 +87,8 @@ def show_training_result(result: Mapping[str, Any]) -> None:
             words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
         words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
-    if evaluated is not None and "together" in evaluated:
-        found = evaluated["together"]
+    if evaluated is not None and "ensemble" in evaluated:
+        found = evaluated["ensemble"]
         lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
     if result["unscored"]:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
@@ -142,9 +142,9 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
     for warning in document["in_sample"]:
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
-    spent = document["seconds"]
+    decisions, accounting = document["seconds"]["decisions"], document["seconds"]["accounting"]
     console.print(
-        f"{len(rows):,} backtests: {spent['decisions']:.2f} s for decisions, {spent['books']:.2f} s for accounting.",
+        f"{len(rows):,} backtests: {decisions:.2f} s for decisions, {accounting:.2f} s for accounting.",
         markup=False,
     )
     if out is not None:

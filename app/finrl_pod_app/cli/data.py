@@ -160,7 +160,7 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
 
 def _show(manifest: Manifest, as_json: bool) -> None:
     if as_json:
-        _print_json(manifest.plain())
+        _print_json(manifest.to_dict())
         return
     from rich.table import Table
     from rich.text import Text
@@ -197,7 +197,7 @@ def _brief(manifest: Manifest) -> dict[str, Any]:
     """A row of the list as JSON: the columns of the table, and the hash."""
     keys = ("name", "source", "bar", "symbols", "columns", "bars", "start", "end", "adjusted", "sha256", "created",
             "builtin", "fault")  # fmt: skip
-    plain = manifest.plain()
+    plain = manifest.to_dict()
     return {**{k: plain[k] for k in keys}, "flaws": len(manifest.flaws)}
 
 

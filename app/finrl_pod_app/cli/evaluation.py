@@ -44,7 +44,7 @@ def audit(
         else:
             found = audit_targets.audit_env(str(env), data, on_step=on_step, **options)
     if as_json:
-        print_json(found.plain())
+        print_json(found.to_dict())
     else:
         show_audit(found)
     if not found.clean:
@@ -62,7 +62,7 @@ def promote(
 
     verdict = read_verdict(run_dir)
     if as_json:
-        print_json(verdict.plain())
+        print_json(verdict.to_dict())
     else:
         show_rules(verdict)
     if not verdict.promoted:
@@ -114,5 +114,5 @@ def walkforward(
         print_json(document)
         return
     show_walkforward(document)
-    show_rules(Verdict.from_plain(document["verdict"]))
+    show_rules(Verdict.from_dict(document["verdict"]))
     typer.echo(f"Report: {folder / 'report.html'}")

@@ -38,7 +38,10 @@ def fake_alpaca(
         float, typer.Option(min=0, max=1, help="Fraction of requests and stream messages hit by random faults.")
     ] = 0.0,
     faults: Annotated[Path | None, typer.Option(help="JSON file with a list of fault rules.")] = None,
-    actions: Annotated[Path | None, typer.Option(help="JSON file with a list of splits and dividends.")] = None,
+    corporate_actions: Annotated[
+        Path | None,
+        typer.Option("--corporate-actions", "--actions", help="JSON file with a list of splits and dividends."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of partial fills and random faults.")] = 0,
     log: Annotated[
         Path | None, typer.Option(help="Append every request and event to this file, as JSON lines.")
@@ -71,7 +74,7 @@ def fake_alpaca(
         seed=seed,
         partial=partial,
         cost_bps=Decimal(repr(cost_bps)),
-        actions=read_actions(actions) if actions else (),
+        actions=read_actions(corporate_actions) if corporate_actions else (),
     )
     rules = (*(read_faults(faults) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))
     server = FakeAlpaca(

@@ -16,7 +16,17 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
-from finrl_pod_app.cli import backtest, dashboard, data, environments, evaluation, info, paper, registry, training
+from finrl_pod_app.cli import (
+    backtest,
+    dashboard,
+    data,
+    environments,
+    evaluation,
+    paper,
+    registry,
+    setup_commands,
+    training,
+)
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
@@ -36,8 +46,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
-app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(info.init)
-app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(info.migrate)
+app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(setup_commands.init)
+app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(setup_commands.migrate)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
@@ -61,8 +71,8 @@ app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
 app.add_typer(registry.app, name="registry")
 app.add_typer(dashboard.app, name="dashboard")
-app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(info.algorithms)
-app.command("doctor", epilog="Example: finrl-pod doctor --json")(info.doctor)
+app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(setup_commands.algorithms)
+app.command("doctor", epilog="Example: finrl-pod doctor --json")(setup_commands.doctor)
 app.command(
     "bench",
     epilog="Example: finrl-pod bench learn --json",

@@ -48,7 +48,7 @@ def train_async(
     timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     with locked_folder(out, RUN), catch_stop_signals() as signals:
-        folder.create(config.plain())
+        folder.create(config.to_dict())
         ended = _learn(pipeline, config, scores, signals, progress)
         stats, algorithm = pipeline.stats, pipeline.algorithm
         if ended is not None and not stats.updates:

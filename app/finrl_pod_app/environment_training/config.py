@@ -45,7 +45,7 @@ class TrainingConfig:
     pipeline: Literal["sync", "async"] = "sync"
     device: Literal["cpu", "cuda"] = "cpu"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Values for config.json."""
         return {**dataclasses.asdict(self), "version": __version__}
 
@@ -86,7 +86,7 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     horizon: steps of each environment per iteration, if set. Off-policy algorithms take one gradient step per sample,
     REDQ 20.
     """
-    record = ALGORITHMS[algorithm].record
+    record = ALGORITHMS[algorithm].config_class
     names = {field.name for field in dataclasses.fields(record)}
     shared: dict[str, Any] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",

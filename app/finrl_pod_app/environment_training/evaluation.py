@@ -38,16 +38,16 @@ def evaluate(
         "std": to_plain(each.std(1, correction=0).tolist()),
     }
     if config.members > 1:
-        joint = _returns(together(act, config.members), config, episodes, stopped)
-        found["together"] = {
-            "episodes": joint.numel(),
-            "mean": to_plain(float(joint.mean())),
-            "std": to_plain(float(joint.std(correction=0))),
+        returns = _returns(ensemble_decision(act, config.members), config, episodes, stopped)
+        found["ensemble"] = {
+            "episodes": returns.numel(),
+            "mean": to_plain(float(returns.mean())),
+            "std": to_plain(float(returns.std(correction=0))),
         }
     return found
 
 
-def together(act: Act, members: int) -> Act:
+def ensemble_decision(act: Act, members: int) -> Act:
     """Joint decision of all members: the mean of their clipped actions, or their majority choice (ties: the lowest).
 
     act: rows [P, E, ...] -> actions [P, E, D], each member's for its own rows.

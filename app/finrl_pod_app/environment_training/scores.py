@@ -52,7 +52,7 @@ class Scores:
         """Current score of the best member."""
         return max((score for score in self.each if score is not None), default=None)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Values for state.json."""
         last = [list(each) for each in self._last]
         counts = {"episodes": self.episodes, "unscored": self.unscored}

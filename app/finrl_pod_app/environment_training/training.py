@@ -56,7 +56,7 @@ def train(
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
             if not resume:
-                folder.create(config.plain())
+                folder.create(config.to_dict())
             return _TrainingRun(config, folder, env, learner, progress).run(signals, save_seconds, evaluation)
 
 
@@ -129,7 +129,7 @@ class _TrainingRun:
         """Save a checkpoint from which the run continues exactly, if the environment can."""
         if not self._resumable:
             return
-        values = {"scores": self.scores.plain(), "seconds": self.seconds, "losses": self._losses()}
+        values = {"scores": self.scores.to_dict(), "seconds": self.seconds, "losses": self._losses()}
         self.folder.save(self.learner.checkpoint(self.folder.written), values, self._capacity)
 
     def _resume(self) -> None:

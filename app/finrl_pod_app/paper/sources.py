@@ -107,7 +107,7 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
         digest.hexdigest(),
         f"{path} {'+'.join(members.ids)}",
         base,
-        None if band is None else ActiveBand.from_plain(band),
+        None if band is None else ActiveBand.from_dict(band),
     )
 
 

@@ -78,7 +78,7 @@ def stacked_weights(result: BacktestResult) -> Any:
                 continue
             figure.add_scatter(
                 x=times,
-                y=thin(part),
+                y=decimated(part),
                 name=html.escape(name),
                 legendgroup=name,
                 showlegend=group == "long",
@@ -125,7 +125,7 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
     for (name, values), colour in zip(result.cost_parts.items(), ramp(len(result.cost_parts)), strict=True):
         figure.add_scatter(
             x=dates(result.times),
-            y=thin(values.cumsum() / result.equity[0]),
+            y=decimated(values.cumsum() / result.equity[0]),
             name=name,
             mode="lines",
             stackgroup="costs",
@@ -218,7 +218,7 @@ def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floa
         style, times = style_by_name[name], results[name].times
         figure.add_scatter(
             x=dates(times),
-            y=thin(values[name]),
+            y=decimated(values[name]),
             name=html.escape(display_name(name)),
             meta=name,
             mode="lines",
@@ -284,15 +284,15 @@ def dates(times: Times, places: NDArray[np.intp] | None = None) -> list[str]:
     """ISO text of the thinned times, or of those at `places`: dates if all times are at midnight, else minutes."""
     days = times.astype("datetime64[D]")
     shown = days if (days == times).all() else times.astype("datetime64[m]")
-    return [str(time) for time in shown[_thinned_places(len(times)) if places is None else places]]
+    return [str(time) for time in shown[_decimated_places(len(times)) if places is None else places]]
 
 
-def thin(values: Floats) -> Floats:
+def decimated(values: Floats) -> Floats:
     """Every k-th value and the last, at most about `MAX_POINTS`."""
-    return values[_thinned_places(len(values))]
+    return values[_decimated_places(len(values))]
 
 
-def _thinned_places(length: int) -> NDArray[np.intp]:
+def _decimated_places(length: int) -> NDArray[np.intp]:
     step = math.ceil(length / MAX_POINTS)
     return np.unique(np.append(np.arange(0, length, step), length - 1))
 

@@ -101,7 +101,7 @@ def build_document(
             "cost_curve": cost_curve,
             "cost_bps": config.environment.cost_bps,
         },
-        "verdict": None if verdict is None else verdict.plain(),
+        "verdict": None if verdict is None else verdict.to_dict(),
         "timing": None if timing is None else vars(timing),
         "seed": config.seed,
         "versions": versions,

@@ -56,7 +56,7 @@ class Audit:
         """Whether no finding is a failure."""
         return clean(self.findings)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The audit as plain JSON values, infinite numbers as null."""
         return {
             "subject": self.subject,

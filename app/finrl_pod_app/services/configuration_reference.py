@@ -75,7 +75,7 @@ def _agent_table() -> str:
     found: dict[str, dict[str, list[str]]] = {}  # setting -> default -> algorithms
     described: dict[str, Setting] = {}
     for info in ALGORITHMS.values():
-        for name, item in describe_settings(info.record).items():
+        for name, item in describe_settings(info.config_class).items():
             described.setdefault(name, item)
             found.setdefault(name, {}).setdefault(value_text(item.default), []).append(info.name)
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]

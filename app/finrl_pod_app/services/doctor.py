@@ -36,7 +36,7 @@ class Finding:
     fix: str = ""
 
 
-def examine() -> list[Finding]:
+def check_installation() -> list[Finding]:
     """Run every check. Never raises: a check that fails becomes a finding."""
     return [*_versions(), *_devices(), *_data(), *_optional()]
 

@@ -84,7 +84,7 @@ def mandate_parts(
 def _stop_rule(test: MandatePeriod, seed: int) -> dict[str, Any] | None:
     """The band of active returns, which the paper-trading daemon compares its account with."""
     band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
-    return None if band is None else band.plain()
+    return None if band is None else band.to_dict()
 
 
 def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:

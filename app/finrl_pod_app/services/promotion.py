@@ -185,8 +185,8 @@ def evaluate_champion(
             **_selection(config, members),
             reference=reference.name,
         )
-        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
-    verdict = Verdict.from_plain(saved)
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved)
     write_verdict(run.path, verdict)
     desired = {
         name: recorders[name].table(results[CHAMPION].times, len(panel.symbols))

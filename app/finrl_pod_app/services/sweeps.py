@@ -138,7 +138,7 @@ class _Sweep:
                 "in_sample": list(self._in_sample),
                 "note": "Each strategy ran once per seed and period; the costs are applied to the same decisions."
                 + (f" Interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
-                "seconds": {"decisions": spent - self._replay_seconds, "books": self._replay_seconds},
+                "seconds": {"decisions": spent - self._replay_seconds, "accounting": self._replay_seconds},
             }
         )
         return plain

@@ -114,8 +114,8 @@ def report_walkforward(
             reference=reference.name,
             where="out of sample",
         )
-        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).plain())
-    verdict = Verdict.from_plain(saved)
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved)
     write_verdict(out, verdict)
     on_stage("writing the report")
     document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
@@ -243,11 +243,11 @@ def _document(
     )  # [seeds, folds]
     reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
     equal = np.array([reference], dtype=np.float64)
-    together: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
+    all_seeds: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
     if len(by_seed) > 1:
-        together["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
+        all_seeds["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
         improvement = probability_of_improvement(scores, equal, seed=config.seed)
-        together["improvement_over_equal_weight"] = improvement._asdict()
+        all_seeds["improvement_over_equal_weight"] = improvement._asdict()
     return {
         "config_sha256": config.sha256,
         "data": {"name": panel.name, "sha256": panel.sha256},
@@ -262,9 +262,9 @@ def _document(
         ],
         "runs": runs,
         "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in by_seed.items()],
-        "seeds_together": together,
+        "seeds_together": all_seeds,
         "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
-        "verdict": verdict.plain(),
+        "verdict": verdict.to_dict(),
     }
 
 

@@ -103,7 +103,7 @@ class SimulatedBroker:
         order_id, now = f"sim-{len(self._orders) + 1}", self._clock.now()
         order = Order(
             order_id, request.client_order_id, request.symbol, request.side, request.quantity, ZERO, OrderStatus.NEW,
-            request.time_in_force, request.type, now, now, limit_price=request.limit_price, status_word="new",
+            request.time_in_force, request.type, now, now, limit_price=request.limit_price, raw_status="new",
         )  # fmt: skip
         self._orders[order_id] = order
         self._by_client[request.client_order_id] = order_id
@@ -302,7 +302,7 @@ class SimulatedBroker:
         complete = quantity == order.quantity
         status = OrderStatus.FILLED if complete else OrderStatus.PARTIALLY_FILLED
         order = dataclasses.replace(
-            order, filled_quantity=quantity, filled_average_price=price, status=status, status_word=status.value,
+            order, filled_quantity=quantity, filled_average_price=price, status=status, raw_status=status.value,
             updated_at=at,
         )  # fmt: skip
         self._orders[order.id] = order
@@ -313,7 +313,7 @@ class SimulatedBroker:
 
     def _close_order(self, order: Order, status: OrderStatus, at: datetime | None = None) -> None:
         at = at or self._clock.now()
-        closed = dataclasses.replace(order, status=status, status_word=status.value, updated_at=at)
+        closed = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=at)
         self._orders[order.id] = closed
         self._publish(status.value, closed)
 

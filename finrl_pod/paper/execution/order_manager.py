@@ -84,7 +84,7 @@ class OrderManager:
             try:
                 outcome = self.broker.submit(request)
             except AuthenticationError:
-                self._apply(order, order_state.mark_refused(order.view), "post", "the keys were refused")
+                self._apply(order, order_state.mark_rejected(order.view), "post", "the keys were refused")
                 raise
             if isinstance(outcome, Rejected) and outcome.reason is Reason.DUPLICATE_ID:
                 outcome = self._resolve_duplicate(request)
@@ -93,7 +93,7 @@ class OrderManager:
                     self._apply(order, order_state.apply_order(order.view, outcome.order, authoritative=False), "post")
                 return None
             if isinstance(outcome, Rejected) and outcome.reason is not Reason.RATE_LIMITED:
-                self._apply(order, order_state.mark_refused(order.view), "post", outcome.message)
+                self._apply(order, order_state.mark_rejected(order.view), "post", outcome.message)
                 if outcome.reason is Reason.BLOCKED:
                     self._halt(f"the broker accepts no orders: {outcome.message}")
                 if outcome.reason is Reason.WASH_TRADE and not self._cancel_opposite(request):

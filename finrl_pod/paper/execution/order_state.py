@@ -109,7 +109,7 @@ def apply_order(view: OrderView, order: Order, *, authoritative: bool) -> Change
         return Change(view, warnings=(warning,))
     warnings: list[str] = []
     if order.status is OrderStatus.UNKNOWN:
-        warnings.append(f"order {view.client_order_id} has the unknown status {order.status_word!r}")
+        warnings.append(f"order {view.client_order_id} has the unknown status {order.raw_status!r}")
     known = replace(view, broker_id=view.broker_id or order.id)
     fills: tuple[NewFill, ...] = ()
     if order.filled_quantity > view.filled:
@@ -134,7 +134,7 @@ def apply_order(view: OrderView, order: Order, *, authoritative: bool) -> Change
     return Change(replace(known, state=state, status=status), fills, tuple(warnings))
 
 
-def mark_refused(view: OrderView) -> Change:
+def mark_rejected(view: OrderView) -> Change:
     """Mark an order that the broker did not accept. No effect if it was seen at the broker or has a fill."""
     if view.state in (OrderState.WORKING, OrderState.ENDED) or view.filled:
         return Change(view)

@@ -82,7 +82,7 @@ class BrokerTime:
         return -self._offset
 
     @property
-    def slipped(self) -> float:
+    def clock_slip(self) -> float:
         """Seconds by which wall time has advanced more than monotonic time since the last query of the broker's clock.
 
         Not 0 after the host's clock was set (either sign) or the machine was suspended (Linux stops `monotonic`).

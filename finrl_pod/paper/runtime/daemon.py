@@ -205,7 +205,7 @@ class Daemon:
     def _check_clock(self) -> None:
         """Query the broker's clock at intervals, and immediately after a clock step or a suspend of the host."""
         overdue = self._time.now() - self._clock_checked >= CLOCK_CHECK_INTERVAL
-        if overdue or abs(self._time.slipped) > MAX_CLOCK_SLIP:
+        if overdue or abs(self._time.clock_slip) > MAX_CLOCK_SLIP:
             self._query_clock()
 
     def _query_clock(self) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 from finrl_pod_app.environment_training.config import TrainingConfig
-from finrl_pod_app.environment_training.evaluation import evaluate, together
+from finrl_pod_app.environment_training.evaluation import ensemble_decision, evaluate
 
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -23,7 +23,7 @@ def test_joint_decision_is_the_mean_over_members() -> None:
         return torch.bmm(obs, weights)
 
     expected = torch.stack([(rows @ weights[p]).clamp(-1, 1) for p in range(3)]).mean(0)
-    torch.testing.assert_close(together(act, 3)(rows), expected)
+    torch.testing.assert_close(ensemble_decision(act, 3)(rows), expected)
 
 
 def test_joint_decision_is_the_majority_and_the_lowest_action_on_ties() -> None:
@@ -32,9 +32,9 @@ def test_joint_decision_is_the_majority_and_the_lowest_action_on_ties() -> None:
     def act(obs: Tensor) -> Tensor:
         return choices.view(3, 1, 1).expand(*obs.shape[:2], 1)
 
-    assert together(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[2]] * 4] * 3
+    assert ensemble_decision(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[2]] * 4] * 3
     choices = torch.tensor([2, 0, 1])
-    assert together(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[0]] * 4] * 3
+    assert ensemble_decision(act, 3)(torch.zeros(3, 4, 1)).tolist() == [[[0]] * 4] * 3
 
 
 def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
@@ -46,12 +46,12 @@ def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
     result = evaluate(act, config, 4)
     assert result is not None
     assert len(result["mean"]) == 2
-    assert result["together"]["episodes"] == 8
-    assert 8 <= result["together"]["mean"] <= 11  # pushed to one side only, the pole falls within a few steps
+    assert result["ensemble"]["episodes"] == 8
+    assert 8 <= result["ensemble"]["mean"] <= 11  # pushed to one side only, the pole falls within a few steps
     single = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100)
     result = evaluate(lambda obs: torch.zeros_like(obs[..., :1]).long(), single, 2)
     assert result is not None
-    assert "together" not in result
+    assert "ensemble" not in result
 
 
 def zero_action(obs: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def test_non_finite_returns_are_none() -> None:
     result = evaluate(zero_action, TrainingConfig(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
     assert result is not None
     assert result["mean"] == result["std"] == [None, None]
-    assert result["together"]["mean"] is None
+    assert result["ensemble"]["mean"] is None
 
 
 def test_worker_processes_give_the_same_evaluation() -> None:

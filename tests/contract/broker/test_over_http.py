@@ -133,7 +133,7 @@ def test_unknown_statuses_and_missing_fields(http: HttpSetup) -> None:
     http.add_fault("edit", path="/v2/orders/", body={"status": "pondering", "brand_new": {"a": 1}, "replaces": None})
     found = http.broker.order(order.id)
     assert found is not None
-    assert (found.status, found.status_word, found.live) == (OrderStatus.UNKNOWN, "pondering", True)
+    assert (found.status, found.raw_status, found.live) == (OrderStatus.UNKNOWN, "pondering", True)
     http.add_fault("edit", path="/v2/account", body={"multiplier": None, "status": "NEW", "account_blocked": None})
     assert http.broker.account().cash == 100_000
     http.add_fault("edit", path="/v2/account", body={"cash": "NaN"})

@@ -15,12 +15,12 @@ from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.report.charts import (
     add_band,
     dates,
+    decimated,
     growth,
     logit_bars,
     monthly_turnover,
     set_log_axis,
     stacked_weights,
-    thin,
 )
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.tables import MONTHS
@@ -159,7 +159,7 @@ def _add_line(figure: Any, name: str, times: Times, values: Floats, styles: Styl
     style = styles[name]
     figure.add_scatter(
         x=dates(times),
-        y=thin(values),
+        y=decimated(values),
         name=theme.escape_html(display_name(name)),
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},

@@ -9,7 +9,7 @@ import pandas as pd
 
 from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.report.charts import dates, log_ticks, thin
+from finrl_pod_app.report.charts import dates, decimated, log_ticks
 
 MAX_BLOCKS = 240  # columns of the map of missing bars; more are not visible
 
@@ -25,7 +25,7 @@ def growth(frame: pd.DataFrame) -> Any:
         dash = theme.DASHES[place // len(theme.COLOURS) % len(theme.DASHES)]
         figure.add_scatter(
             x=dates(times),
-            y=thin(frame[symbol].to_numpy()),
+            y=decimated(frame[symbol].to_numpy()),
             name=theme.escape_html(symbol),
             mode="lines",
             line={"color": colour, "dash": dash, "width": 1.6},

@@ -16,7 +16,7 @@ _BEST = theme.COLOURS[0]
 
 
 def learning_curve(frame: pd.DataFrame, name: str) -> Any:
-    """Median over the pods with the 10-90% band. frame: samples, middle, low, high."""
+    """Median over the pods with the 10-90% band. frame: samples, median, low, high."""
     figure = band_figure(frame["samples"], frame, "median of the pods")
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
@@ -109,7 +109,7 @@ def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collect
 
 
 def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
-    """A line (middle) over the band between low and high."""
+    """A line (median) over the band between low and high."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -118,7 +118,7 @@ def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
     figure.add_scatter(x=x, y=frame["high"], fill="tonexty", fillcolor=_BAND, name="10-90% of the pods", **hidden)
     line = {"color": _MAIN, "width": 2.4}
     mode = "lines+markers" if len(frame) < 30 else "lines"
-    figure.add_scatter(x=x, y=frame["middle"], name=name, mode=mode, line=line, hovertemplate="%{y:.4g}")
+    figure.add_scatter(x=x, y=frame["median"], name=name, mode=mode, line=line, hovertemplate="%{y:.4g}")
     return figure
 
 

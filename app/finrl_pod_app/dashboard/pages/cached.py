@@ -144,16 +144,16 @@ def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[
 
     _use_one_thread()
     if isinstance(target, str):
-        return audit_targets.audit_strategy(target, None, on_step=_on_step).plain()
-    return audit_targets.audit_run(target.path, on_step=_on_step).plain()
+        return audit_targets.audit_strategy(target, None, on_step=_on_step).to_dict()
+    return audit_targets.audit_run(target.path, on_step=_on_step).to_dict()
 
 
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")
 def doctor() -> list[Any]:
     """The findings of `doctor`."""
-    from finrl_pod_app.services.doctor import examine
+    from finrl_pod_app.services.doctor import check_installation
 
-    return examine()
+    return check_installation()
 
 
 @st.cache_resource(ttl=2.0, max_entries=1, show_spinner=False)

@@ -36,9 +36,9 @@ def metric_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
-    """A metric of the learners over the run: samples (per pod, from the start of the run), middle, low, high, pods.
+    """A metric of the learners over the run: samples (per pod, from the start of the run), median, low, high, pods.
 
-    middle is the median over the pods, low and high are the 10% and 90% quantiles, pods is their number. Missing values
+    median is taken over the pods, low and high are the 10% and 90% quantiles, pods is their number. Missing values
     are skipped, and so are points without any. Samples are counted over generations, not by lineage, because a slot
     may continue another agent in the next generation.
     """
@@ -59,7 +59,7 @@ def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.Da
         base += reached
     places = sorted(points)
     quantiles = [np.quantile(points[place], (0.5, LOW, HIGH)) for place in places]
-    frame = pd.DataFrame(quantiles, columns=["middle", "low", "high"], dtype=np.float64)
+    frame = pd.DataFrame(quantiles, columns=["median", "low", "high"], dtype=np.float64)
     frame.insert(0, SAMPLES, places)
     frame["pods"] = [len(points[place]) for place in places]
     return frame
@@ -119,18 +119,18 @@ def varied_hyperparameters(agents: pd.DataFrame) -> list[str]:
 
 
 def hyperparameter_drift(agents: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A hyperparameter by generation: generation, middle, low, high, best.
+    """A hyperparameter by generation: generation, median, low, high, best.
 
-    middle, low and high are the median and the 10% and 90% quantiles over the pods; best is the value of the agent with
+    median, low and high are the median and the 10% and 90% quantiles over the pods; best is the value of the agent with
     the best score.
     """
     rows = []
     for generation, group in agents.dropna(subset=[name]).groupby("generation"):
-        middle, low, high = np.quantile(group[name], (0.5, LOW, HIGH))
+        median, low, high = np.quantile(group[name], (0.5, LOW, HIGH))
         scored = group[np.isfinite(group["score"])]
         best = scored.loc[scored["score"].idxmax(), name] if len(scored) else np.nan
-        rows.append((generation, middle, low, high, best))
-    return pd.DataFrame(rows, columns=["generation", "middle", "low", "high", "best"])
+        rows.append((generation, median, low, high, best))
+    return pd.DataFrame(rows, columns=["generation", "median", "low", "high", "best"])
 
 
 def ancestors(agents: pd.DataFrame, members: Collection[str]) -> set[str]:

@@ -98,7 +98,7 @@ def order(values: Any) -> Order:
         limit_price=optional_number(values, "limit_price"),
         replaces=values.get("replaces") or None,
         replaced_by=values.get("replaced_by") or None,
-        status_word=status,
+        raw_status=status,
     )
 
 

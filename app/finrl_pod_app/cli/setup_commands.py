@@ -79,8 +79,8 @@ def algorithms(
     if as_json:
         rows = []
         for info in ALGORITHMS.values():
-            row = {name: value for name, value in vars(info).items() if name != "record"}
-            defaults = info.record(algorithm=info.name)
+            row = {name: value for name, value in vars(info).items() if name != "config_class"}
+            defaults = info.config_class(algorithm=info.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
         print_json({"algorithms": rows, "add_ons": [dataclasses.asdict(part) for part in EXTENSIONS.values()]})
@@ -109,9 +109,9 @@ def doctor(
     import dataclasses
 
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.doctor import examine
+    from finrl_pod_app.services.doctor import check_installation
 
-    findings = examine()
+    findings = check_installation()
     works = all(finding.status != "broken" for finding in findings)
     if as_json:
         print_json({"works": works, "findings": [dataclasses.asdict(finding) for finding in findings]})

@@ -79,7 +79,7 @@ def capture(
 ) -> tuple[float, float, TrainedAgent]:
     """Train on the leak up to bar `train_last` and evaluate on the bars after it.
 
-    Returns the captured share of the oracle's mean log growth per bar, the oracle's growth, and the agent.
+    Returns the share of the oracle's mean log growth per bar that the agent earns, the oracle's growth, and the agent.
     """
     leak = leaked_return(market)
     first, last = train_last + 1, market.steps
@@ -125,7 +125,7 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
         samples = trained.samples
         log_progress(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
     config = {
-        **recipe.plain(),
+        **recipe.to_dict(),
         "samples": samples,
         "seconds": statistics.median(seconds),
         "seconds_each": seconds,
@@ -153,7 +153,7 @@ def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.
     mean = np.mean(each, 0)
     low, high = growth_interval(mean, CONFIDENCE_LEVEL)
     config: dict[str, Any] = {
-        **recipe.plain(),
+        **recipe.to_dict(),
         "seconds": statistics.median(seconds),
         "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
         "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",

@@ -1,6 +1,6 @@
 """Backtests of given weights by vectorbt and bt. Runs in a separate environment and imports nothing of this project.
 
-python peer_backtests.py CASE.npz prints one JSON object. CASE.npz: prices [T, N], weights [K, T, N] with a last row
+python library_backtests.py CASE.npz prints one JSON object. CASE.npz: prices [T, N], weights [K, T, N] with a last row
 of NaN (no decision), cost, cash, runs.
 """
 

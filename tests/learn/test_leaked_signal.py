@@ -7,7 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from finrl_pod_app.bench.leaked import EQUIVARIANT, MLP, capture, excess_over_equal_weight, oracle_growth, placebo
+from finrl_pod_app.bench.leaked_signal import (
+    EQUIVARIANT,
+    MLP,
+    capture,
+    excess_over_equal_weight,
+    oracle_growth,
+    placebo,
+)
 from finrl_pod_app.bench.simulated_markets import prices
 from finrl_pod_app.bench.training import Recipe
 
