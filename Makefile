@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test legacy test-legacy soak soak-short clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test check-deploy legacy test-legacy soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -18,6 +18,7 @@ $(STAMP): export PIP_BUILD_CONSTRAINT := constraints.txt
 $(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 LEGACY := .venv-legacy
+DEPLOY := .venv-deploy
 LEGACY_STAMP := $(LEGACY)/.alpaca-trade-api-installed
 
 help: ## show this list
@@ -77,6 +78,15 @@ test-fast: check ## check, then the tests that are neither slow nor drive a brow
 test: check browser ## check, then every test
 	$(PYTEST) --ignore tests/test_layers.py $(ARGS)
 
+check-deploy: setup ## images, compose file and Kubernetes manifests in deploy/: linters and schemas
+	@$(MAKE) --no-print-directory $(DEPLOY)/.installed
+	$(DEPLOY)/bin/python deploy/check.py
+
+$(DEPLOY)/.installed: deploy/check-requirements.txt
+	$(BIN)/python -m venv $(DEPLOY)
+	$(DEPLOY)/bin/python -m pip install -qq --requirement deploy/check-requirements.txt
+	@touch $@
+
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
 	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
 
@@ -102,5 +112,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(LEGACY) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(LEGACY) $(DEPLOY) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

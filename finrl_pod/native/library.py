@@ -1,7 +1,8 @@
 """Compiles a C++ source once per machine, keeps the library in the user's cache and loads it.
 
 Kernels are optional: without a compiler, or with FINRL_POD_NATIVE=0, `load` returns None and the caller uses its torch
-or numpy implementation, which defines the result.
+or numpy implementation, which defines the result. Images without a compiler have a folder FINRL_POD_KERNELS of
+libraries that `prebuild` compiled for levels of the x86-64 architecture; the highest that the processor has is loaded.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import torch  # noqa: F401  imported first, so that the kernels share its OpenMP
 from finrl_pod.files import replace_file
 
 INCLUDE = Path(__file__).parent  # shared headers
+NATIVE = "-march=native"
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-march=native",
+    NATIVE,
     "-fno-math-errno",  # errno is never read: floor and trunc become instructions
     "-fno-trapping-math",
     "-fno-signed-zeros",
@@ -37,6 +39,10 @@ FLAGS = (
     "-fPIC",
 )
 SWITCH = "FINRL_POD_NATIVE"
+PREBUILT = "FINRL_POD_KERNELS"
+# Levels of the x86-64 psABI, highest first, and what /proc/cpuinfo calls the features each adds to the one below.
+_V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
+LEVELS = {"x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, "x86-64-v3": _V3}
 COMPILE_TIMEOUT_SECONDS = 120
 _log = logging.getLogger(__name__)
 
@@ -50,6 +56,10 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
     """
     if os.environ.get(SWITCH, "1") == "0":
         return None
+    prebuilt = _open_prebuilt(source)
+    if prebuilt is not None:
+        check_layout(prebuilt, source, *structures)
+        return prebuilt
     compiler = find_compiler()
     if compiler is None:
         return None
@@ -75,6 +85,50 @@ def cache_folder() -> Path:
     """Folder of compiled libraries: $XDG_CACHE_HOME/finrl_pod, by default ~/.cache/finrl_pod."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "finrl_pod"
+
+
+def prebuild(source: Path, folder: Path, compiler: str) -> list[Path]:
+    """Compile a source for each level into `folder`; returns the libraries. Raises CalledProcessError if that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    libraries = []
+    for level in LEVELS:
+        library = folder / _prebuilt_name(source, level)
+        command = [compiler, *_flags(level), f"-I{INCLUDE}", str(source), "-o", str(library)]
+        subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS)
+        libraries.append(library)
+    return libraries
+
+
+def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
+    """The library of the highest level that this processor has, or None if there is none of this very source."""
+    folder = os.environ.get(PREBUILT)
+    if not folder:
+        return None
+    features = _processor_features()
+    for level, needed in LEVELS.items():
+        library = Path(folder) / _prebuilt_name(source, level)
+        if needed <= features and library.exists():
+            return ctypes.CDLL(str(library))
+    return None
+
+
+def _prebuilt_name(source: Path, level: str) -> str:
+    texts = [path.read_bytes() for path in _sources(source)]
+    digest = hashlib.sha256(b"|".join([*texts, " ".join(_flags(level)).encode()])).hexdigest()
+    return f"{source.stem}-{level}-{digest[:20]}.so"
+
+
+def _flags(level: str) -> list[str]:
+    """Flags to compile for a level instead of this machine's processor."""
+    return [f"-march={level}" if flag == NATIVE else flag for flag in FLAGS]
+
+
+def _processor_features() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def _open(source: Path, compiler: str) -> ctypes.CDLL:

@@ -145,8 +145,12 @@ class PaperConfig:
     journal: str = setting(
         "paper/journal.sqlite", "SQLite file of the journal; paths are relative to the config's folder"
     )
-    strategy: str = setting("", "a baseline by name; or set run")
+    strategy: str = setting("", "a baseline by name; or set run or champion")
     run: str = setting("", "folder of a promoted run, or of runs: the newest promoted one")
+    champion: str = setting("", "name that `finrl-pod retrain` hands champions over to; or set strategy or run")
+    registry: str = setting(
+        "", "folder or URL of the registry with these champions; empty: FINRL_POD_REGISTRY, else the user's data folder"
+    )
     symbols: tuple[str, ...] = setting((), "symbols to trade")
     capital: float = setting(
         100_000.0, "currency to trade with; the rest of the account is not used", above_and_at_most(0, MAX_CAPITAL)
@@ -171,6 +175,7 @@ def load(path: Path) -> PaperConfig:
         config,
         journal=relative_to_config(config.journal),
         run=relative_to_config(config.run),
+        registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
         broker=dataclasses.replace(config.broker, clock=relative_to_config(config.broker.clock)),
         monitoring=dataclasses.replace(config.monitoring, heartbeat=relative_to_config(config.monitoring.heartbeat)),
     )
@@ -188,9 +193,12 @@ def plain(config: PaperConfig) -> dict[str, Any]:
     monitoring = dataclasses.replace(config.monitoring, webhook="")
     if monitoring.heartbeat:
         monitoring = dataclasses.replace(monitoring, heartbeat=str(Path(monitoring.heartbeat).absolute()))
-    run = str(Path(config.run).absolute()) if config.run else ""
-    journal = str(Path(config.journal).absolute())
-    return dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring, run=run, journal=journal))
+
+    def absolute(path: str) -> str:
+        return str(Path(path).absolute()) if path and "://" not in path else path
+
+    paths = {name: absolute(getattr(config, name)) for name in ("journal", "run", "registry")}
+    return {**dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring)), **paths}
 
 
 def unpack(content: str) -> PaperConfig:
@@ -213,8 +221,13 @@ def check(config: PaperConfig, where: str) -> None:
 
 
 def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
-    if bool(config.strategy) == bool(config.run):
-        raise ConfigError(f"{where}: set either strategy or run (the folder of a promoted run), not both")
+    if sum(map(bool, (config.strategy, config.run, config.champion))) != 1:
+        raise ConfigError(
+            f"{where}: set exactly one of strategy (a baseline), run (the folder of a promoted run) and champion (the "
+            "name that champions are handed over to)"
+        )
+    if config.registry and not config.champion:
+        raise ConfigError(f"{where}: registry is only read for a champion; set champion, or remove registry")
     if not config.symbols or len(set(config.symbols)) != len(config.symbols):
         raise ConfigError(f"{where}: symbols must list each symbol to trade once, got {list(config.symbols)}")
 

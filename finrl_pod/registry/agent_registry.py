@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +100,12 @@ class AgentRegistry:
         )
 
     # ------------------------------------------------------------------ writing
+
+    def check_writable(self) -> None:
+        """Raise RegistryError if nothing can be written, before work whose result would be lost."""
+        key = f"{OBJECTS}/.check-{uuid.uuid4().hex}"
+        self.store.write(key, b"")
+        self.store.delete(key)
 
     def push(self, folder: Path) -> Champion:
         """Store the champion of a finished run. Storing it again changes nothing.

@@ -56,19 +56,21 @@ def hand_over(registry: AgentRegistry, strategy: str, champion: Champion) -> Han
     if not champion.promoted:
         raise RegistryError(f"champion {address[:12]} was not promoted by the gate and is not handed over")
     last = last_handover(registry, strategy)
-    if last is not None and last.champion == address:
+    if last is None:
+        return _write(registry, strategy, None, "hand_over", (address,), ())
+    if registry.champion(last.champion).ensemble == champion.ensemble:
         return last
-    if last is not None and address in last.withdrawn:
+    if champion.ensemble in last.withdrawn:
         raise RegistryError(
-            f"strategy {strategy!r} was rolled back from champion {address[:12]}, so it is not handed over again"
+            f"strategy {strategy!r} was rolled back from the agents of champion {address[:12]}, so they are not handed "
+            "over again"
         )
-    before = () if last is None else last.champions
-    kept = tuple(other for other in before if other != address)[-(KEPT - 1) :]
-    return _write(registry, strategy, last, "hand_over", (*kept, address), () if last is None else last.withdrawn)
+    kept = tuple(other for other in last.champions if other != address)[-(KEPT - 1) :]
+    return _write(registry, strategy, last, "hand_over", (*kept, address), last.withdrawn)
 
 
 def roll_back(registry: AgentRegistry, strategy: str) -> Handover:
-    """Return to the champion before the present one, which is not handed over to the strategy again.
+    """Return to the champion before the present one, whose agents are not handed over to the strategy again.
 
     Raises RegistryError if there is none before.
     """
@@ -79,7 +81,8 @@ def roll_back(registry: AgentRegistry, strategy: str) -> Handover:
         )
     if last.previous is None:
         raise RegistryError(f"strategy {strategy!r} has no champion before {last.champion[:12]} to go back to")
-    return _write(registry, strategy, last, "roll_back", last.champions[:-1], (*last.withdrawn, last.champion))
+    withdrawn = registry.champion(last.champion).ensemble
+    return _write(registry, strategy, last, "roll_back", last.champions[:-1], (*last.withdrawn, withdrawn))
 
 
 def _write(
@@ -91,6 +94,7 @@ def _write(
         strategy=strategy,
         action="roll_back" if action == "roll_back" else "hand_over",
         champions=champions,
+        replaced=None if last is None else last.champion,
         withdrawn=withdrawn,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         by=_user(),

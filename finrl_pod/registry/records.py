@@ -64,6 +64,11 @@ class Champion:
         """The agents that form the ensemble."""
         return tuple(agent for agent in self.agents if agent.share)
 
+    @property
+    def ensemble(self) -> str:
+        """SHA-256 of the members and their shares: what is traded. Equal for two reports on the same ensemble."""
+        return sha256(canonical_json({agent.address: agent.share for agent in self.members}))
+
     def encode(self) -> bytes:
         """The record as JSON, the same bytes for equal records."""
         return canonical_json(dataclasses.asdict(self))
@@ -86,14 +91,15 @@ class Champion:
 class Handover:
     """A change of the champion that a strategy trades, and the state after it.
 
-    number: counts from 1. champions: addresses handed over and not rolled back, the one to trade last. withdrawn:
-    addresses rolled back. at: UTC, ISO 8601. by: user and host.
+    number: counts from 1. champions: addresses handed over and not rolled back, the one to trade last. replaced: the
+    champion traded before this change. withdrawn: ensembles that were rolled back. at: UTC, ISO 8601. by: user, host.
     """
 
     number: int
     strategy: str
     action: Literal["hand_over", "roll_back"]
     champions: tuple[str, ...]
+    replaced: str | None
     withdrawn: tuple[str, ...]
     at: str
     by: str

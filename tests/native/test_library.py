@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from finrl_pod.native import library
+from finrl_pod.errors import SetupError
+from finrl_pod.native import library, prebuild
+from finrl_pod.native.prebuild import prebuild_packages
 
 needs_compiler = pytest.mark.skipif(library.find_compiler() is None, reason="needs a C++ compiler")
 ROOT = Path(__file__).parents[2]
@@ -144,3 +146,57 @@ def test_all_sources_compile_without_warnings(source: Path) -> None:
 
 def test_sources_were_found() -> None:
     assert len(SOURCES) >= 8
+
+
+# ---------------------------------------------------------------------- libraries compiled ahead
+
+
+@pytest.fixture
+def prebuilt(write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source with prebuilt libraries, on a machine without a compiler."""
+    path, compiler = write_source(DOUBLE), library.find_compiler()
+    assert compiler is not None
+    library.prebuild(path, tmp_path / "kernels", compiler)
+    monkeypatch.setenv(library.PREBUILT, str(tmp_path / "kernels"))
+    monkeypatch.setattr(library, "find_compiler", lambda: None)
+    return path
+
+
+@needs_compiler
+def test_prebuilt_library_of_the_highest_level_is_loaded(prebuilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for features, name in (
+        (library.LEVELS["x86-64-v4"], "x86-64-v4"),
+        (library.LEVELS["x86-64-v4"] - {"avx512vl"}, "x86-64-v3"),
+    ):
+        opened = []
+        monkeypatch.setattr(library, "_processor_features", lambda features=features: features)
+        monkeypatch.setattr(ctypes, "CDLL", lambda path, opened=opened: opened.append(path))
+        library._open_prebuilt(prebuilt)
+        assert [name in path for path in opened] == [True]
+    monkeypatch.undo()
+
+
+@needs_compiler
+def test_prebuilt_library_runs_without_a_compiler(prebuilt: Path) -> None:
+    if library.LEVELS["x86-64-v3"] <= library._processor_features():
+        assert call_twice(library.load(prebuilt)) == 42.0
+
+
+@needs_compiler
+def test_prebuilt_library_of_another_source_or_processor_is_not_used(
+    prebuilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_processor_features", frozenset)
+    assert library.load(prebuilt) is None
+    monkeypatch.undo()
+    monkeypatch.setenv(library.PREBUILT, str(prebuilt.parent / "kernels"))
+    prebuilt.write_text(DOUBLE.replace("2 * x", "3 * x"))
+    assert library._open_prebuilt(prebuilt) is None
+
+
+def test_prebuilding_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SetupError, match="package tests_of_nothing is not installed"):
+        prebuild_packages(tmp_path, ["tests_of_nothing"])
+    monkeypatch.setattr(prebuild, "find_compiler", lambda: None)
+    with pytest.raises(SetupError, match=r"needs a C\+\+ compiler"):
+        prebuild_packages(tmp_path, ["finrl_pod"])

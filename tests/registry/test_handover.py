@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -61,9 +62,12 @@ def test_champion_rolled_back_is_not_handed_over_again(registry: AgentRegistry) 
     hand_over(registry, "main", one)
     hand_over(registry, "main", two)
     roll_back(registry, "main")
-    with pytest.raises(RegistryError, match="was rolled back from champion"):
+    with pytest.raises(RegistryError, match="was rolled back from the agents of champion"):
         hand_over(registry, "main", two)
     assert champion_of(registry, "main") == one
+    again = dataclasses.replace(two, run="another report on the same agents")
+    with pytest.raises(RegistryError, match="was rolled back"):
+        hand_over(registry, "main", again)
     hand_over(registry, "other", two)  # another strategy may trade it
 
 

@@ -73,7 +73,8 @@ def test_champions_are_handed_over_and_back(address: str) -> None:
     roll_back(registry, "main")
     change = last_handover(AgentRegistry(address), "main")
     assert change is not None
-    assert (change.number, change.champion, change.withdrawn) == (3, first.address, (second.address,))
+    assert (change.number, change.champion, change.replaced) == (3, first.address, second.address)
+    assert change.withdrawn == (second.ensemble,)
     assert strategies(registry) == ["main"]
 
 

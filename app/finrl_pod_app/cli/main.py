@@ -70,6 +70,7 @@ app.command("walkforward", epilog="Example: finrl-pod walkforward mine.toml --fo
 app.command("promote", epilog="Example: finrl-pod promote runs/mine")(evaluation.promote)
 app.command("trials", epilog="Example: finrl-pod trials --data sample")(evaluation.trials)
 app.add_typer(registry.app, name="registry")
+app.command("retrain", epilog="Example: finrl-pod retrain mine.toml --strategy main")(registry.retrain)
 app.add_typer(dashboard.app, name="dashboard")
 app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(setup_commands.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(setup_commands.doctor)

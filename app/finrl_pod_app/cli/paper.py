@@ -120,6 +120,29 @@ def flatten(config: Config = DEFAULT, wait: Wait = 30.0, as_json: Json = False) 
     _submit(_open(config)[1], CommandName.FLATTEN, wait, as_json=as_json, needs_result=True)
 
 
+@app.command("rollback", epilog="Example: finrl-pod paper rollback paper.toml")
+def rollback(
+    config: Config = DEFAULT,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="Strategy to roll back; default: `champion` of the config.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Return to the champion traded before. The daemon takes it at its next decision, also if it is down now."""
+    from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.sources import roll_back_champion
+
+    change = roll_back_champion(load(config), strategy)
+    if as_json:
+        print_json({"strategy": change.strategy, "champion": change.champion, "replaced": change.replaced,
+                    "previous": change.previous})  # fmt: skip
+    else:
+        typer.echo(
+            f"strategy {change.strategy} goes back from champion {(change.replaced or '')[:12]} to "
+            f"{change.champion[:12]}, from the daemon's next decision on"
+        )
+
+
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
 def replay(
     start: Annotated[str, typer.Argument(metavar="START", help="First day, e.g. 2020-01-02.")],

@@ -1,4 +1,4 @@
-"""`finrl-pod registry`: stored champions and agents, and which champion each strategy trades."""
+"""`finrl-pod registry` and `retrain`: stored champions and agents, and which champion each strategy trades."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume, print_json, run_folder
 
 if TYPE_CHECKING:
     from finrl_pod.registry.agent_registry import AgentRegistry
+
+REFUSED = 1  # exit code
 
 app = typer.Typer(help="Stored champions and agents; which champion each strategy trades.", no_args_is_help=True)
 
@@ -89,7 +91,7 @@ def push(
         if strategy:
             typer.echo(f"handed over to strategy {strategy}" if handed else "not promoted, so not handed over")
     if strategy and not handed:
-        raise typer.Exit(1)
+        raise typer.Exit(REFUSED)
 
 
 @app.command("pull", epilog="Example: finrl-pod registry pull 3f9c2a --out runs/pulled")
@@ -138,6 +140,51 @@ def collect(
         return
     verb = "would remove" if dry_run else "removed"
     typer.echo(f"{verb} {len(found.champions)} champions and {len(found.files)} files; {found.kept} champions remain")
+
+
+def retrain(
+    config: ConfigFile,
+    strategy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Strategy that gets a promoted champion. Default: the config's file name."),
+    ] = "",
+    out: Out = None,
+    registry: Address = "",
+    stored: Annotated[bool, typer.Option("--stored", help="Train on the stored prices, without newer ones.")] = False,
+    resume: Resume = False,
+    device: OnDevice = Device.auto,
+    as_json: Json = False,
+) -> None:
+    """Fetch newer prices, train, and hand the champion over to the paper daemon if the gate promotes it.
+
+    The splits move to the end of the prices. A refused champion changes nothing; the exit code is then 1.
+    """
+    from finrl_pod.settings.run import load
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.services.retraining import retrain as run
+
+    settings, folder = load(config), run_folder(out, config, resume=resume)
+    with console.progress_display(quiet=as_json) as progress:
+        document = run(
+            settings,
+            strategy or config.stem,
+            folder,
+            _open(registry),
+            stored=stored,
+            resume=resume,
+            device=device.value,
+            progress=progress,
+        )
+    if as_json:
+        print_json(document)
+    elif document["handed_over"]:
+        typer.echo(f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}")
+    else:
+        typer.echo(f"not handed over to strategy {document['strategy']}, which keeps its champion:")
+        for reason in document["reasons"]:
+            typer.echo(f"- {reason}")
+    if not document["handed_over"]:
+        raise typer.Exit(REFUSED)
 
 
 def _open(address: str) -> AgentRegistry:

@@ -1,8 +1,10 @@
-"""Sources of the daemon's strategy: a baseline by name, or the champion of a promoted run."""
+"""Sources of the daemon's strategy: a baseline by name, the champion of a promoted run, or one from the registry."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import tempfile
 from pathlib import Path
 
 from finrl_pod_strategies.baselines import make_baseline
@@ -10,12 +12,15 @@ from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod import __version__
-from finrl_pod.errors import RunError
+from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.promotion.gate import VERDICT_FILE, read_verdict
+from finrl_pod.registry.agent_registry import AgentRegistry
+from finrl_pod.registry.handover import check_strategy_name, last_handover, roll_back
+from finrl_pod.registry.records import Handover
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 
@@ -25,6 +30,8 @@ def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> S
     source: StrategySource
     if config.strategy:
         source = BaselineSource(config.strategy)
+    elif config.champion:
+        source = RegistryChampion(config.champion, config.registry, config.symbols)
     else:
         source = PromotedRun(Path(config.run), config.symbols, allow_unpromoted=allow_unpromoted)
     source.current()
@@ -70,6 +77,61 @@ class PromotedRun:
         if not found:
             raise RunError(f"{self._path} has no promoted run. Train one, or use --allow-unpromoted on a fake server.")
         return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
+
+
+class RegistryChampion:
+    """The champion that was last handed over to a strategy in the registry of agents.
+
+    Once it has one, it keeps it while the registry cannot be read, or a newer champion cannot be loaded.
+    """
+
+    def __init__(self, strategy: str, registry: str, symbols: tuple[str, ...]) -> None:
+        """registry: address, empty for the default. Raises RegistryError for an invalid name or address."""
+        check_strategy_name(strategy)
+        self._strategy, self._symbols = strategy, symbols
+        self._registry = AgentRegistry(registry)
+        self._loaded: tuple[str, LoadedStrategy] | None = None  # address
+
+    def current(self) -> LoadedStrategy:
+        """Return the champion. Raises RegistryError or RunError if there is none that can be traded."""
+        try:
+            change = last_handover(self._registry, self._strategy)
+            if change is None:
+                raise RegistryError(
+                    f"no champion was handed over to strategy {self._strategy!r} in the registry "
+                    f"{self._registry.store.address}; train one with: finrl-pod retrain CONFIG --strategy "
+                    f"{self._strategy}"
+                )
+            if self._loaded is None or self._loaded[0] != change.champion:
+                self._loaded = change.champion, self._load(change.champion)
+        except FinrlPodError as error:
+            if self._loaded is None:
+                raise
+            address, loaded = self._loaded
+            return dataclasses.replace(loaded, warning=f"{error}; champion {address[:12]} is still traded")
+        return self._loaded[1]
+
+    def _load(self, address: str) -> LoadedStrategy:
+        champion = self._registry.champion(address)
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            self._registry.pull(champion, run)  # verifies every hash
+            loaded = load_promoted(run, self._symbols)
+        members = "+".join(agent.id for agent in champion.members)
+        return dataclasses.replace(loaded, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}")
+
+
+def roll_back_champion(config: PaperConfig, strategy: str = "") -> Handover:
+    """Return to the champion before; the daemon trades it from its next decision on.
+
+    strategy: must be the config's, if given. Raises ConfigError if the config trades no champion of the registry, or of
+    another strategy, RegistryError if there is none before.
+    """
+    if not config.champion:
+        raise ConfigError("the config trades no champion of the registry: set champion to the name of a strategy")
+    if strategy not in ("", config.champion):
+        raise ConfigError(f"the config trades the champion of strategy {config.champion!r}, not of {strategy!r}")
+    return roll_back(AgentRegistry(config.registry), config.champion)
 
 
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:

@@ -90,10 +90,12 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix)
     else:
         yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
-    from finrl_pod.native.library import SWITCH, cache_folder, find_compiler
+    from finrl_pod.native.library import PREBUILT, SWITCH, cache_folder, find_compiler
 
-    compiler = find_compiler()
-    if compiler is None:
+    compiler, prebuilt = find_compiler(), os.environ.get(PREBUILT)
+    if prebuilt and os.environ.get(SWITCH, "1") != "0":
+        yield Finding("devices", "kernels", "ok", f"compiled ahead, in {prebuilt}")
+    elif compiler is None:
         fix = "install g++ or clang++; the slower plain versions run without one"
         yield Finding("devices", "kernels", "missing", "no C++ compiler", fix)
     elif os.environ.get(SWITCH, "1") == "0":

@@ -44,7 +44,7 @@ class LoadedStrategy:
     """A strategy with a hash of all files that define it.
 
     base: of its mandate, which the active return is measured against; None without one. band: that the active return
-    stayed in in its backtest, None if unknown.
+    stayed in in its backtest, None if unknown. warning: why a newer one could not be loaded, empty if there is none.
     """
 
     strategy: Strategy
@@ -52,6 +52,7 @@ class LoadedStrategy:
     detail: str = ""
     base: MandatedStrategy | None = None
     band: ActiveBand | None = None
+    warning: str = ""
 
 
 class StrategySource(Protocol):
@@ -218,8 +219,8 @@ class Trader:
         c = self._c
         c.ledger.store.add(
             schema.decisions, c.clock.now(), run=c.config.name, bar=cycle.bar.isoformat(),
-            strategy=c.config.strategy or c.config.run, feed=c.feed.name, inputs="{}", weights=None, outcome=outcome,
-            detail=reason,
+            strategy=c.config.strategy or c.config.run or c.config.champion, feed=c.feed.name, inputs="{}",
+            weights=None, outcome=outcome, detail=reason,
         )  # fmt: skip
         c.alert("critical" if outcome != "missed" else "warning", outcome, f"decision on {cycle.bar}: {reason}")
 
@@ -278,6 +279,8 @@ class Trader:
             store.add(schema.strategies, self._c.clock.now(), **values)
             if before is not None:
                 self._c.alert("info", "strategy", f"strategy is now {loaded.strategy.name}: {loaded.detail}")
+        if loaded.warning:
+            self._c.alert("warning", "registry", loaded.warning)
         return loaded
 
     def _saved_state(self) -> Mapping[str, Any]:
