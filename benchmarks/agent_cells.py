@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from finrl_pod_app.services.champions import load_champion, member_ledgers
-from finrl_pod_app.services.presets import preset
+from finrl_pod_app.services.presets import LINEAR_PPO, preset
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.promotion import EvaluationContext
 from finrl_pod_app.services.training import make_market, train, training_env
@@ -120,17 +120,23 @@ AGENTS: Mapping[str, Callable[[RunConfig], RunConfig]] = {
     "analytic": lambda config: _algorithm(config, AnalyticConfig(horizon=63), 16, 1),
     "shac": lambda config: _algorithm(config, SHACConfig(horizon=32), 64, 1),
     "linear": lambda config: _agent(config, policy="linear"),
-    "equivariant": lambda config: _agent(config, policy="equivariant"),
-    "lookback": lambda config: _agent(config, encoder="convolution", lookback=21),
+    "equivariant": lambda config: _agent(config, policy="equivariant", l1_penalty=0.0, weight_decay=0.0),
+    "lookback": lambda config: _agent(config, encoder="convolution", lookback=21, l1_penalty=0.0, weight_decay=0.0),
+    "no penalty": lambda config: _agent(config, l1_penalty=0.0, weight_decay=0.0),
+    "two algorithms": lambda config: dataclasses.replace(config, cohorts=(LINEAR_PPO,)),
     # Ablations of the mandate, of the training worlds and of the tournament.
     "faster": lambda config: _mandate(config, trade_speed=0.2),
     "wider": lambda config: _mandate(config, tilt=1.0),
     "no equal means": lambda config: _augmentation(config, equal_means=False),
-    "equal means": lambda config: _augmentation(config, equal_means=True),
-    "bagging": lambda config: _augmentation(config, bagging_blocks=8),
+    "no bagging": lambda config: _augmentation(config, bagging_blocks=0),
     "bootstrap": lambda config: _augmentation(config, worlds=4, bootstrap_block=63),
     "sub-universes": lambda config: _augmentation(config, worlds=4, asset_share=0.5),
+    "random costs": lambda config: _augmentation(config, worlds=4, cost_factor=3.0),
     "feature noise": lambda config: _augmentation(config, worlds=4, feature_noise=0.3),
+    "best member": lambda config: _tournament(config, selection="best"),
+    "all members": lambda config: _tournament(config, selection="all"),
+    "greedy members": lambda config: _tournament(config, selection="greedy"),
+    "no root limit": lambda config: _tournament(config, max_root_share=1.0, novelty=0.0),
 }
 
 
@@ -179,20 +185,27 @@ def config_of(agent: str, cell: Cell) -> RunConfig:
     return dataclasses.replace(AGENTS[agent](config), seed=cell.seed, splits=splits)
 
 
+def same_as_default() -> list[str]:
+    """Other names of agents whose config is the default's: their rows are its rows."""
+    config = default("sample")
+    return [name for name, change in AGENTS.items() if name != "default" and change(config) == config]
+
+
 def measure_cell(agent: str, cell: Cell) -> list[dict[str, Any]]:
     """Rows of an agent in a cell; of its members too for the default."""
     config = config_of(agent, cell)
     trained = run_agent(config, load_panel(config), default(cell.market).mandate)
     settings = {"market": cell.market, "fold": cell.fold, "seed": cell.seed, "agent": agent, "part": cell.part}
     RETURNS.mkdir(exist_ok=True)
-    stored = RETURNS / f"{agent}-{cell.market}-{cell.fold}-{cell.seed}.npz".replace(" ", "_")
-    np.savez(
-        stored,
-        agent=simple_returns(trained.champion.equity),
-        base=simple_returns(trained.base.equity),
-        equal_weight=simple_returns(trained.equal_weight.equity),
-    )
-    rows = comparison_rows(trained.champion, trained.base, trained.equal_weight, settings)
+    rows = []
+    for name in (agent, *same_as_default()) if agent == "default" else (agent,):
+        np.savez(
+            RETURNS / f"{name}-{cell.market}-{cell.fold}-{cell.seed}.npz".replace(" ", "_"),
+            agent=simple_returns(trained.champion.equity),
+            base=simple_returns(trained.base.equity),
+            equal_weight=simple_returns(trained.equal_weight.equity),
+        )
+        rows += comparison_rows(trained.champion, trained.base, trained.equal_weight, {**settings, "agent": name})
     if agent == "default":
         base = simple_returns(trained.base.equity)
         found = [paired_statistics(simple_returns(equity), base)["sharpe_difference"] for equity in trained.members.T]

@@ -27,8 +27,9 @@ from finrl_pod.types import Floats, Panel, Positions, Times, Window
 
 FEATURE_COUNT = 10
 NAMES = tuple(f"study_{i}" for i in range(FEATURE_COUNT))
-WORLD_SPLITS = SplitConfig(("1991-01-01", "1998-12-31"), ("1999-01-01", "2000-12-31"), ("2001-01-01", "2012-12-31"))
-WORLD_TIMES = pd.bdate_range("1990-01-01", "2013-01-15").to_numpy()
+# Ten years of training, two of validation, twelve of test.
+WORLD_SPLITS = SplitConfig(("1991-01-01", "2000-12-31"), ("2001-01-01", "2002-12-31"), ("2003-01-01", "2014-12-31"))
+WORLD_TIMES = pd.bdate_range("1990-01-01", "2015-01-15").to_numpy()
 
 # A planted signal that lasts: correlation 0.03 with returns of 21 bars, half-life of 21 bars.
 ASSETS, INFORMATION_COEFFICIENT, HALF_LIFE = 300, 0.03, 21

@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 ROWS, SUMMARY = HERE / "agents.jsonl", HERE / "agents.json"
 SEEDS = (0, 1, 2)
 WORLDS, PLANTED, PLACEBOS = 40, 5, 100
+FINAL_AGENTS = ("default", "unbounded")
 PARTS = ("fold", "no_edge", "planted", "placebo", "final")
 
 
@@ -49,7 +50,8 @@ def tasks(parts: list[str], agents: list[str]) -> Iterator[Task]:
     """All trainings of the study, in the order in which they are run."""
     for part in parts:
         if part in ("fold", "final"):
-            for agent in agents if part == "fold" else [name for name in agents if name in ("default", "unbounded")]:
+            others = agent_cells.same_as_default()
+            for agent in [name for name in agents if name not in others and (part == "fold" or name in FINAL_AGENTS)]:
                 for market, folds in agent_cells.FOLDS.items():
                     for fold in folds if part == "fold" else [agent_cells.FINAL[market]]:
                         yield from (Task(part, agent, (market, fold, seed)) for seed in SEEDS)

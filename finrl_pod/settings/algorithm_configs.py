@@ -74,6 +74,11 @@ class AgentConfig:
     weight_decay: float = setting(
         0.0, "share of each weight, times the learning rate, removed at a gradient step (AdamW)", at_least(0)
     )
+    l1_penalty: float = setting(
+        0.0,
+        "a policy's weights shrink by this times the learning rate at a gradient step, to 0 at most: a lasso",
+        at_least(0),
+    )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
         "linear", "constant, or linear decay to zero over the training budget"
     )

@@ -201,5 +201,13 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             tuple(ALGORITHMS),
             ("weight_decay",),
         ),
+        AlgorithmExtension(
+            "l1-penalty",
+            "weights of features that do not help steadily stay at zero, as in a lasso",
+            "DeMiguel, Martin-Utrera, Nogales and Uppal 2020, doi:10.1093/rfs/hhz085; Duchi and Singer 2009, "
+            "JMLR 10:2899",
+            tuple(ALGORITHMS),
+            ("l1_penalty",),
+        ),
     )
 }

@@ -106,7 +106,8 @@ REMOVED_KEYS: Mapping[str, Mapping[str, str]] = {
 # Settings that earlier versions did not have, and the values that say what those versions did. A saved run without them
 # gets these values, not today's defaults, and keeps its hash. Those of "agent" hold for every cohort.
 EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
-    "agent": {"encoder": "none", "lookback": 32, "encoder_size": 16, "dropout": 0.0, "weight_decay": 0.0},
+    "agent": {"encoder": "none", "lookback": 32, "encoder_size": 16, "dropout": 0.0, "weight_decay": 0.0,
+        "l1_penalty": 0.0},
     "augmentation": {
         "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
         "feature_noise": 0.0,

@@ -13,6 +13,7 @@ import torch
 from finrl_pod_app.bench import gate, gate_calibration, gate_worlds, main
 from finrl_pod_app.bench.edges import BARS, edge_panel, information_ratio, planted_momentum
 from finrl_pod_app.bench.simulated_markets import REWARD_LAG
+from finrl_pod_app.services.presets import preset
 
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
@@ -20,7 +21,14 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.promotion.selection_null import null_z_scores
 from finrl_pod.settings.algorithm_configs import PPOConfig
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig, SplitConfig, TournamentConfig
+from finrl_pod.settings.run import (
+    EnvironmentConfig,
+    FeatureConfig,
+    MandateConfig,
+    RunConfig,
+    SplitConfig,
+    TournamentConfig,
+)
 from finrl_pod.types import Panel
 
 CPU = torch.device("cpu")
@@ -85,15 +93,16 @@ def test_information_ratio_grows_with_the_strength() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of a few hundred days."""
     config = dataclasses.replace(
-        gate_worlds.CONFIG,
+        gate_worlds.CONFIGS["unbounded"],
         threads=1,
         splits=SplitConfig(("1980-01-01", "1981-12-31"), ("1982-01-01", "1982-06-30"), ("1982-07-01", "1982-12-31")),
-        features=dataclasses.replace(gate_worlds.CONFIG.features, names=("return_1", "return_21_rank")),
+        features=FeatureConfig(("return_1", "return_21_rank")),
         environment=EnvironmentConfig(envs=16, group=4, window=60),
         agent=PPOConfig(horizon=8, minibatches=2, hidden=(4, 4)),
         tournament=TournamentConfig(pods=2, generations=1, samples_per_generation=128, leaderboard=2, champion=1),
     )
-    monkeypatch.setattr(gate_worlds, "CONFIG", config)
+    bounded = dataclasses.replace(config, mandate=RunConfig().mandate)
+    monkeypatch.setattr(gate_worlds, "CONFIGS", {"default": bounded, "unbounded": config})
     monkeypatch.setattr(gate_worlds, "load_sample", history)
     monkeypatch.setattr(gate_worlds, "BARS", 784)
     monkeypatch.setattr(gate_worlds, "CONTINUATION", 500)
@@ -132,8 +141,9 @@ def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_champion_with_an_edge_is_judged_by_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     key = gate_worlds.WorldKey("unbounded", 2.0, 7)
     refused = gate_worlds.run_world(key, CPU)
-    certain = dataclasses.replace(gate_worlds.CONFIG.gate, significance_level=0.5)
-    monkeypatch.setattr(gate_worlds, "CONFIG", dataclasses.replace(gate_worlds.CONFIG, gate=certain))
+    config = gate_worlds.CONFIGS["unbounded"]
+    certain = dataclasses.replace(config, gate=dataclasses.replace(config.gate, significance_level=0.5))
+    monkeypatch.setattr(gate_worlds, "CONFIGS", {"unbounded": certain})
     judged = gate_worlds.run_world(key, CPU)
     assert judged["edge_test"] == refused["edge_test"]
     expected = {"edge", "drawdown", "break_even", "audit"} if judged["rules"]["edge"]["passed"] else {"edge"}
@@ -209,12 +219,11 @@ def test_a_setting_added_later_keeps_a_study_valid(tmp_path: Path) -> None:
     assert gate.changed({**then, "gone": 1}, gate_worlds.settings()) == "gone"
 
 
-def test_kinds_share_all_but_the_mandate() -> None:
+def test_kinds_are_the_default_agent_and_one_without_a_mandate() -> None:
     default, unbounded = (gate_worlds.config_of(kind, 3) for kind in ("default", "unbounded"))
-    assert default == dataclasses.replace(gate_worlds.CONFIG, seed=3)
-    assert default.mandate == RunConfig().mandate
-    assert unbounded == dataclasses.replace(default, mandate=MandateConfig(base="none"))
-    assert default.gate == RunConfig().gate
+    assert default == dataclasses.replace(preset("laptop"), seed=3, splits=unbounded.splits)
+    assert unbounded.mandate == MandateConfig(base="none")
+    assert default.gate == unbounded.gate == RunConfig().gate
 
 
 # ---------------------------------------------------------------------- calibration

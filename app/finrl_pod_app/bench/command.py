@@ -20,7 +20,7 @@ from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
-from finrl_pod_app.bench.gate_worlds import MANDATES
+from finrl_pod_app.bench.gate_worlds import CONFIGS
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(learn)
     gate = commands.add_parser("gate", help="error rates of the promotion gate, from kept results", allow_abbrev=False)
     gate.add_argument("--run", action="store_true", help="run the trained worlds that are not kept yet")
-    gate.add_argument("--kind", action="append", default=[], choices=list(MANDATES), help="may be given repeatedly")
+    gate.add_argument("--kind", action="append", default=[], choices=list(CONFIGS), help="may be given repeatedly")
     gate.add_argument(
         "--edge", type=float, action="append", default=[], help=f"planted information ratio: {_listed(STRENGTHS)}"
     )

@@ -20,7 +20,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.gate_calibration import calibrate, calibration_rows
-from finrl_pod_app.bench.gate_worlds import MANDATES, WorldKey, run_world, settings
+from finrl_pod_app.bench.gate_worlds import CONFIGS, WorldKey, run_world, settings
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import log_progress
 
@@ -53,13 +53,13 @@ def gate_rows(study: GateStudy, device: torch.device) -> list[Row]:
 
     Raises ConfigError for an unknown edge or kind, a range of worlds that is none, and nothing to read.
     """
-    kinds, edges = study.kinds or tuple(MANDATES), study.edges or tuple(STRENGTHS)
+    kinds, edges = study.kinds or tuple(CONFIGS), study.edges or tuple(STRENGTHS)
     for edge in edges:
         if edge not in STRENGTHS:
             raise ConfigError(f"--edge must be one of {', '.join(map(str, STRENGTHS))}, got {edge:g}")
     for kind in kinds:
-        if kind not in MANDATES:
-            raise ConfigError(f"--kind must be one of {', '.join(MANDATES)}, got {kind!r}")
+        if kind not in CONFIGS:
+            raise ConfigError(f"--kind must be one of {', '.join(CONFIGS)}, got {kind!r}")
     numbers = world_numbers(study.worlds)
     if study.calibrate:
         calibrate(study.calibration)
@@ -111,7 +111,7 @@ def read(kept: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
             header = record.get("config")
-            if header is None and (not has_header or record["kind"] not in MANDATES):
+            if header is None and (not has_header or record["kind"] not in CONFIGS):
                 raise KeyError  # a market before the configs, or an unknown kind of agent
         except (ValueError, KeyError, TypeError, AttributeError):
             raise RunError(f"{kept}, line {number} is not a valid record: remove the line and run again") from None

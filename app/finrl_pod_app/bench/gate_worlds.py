@@ -1,7 +1,7 @@
 """Trained worlds of the gate's study: champions in simulated markets without an edge, and with a known edge.
 
-Every market runs through the whole pipeline, from prices to the verdict, with one config and the default gate. Agents
-are of two kinds: "default" has the default mandate, "unbounded" none. A champion that fails the test for an edge is
+Every market runs through the whole pipeline, from prices to the verdict, with the default gate. Agents are of two kinds:
+"default" is the one of `finrl-pod demo`, "unbounded" a PPO agent without a mandate. A champion that fails the test for an edge is
 refused without evaluating the other rules. Where there is an edge, the market continues for a hundred years after the
 test period, on which the champion's true information ratio is measured.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -37,20 +38,25 @@ from finrl_pod.settings.run import (
 )
 from finrl_pod.types import Panel
 from finrl_pod_app.bench.edges import BARS_PER_YEAR, STRENGTHS, edge_panel
+from finrl_pod_app.services.presets import preset
 
 BARS = 10_436  # weekdays of forty years
 CONTINUATION = 100 * BARS_PER_YEAR
 FIRST_SEED = 1_000_000  # nothing was tuned on markets with these seeds
-CONFIG = RunConfig(
-    splits=SplitConfig(
-        train=("1980-01-01", "1995-12-31"), validation=("1996-01-01", "2007-12-31"), test=("2008-01-01", "2019-12-31")
-    ),
-    features=FeatureConfig(("return_1_rank", "return_21_rank", "return_63_rank", "momentum_252_21_rank")),
-    environment=EnvironmentConfig(envs=512),
-    agent=PPOConfig(learning_rate=1e-2, hidden=(16, 16)),
-    tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072),
+SPLITS = SplitConfig(
+    train=("1980-01-01", "1995-12-31"), validation=("1996-01-01", "2007-12-31"), test=("2008-01-01", "2019-12-31")
 )
-MANDATES = {"default": CONFIG.mandate, "unbounded": MandateConfig(base="none")}
+CONFIGS: Mapping[str, RunConfig] = {
+    "default": dataclasses.replace(preset("laptop"), splits=SPLITS),
+    "unbounded": RunConfig(
+        splits=SPLITS,
+        features=FeatureConfig(("return_1_rank", "return_21_rank", "return_63_rank", "momentum_252_21_rank")),
+        environment=EnvironmentConfig(envs=512),
+        mandate=MandateConfig(base="none"),
+        agent=PPOConfig(learning_rate=1e-2, hidden=(16, 16)),
+        tournament=TournamentConfig(pods=8, generations=2, samples_per_generation=131_072),
+    ),
+}
 
 
 class WorldKey(NamedTuple):
@@ -68,14 +74,14 @@ class WorldKey(NamedTuple):
 
 def config_of(kind: str, seed: int) -> RunConfig:
     """Return the study's config for one market. Raises ConfigError for an unknown kind of agent."""
-    if kind not in MANDATES:
-        raise ConfigError(f"--kind must be one of {', '.join(MANDATES)}, got {kind!r}")
-    return dataclasses.replace(CONFIG, seed=seed, mandate=MANDATES[kind])
+    if kind not in CONFIGS:
+        raise ConfigError(f"--kind must be one of {', '.join(CONFIGS)}, got {kind!r}")
+    return dataclasses.replace(CONFIGS[kind], seed=seed)
 
 
 def settings() -> Any:
     """Return the study's configs as plain JSON values."""
-    plain = {kind: dataclasses.asdict(config_of(kind, 0)) for kind in MANDATES}
+    plain = {kind: dataclasses.asdict(config_of(kind, 0)) for kind in CONFIGS}
     return json.loads(json.dumps(plain))
 
 

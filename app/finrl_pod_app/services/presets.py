@@ -28,8 +28,9 @@ from finrl_pod.settings.toml import closest_key, record_lines
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
 
-# The default agent: a linear policy of ten price features that tilts the base of the default mandate. Algorithms of
-# two families share the leaderboard.
+# The default agent: a linear policy of ten price features that tilts the base of the default mandate. Its L1 penalty
+# leaves out features whose gradient is not steady, so that without evidence the agent stays at the base (docs/results.md
+# has the study that chose it).
 FEATURES = FeatureConfig(
     (
         "momentum_252_21",
@@ -46,6 +47,7 @@ FEATURES = FeatureConfig(
 )
 AUGMENTATION = AugmentationConfig(equal_means=True, bagging_blocks=8)
 LINEAR_ANALYTIC = AnalyticConfig(policy="linear", horizon=63, learning_rate=0.03, exploration_noise=0.0)
+PENALISED = dataclasses.replace(LINEAR_ANALYTIC, l1_penalty=0.6, weight_decay=0.3)
 LINEAR_PPO = PPOConfig(policy="linear", learning_rate=0.01)
 
 
@@ -56,11 +58,10 @@ def _environment(envs: int, group: int) -> EnvironmentConfig:
 PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(
         features=FEATURES,
-        environment=_environment(32, 2),
+        environment=_environment(16, 1),
         augmentation=AUGMENTATION,
-        agent=LINEAR_ANALYTIC,
-        cohorts=(LINEAR_PPO,),
-        tournament=TournamentConfig(generations=3, samples_per_generation=200_000, champion=8),
+        agent=PENALISED,
+        tournament=TournamentConfig(generations=3, samples_per_generation=100_000, champion=8),
     ),
     "gpu": RunConfig(
         features=FEATURES,

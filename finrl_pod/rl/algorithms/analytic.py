@@ -30,12 +30,12 @@ from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
+from finrl_pod.rl.training.optimiser import CRITIC_PREFIXES
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
 from finrl_pod.settings.algorithm_configs import SimulatorConfig
 from finrl_pod.types import Observation, Tensor
 
-CRITIC_PREFIXES = ("value_", "critic_")  # of the names of a critic's tensors
 NOT_LEARNED = "log_std"  # exploration is a setting here; its gradient could only lower it
 
 
@@ -83,7 +83,10 @@ class DifferentiableAlgorithm(ABC):
         p = len(members)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.train_state = TrainState(
-            self.settings, torch.ones(p, dtype=torch.bool, device=self.device), config.weight_decay
+            self.settings,
+            torch.ones(p, dtype=torch.bool, device=self.device),
+            config.weight_decay,
+            config.l1_penalty,
         )
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = generators(seed, members, "actions", self.device)

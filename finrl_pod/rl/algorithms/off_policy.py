@@ -66,7 +66,10 @@ class OffPolicy(ABC):
             hyperparameters, config, self.MEMBER_SETTINGS, self.members, dtype=dtype, device=self.device
         )
         self.train_state = TrainState(
-            self.settings, torch.ones(self.members, dtype=torch.bool, device=self.device), config.weight_decay
+            self.settings,
+            torch.ones(self.members, dtype=torch.bool, device=self.device),
+            config.weight_decay,
+            config.l1_penalty,
         )
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._has_reward_scale = False  # of all members

@@ -102,7 +102,7 @@ class PPO(OnPolicy):
             [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers], self.device
         )
         self.optimiser = _make_optimiser(config, self.parameters.flat)
-        self._decay = WeightDecay(self.parameters, config.weight_decay)
+        self._decay = WeightDecay(self.parameters, config.weight_decay, config.l1_penalty)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None

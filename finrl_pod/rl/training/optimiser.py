@@ -16,6 +16,7 @@ from finrl_pod.rl.native import kernels
 from finrl_pod.types import Tensor
 
 WEIGHT_NAME = re.compile(r"(^|_)w\d*$")  # of tensors that decay: no biases, standard deviations or temperatures
+CRITIC_PREFIXES = ("value_", "critic_")  # of the names of a critic's tensors
 CONSTANTS = ADAM_DECAY_1, ADAM_DECAY_2, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -131,33 +132,43 @@ class Adam:
 
 
 class WeightDecay:
-    """Decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101): w <- w - rate x decay x w at each step.
+    """Shrinks weights w at each step, apart from the gradient.
 
-    Only weights decay. The step itself may be taken anywhere, also by a kernel: the optimiser's step counts tell which
-    members took it.
+        w <- w - rate x decay x w                             decoupled weight decay (Loshchilov and Hutter 2019,
+                                                              arXiv:1711.05101)
+        w <- sign(w) max(|w| - rate x l1_penalty, 0)          proximal step of an L1 penalty, as for the lasso (Duchi
+                                                              and Singer 2009, JMLR 10:2899)
+
+    No biases, standard deviations or temperatures shrink; the L1 penalty spares a critic's weights too. Adam divides a
+    gradient's mean by its root mean square, so with it a weight stays at zero while that ratio is below `l1_penalty`,
+    whatever the scale of rewards. The step itself may be taken anywhere, also by a kernel: the optimiser's step counts
+    tell which members took it.
     """
 
-    def __init__(self, parameters: Parameters, decay: float) -> None:
-        self._flat, self._decay, dtype = parameters.flat, decay, parameters.flat.dtype
-        self._mask = torch.cat(
-            [
-                torch.full((torch.Size(shape).numel(),), decay if WEIGHT_NAME.search(name) else 0.0, dtype=dtype)
-                for name, shape in parameters.shapes.items()
-            ]
-        ).to(self._flat.device)
+    def __init__(self, parameters: Parameters, decay: float, l1_penalty: float = 0.0) -> None:
+        self._flat = parameters.flat
+        names = [name for name, shape in parameters.shapes.items() for _ in range(torch.Size(shape).numel())]
+        weights = [bool(WEIGHT_NAME.search(name)) for name in names]
+        penalised = [w and not name.startswith(CRITIC_PREFIXES) for w, name in zip(weights, names, strict=True)]
+        self._decays = torch.tensor(weights).to(self._flat) * decay
+        self._penalties = torch.tensor(penalised).to(self._flat) * l1_penalty
+        self._is_off, self._has_penalty = decay == 0 == l1_penalty, l1_penalty > 0
 
     @contextmanager
     def after_step(self, optimiser: Optimiser, rate: Tensor) -> Iterator[None]:
-        """Decay the weights as they were before the step taken in this context. rate: [P]."""
-        if not self._decay:
+        """Shrink weights after the step taken in this context; they decay as they were before it. rate: [P]."""
+        if self._is_off:
             yield
             return
         before, steps = self._flat.detach().clone(), optimiser.steps.clone()
         yield
         with torch.no_grad():
-            moved = (optimiser.steps != steps).unsqueeze(1)
-            change = rate.unsqueeze(1) * self._mask * before
-            self._flat.sub_(torch.where(moved, change, 0.0))
+            rates = torch.where(optimiser.steps != steps, rate, 0.0).unsqueeze(1)
+            self._flat.sub_(rates * self._decays * before)
+            if self._has_penalty:
+                sizes = self._flat.abs() - rates * self._penalties
+                kept = (self._penalties == 0) | (sizes > 0)
+                self._flat.copy_(torch.where(kept, self._flat.sign() * sizes, 0.0))
 
 
 class RMSprop:
