@@ -1,9 +1,9 @@
 """Trained worlds of the gate's study: champions in simulated markets without an edge, and with a known edge.
 
-Every market runs through the whole pipeline, from prices to the verdict, with the default gate. Agents are of two kinds:
-"default" is the one of `finrl-pod demo`, "unbounded" a PPO agent without a mandate. A champion that fails the test for an edge is
-refused without evaluating the other rules. Where there is an edge, the market continues for a hundred years after the
-test period, on which the champion's true information ratio is measured.
+Every market runs through the whole pipeline, from prices to the verdict, with the default gate. Agents are of two
+kinds: "default" is the one of `finrl-pod demo`, "unbounded" a PPO agent without a mandate. A champion that fails the
+test for an edge is refused without evaluating the other rules. Where there is an edge, the market continues for a
+hundred years after the test period, on which the champion's true information ratio is measured.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
 
 # The default agent: a linear policy of ten price features that tilts the base of the default mandate. Its L1 penalty
-# leaves out features whose gradient is not steady, so that without evidence the agent stays at the base (docs/results.md
-# has the study that chose it).
+# leaves out features whose gradient is not steady, so that without evidence the agent stays at the base. It was chosen
+# by the folds of docs/results.md.
 FEATURES = FeatureConfig(
     (
         "momentum_252_21",
