@@ -213,7 +213,7 @@ def test_invalid_study_files_and_arguments_are_refused(tmp_path: Path) -> None:
 
 def test_a_setting_added_later_keeps_a_study_valid(tmp_path: Path) -> None:
     then = gate_worlds.settings()
-    del then["default"]["agent"]["group_baseline"]
+    del then["default"]["agent"]["dropout"]
     (tmp_path / "gate.jsonl").write_text(json.dumps({"config": then}) + "\n" + line())
     assert len(gate.read(tmp_path / "gate.jsonl")) == 1
     assert gate.changed({**then, "gone": 1}, gate_worlds.settings()) == "gone"
