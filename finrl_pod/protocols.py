@@ -74,7 +74,7 @@ class ResumableVecEnv(VecEnv, Protocol):
         ...
 
     def resume(self, state: Mapping[str, Tensor]) -> Any:
-        """Restore a state returned by `checkpoint`; returns the current observation."""
+        """Restore a state of `checkpoint` after `reset` with the same seed; returns the current observation."""
         ...
 
 

@@ -64,7 +64,7 @@ class Drift:
         return {"position": self._position, "velocity": self._velocity, "age": self._age, "streams": streams}
 
     def resume(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Continue from a checkpoint; returns the current observation."""
+        """Continue from a checkpoint after a reset with the same seed; returns the current observation."""
         self._position, self._velocity, self._age = (
             state[name].to(self.device) for name in ("position", "velocity", "age")
         )

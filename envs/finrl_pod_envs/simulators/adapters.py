@@ -1,0 +1,247 @@
+"""Environments of other simulators as a VecEnv: Isaac Gym's VecTask, Isaac Lab's five-tuple, rsl_rl's VecEnv.
+
+The N environments of a simulator become P x E = N without a copy: tensors stay on its device, and only observations
+that its next step would overwrite are copied there. Time-outs become truncations. The members' random numbers are the
+simulator's, so that one member in a population differs from the same member by itself.
+
+A simulator that resets inside a step loses the observation before the reset, unless it keeps it in
+`extras["final_obs"]` (Isaac Lab: `compute_final_obs = True`). Without it the value of a truncated episode is that of
+the observation before its last step, as in rsl_rl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.types import EnvStep, Tensor
+
+GROUP = "policy"  # observations of the actor
+FINAL = "final_obs"
+
+Groups = Mapping[str, Any]
+
+
+class VecTask(Protocol):
+    """What is used of `isaacgymenvs.tasks.base.vec_task.VecTask`.
+
+    step: actions [N, D] -> ({"obs": [N, S]}, reward [N], reset [N], {"time_outs": [N]}). A done environment is reset
+    by `reset_done`, or by the task's next step. reset: the observation buffer as it is.
+    """
+
+    num_envs: int
+    num_obs: int
+    num_actions: int
+    rl_device: Any
+
+    def step(self, actions: Tensor) -> tuple[Groups, Tensor, Tensor, dict[str, Any]]: ...
+
+    def reset(self) -> Groups: ...
+
+    def reset_idx(self, env_ids: Tensor) -> None: ...
+
+    def reset_done(self) -> tuple[Groups, Tensor]: ...
+
+
+class IsaacLabTask(Protocol):
+    """What is used of Isaac Lab's `ManagerBasedRLEnv` and `DirectRLEnv`: resets happen inside `step`.
+
+    step: actions [N, D] -> ({"policy": [N, S]}, reward [N], terminated [N], truncated [N], extras).
+    """
+
+    num_envs: int
+    device: Any
+
+    @property
+    def single_action_space(self) -> Any: ...
+
+    def reset(self, seed: int | None = None) -> tuple[Groups, dict[str, Any]]: ...
+
+    def step(self, action: Tensor) -> tuple[Groups, Tensor, Tensor, Tensor, dict[str, Any]]: ...
+
+
+class RslRlTask(Protocol):
+    """What is used of `rsl_rl.env.VecEnv`: resets happen inside `step`.
+
+    step: actions [N, D] -> (TensorDict with "policy" [N, S], reward [N], done [N], {"time_outs": [N]}). `seed` and
+    `reset` are called if the environment has them, as Isaac Lab's wrapper does.
+    """
+
+    num_envs: int
+    num_actions: int
+    device: Any
+
+    def get_observations(self) -> Any: ...
+
+    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, dict[str, Any]]: ...
+
+
+class _SimulatorEnv:
+    """Shared by the adapters: sizes, views [P, E, ...] of tensors [N, ...], and the copies that are needed."""
+
+    action_kind = "direct"
+    actions = 0
+
+    def __init__(self, count: int, sizes: tuple[int, int], device: Any, members: Sequence[int]) -> None:
+        """count: N. sizes: of observations and actions. members: ids; their number P must divide N."""
+        if not members or count % len(members):
+            raise ConfigError(
+                f"the number of members must divide the simulator's {count} environments, got {len(members)}"
+            )
+        self.members, self.envs, self.member_ids = len(members), count // len(members), tuple(members)
+        self.observation_size, self.action_size = sizes
+        self.device = torch.device(device)
+        self._count = count
+        self._last: Tensor | None = None  # the observation that was returned last
+        self._given: Tensor | None = None  # the simulator's own, of the last step
+
+    def _actions(self, action: Tensor) -> Tensor:
+        """[P, E, D] -> [N, D]. Raises InputError for another shape."""
+        expected = (self.members, self.envs, self.action_size)
+        if tuple(action.shape) != expected:
+            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        return action.detach().reshape(self._count, self.action_size)
+
+    def _first(self, observation: Tensor) -> Tensor:
+        """[N, S] -> [P, E, S]; a copy, as the first step may overwrite it."""
+        self._given, self._last = None, observation.clone()
+        return self._view(self._last)
+
+    def _next(self, observation: Tensor) -> Tensor:
+        """[N, S] -> [P, E, S]; a copy if the simulator returns one buffer again and again, as its next step changes it.
+
+        Two steps tell: tensors that are alive at the same time have different addresses.
+        """
+        given, self._given = self._given, observation
+        fresh = given is not None and given.data_ptr() != observation.data_ptr()
+        self._last = observation if fresh else observation.clone()
+        return self._view(self._last)
+
+    def _view(self, x: Tensor) -> Tensor:
+        return x.view(self.members, self.envs, *x.shape[1:])
+
+    def _outcome(
+        self, observation: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, final: Tensor
+    ) -> EnvStep:
+        return EnvStep(
+            self._next(observation),
+            self._view(reward),
+            self._view(terminated),
+            self._view(truncated),
+            self._view(final),
+        )
+
+    def _final(self, extras: Mapping[str, Any], group: str, observation: Tensor, over: Tensor) -> Tensor:
+        """Observations [N, S] before the reset: those that the simulator kept, else the last ones before the step."""
+        kept = extras.get(FINAL)
+        before = self._last if kept is None else kept[group]
+        if before is None:
+            return observation
+        return torch.where(over.unsqueeze(-1), before, observation)
+
+
+class VecTaskEnv(_SimulatorEnv):
+    """An Isaac Gym `VecTask` as a VecEnv. Actions are passed on as they are; the task clips them at `clip_actions`.
+
+    Done environments are reset in the step that ends their episode by `reset_done`, so that no action is lost. Tasks
+    that fill their observations only when they step are asked to by `compute_observations`, if they have it.
+    """
+
+    def __init__(self, task: VecTask, *, members: Sequence[int] = (0,)) -> None:
+        super().__init__(task.num_envs, (task.num_obs, task.num_actions), task.rl_device, members)
+        self.task = task
+
+    def reset(self, seed: int) -> Tensor:
+        """Start all episodes. Tasks draw from torch's global generator, which is seeded."""
+        torch.manual_seed(seed)
+        self.task.reset_idx(torch.arange(self._count, device=self.device))
+        return self._first(self._computed())
+
+    def step(self, action: Tensor) -> EnvStep:
+        observations, reward, reset, extras = self.task.step(self._actions(action))
+        over = reset != 0
+        time_outs = extras.get("time_outs")
+        truncated = torch.zeros_like(over) if time_outs is None else (time_outs != 0) & over
+        reached = observations["obs"]
+        following = reached
+        if bool(over.any()):
+            reached = reached.clone()
+            following = self.task.reset_done()[0]["obs"]
+            if FINAL not in extras and torch.equal(following[over], reached[over]):
+                following = self._computed()
+        final = extras[FINAL]["obs"] if FINAL in extras else reached
+        final = torch.where(over.unsqueeze(-1), final, following)
+        return self._outcome(following, reward, over & ~truncated, truncated, final)
+
+    def _computed(self) -> Tensor:
+        """The observation buffer [N, S] after the task has filled it."""
+        compute = getattr(self.task, "compute_observations", None)
+        if callable(compute):
+            compute()
+        observation: Tensor = self.task.reset()["obs"]
+        return observation
+
+
+class IsaacLabEnv(_SimulatorEnv):
+    """An Isaac Lab environment as a VecEnv; the actor's observations are those of the group "policy"."""
+
+    def __init__(self, task: IsaacLabTask, *, members: Sequence[int] = (0,)) -> None:
+        """Resets the environment, to see its observations. Raises ConfigError for a group that is not one tensor."""
+        first = task.reset()[0].get(GROUP)
+        if not isinstance(first, Tensor) or first.dim() != 2:
+            raise ConfigError(
+                f'the observation group "{GROUP}" must be one tensor [N, S]; concatenate its terms '
+                "(concatenate_terms = True)"
+            )
+        super().__init__(task.num_envs, (first.shape[1], _width(task.single_action_space)), task.device, members)
+        self.task = task
+
+    def reset(self, seed: int) -> Tensor:
+        """Start all episodes."""
+        return self._first(self.task.reset(seed=seed)[0][GROUP])
+
+    def step(self, action: Tensor) -> EnvStep:
+        groups, reward, terminated, truncated, extras = self.task.step(self._actions(action))
+        terminated, truncated = terminated.bool(), truncated.bool()
+        truncated = truncated & ~terminated  # both may be set in one step
+        observation = groups[GROUP]
+        final = self._final(extras, GROUP, observation, terminated | truncated)
+        return self._outcome(observation, reward, terminated, truncated, final)
+
+
+class RslRlEnv(_SimulatorEnv):
+    """An environment of rsl_rl as a VecEnv; the actor's observations are those of the group "policy"."""
+
+    def __init__(self, task: RslRlTask, *, members: Sequence[int] = (0,)) -> None:
+        first: Tensor = task.get_observations()[GROUP]
+        super().__init__(task.num_envs, (first.shape[1], task.num_actions), task.device, members)
+        self.task = task
+
+    def reset(self, seed: int) -> Tensor:
+        """Start all episodes; torch's global generator is seeded, from which environments draw."""
+        torch.manual_seed(seed)
+        for name, arguments in (("seed", (seed,)), ("reset", ())):
+            method = getattr(self.task, name, None)
+            if callable(method):
+                method(*arguments)
+        return self._first(self.task.get_observations()[GROUP])
+
+    def step(self, action: Tensor) -> EnvStep:
+        groups, reward, done, extras = self.task.step(self._actions(action))
+        over = done != 0
+        time_outs = extras.get("time_outs")
+        truncated = torch.zeros_like(over) if time_outs is None else (time_outs != 0) & over
+        observation: Tensor = groups[GROUP]
+        final = self._final(extras, GROUP, observation, over)
+        return self._outcome(observation, reward, over & ~truncated, truncated, final)
+
+
+def _width(space: Any) -> int:
+    """Numbers of an action of a space with a flat shape. Raises ConfigError for another."""
+    shape = getattr(space, "shape", None)
+    if shape is None or len(shape) != 1:
+        raise ConfigError(f"actions must be a flat Box, the environment has {space}")
+    return int(shape[0])

@@ -1,0 +1,134 @@
+"""Small tasks with the interfaces of Isaac Gym, Isaac Lab and rsl_rl, and the habits of their real environments.
+
+All drift like `custom.template.Drift` and draw from torch's global generator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STEPS, LIMIT = 12, 1.0
+
+
+class Points:
+    """N drifting points; the buffers are changed in place."""
+
+    num_envs, num_obs, num_actions = 6, 2, 1
+    max_episode_length = STEPS
+    device = rl_device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.position, self.velocity = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
+        self.progress_buf = torch.zeros(self.num_envs, dtype=torch.int64)
+        self.obs_buf = torch.zeros(self.num_envs, 2)
+        self.rew_buf = torch.zeros(self.num_envs)
+
+    def move(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Move by actions [N, 1]; whether the point is lost and whether time is up, [N] each."""
+        self.position += 0.2 * (self.velocity + actions[:, 0].clamp(-1, 1))
+        self.progress_buf += 1
+        self.rew_buf[:] = -self.position.square()
+        lost = self.position.abs() > LIMIT
+        return lost, self.progress_buf >= STEPS
+
+    def renew(self, ids: Tensor) -> None:
+        self.position[ids] = 0.1 * torch.randn(len(ids))
+        self.velocity[ids] = torch.randn(len(ids))
+        self.progress_buf[ids] = 0
+
+    def fill(self) -> Tensor:
+        self.obs_buf[:, 0], self.obs_buf[:, 1] = self.position, self.velocity
+        return self.obs_buf
+
+
+class IsaacGymTask(Points):
+    """As tasks of IsaacGymEnvs: the reset of a done environment happens in the next step or in `reset_done`, and
+    observations are only computed in steps. clip: whether a step returns the buffer or a clipped copy."""
+
+    clip = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset_buf = torch.ones(self.num_envs, dtype=torch.int64)
+        self.resets_in_steps = 0
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
+        lost, late = self.move(actions)
+        if len(ids := self.reset_buf.nonzero().flatten()):
+            self.resets_in_steps += 1
+            self.reset_idx(ids)
+        self.compute_observations()
+        self.reset_buf[:] = (lost | late).long()
+        time_outs = (self.progress_buf >= STEPS) & (self.reset_buf != 0) & ~lost
+        return self.reset(), self.rew_buf, self.reset_buf, {"time_outs": time_outs}
+
+    def compute_observations(self) -> None:
+        self.fill()
+
+    def reset(self) -> dict[str, Tensor]:
+        return {"obs": self.obs_buf.clamp(-5, 5) if self.clip else self.obs_buf}
+
+    def reset_idx(self, env_ids: Tensor) -> None:
+        self.renew(env_ids)
+        self.reset_buf[env_ids] = 0
+
+    def reset_done(self) -> tuple[dict[str, Tensor], Tensor]:
+        ids = self.reset_buf.nonzero().flatten()
+        if len(ids):
+            self.reset_idx(ids)
+        return self.reset(), ids
+
+
+class Box:
+    """A space that has a shape."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+
+class IsaacLabTask(Points):
+    """As Isaac Lab's environments: groups, resets inside `step`, one observation buffer. keep: `compute_final_obs`."""
+
+    single_action_space = Box(1)
+
+    def __init__(self, *, keep: bool) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.renew(torch.arange(self.num_envs))
+        return {"policy": self.fill()}, {}
+
+    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        lost, late = self.move(action)
+        extras: dict[str, Any] = {}
+        if len(ids := (lost | late).nonzero().flatten()):
+            if self.keep:
+                extras["final_obs"] = {"policy": self.fill().clone()}
+            self.renew(ids)
+        return {"policy": self.fill()}, self.rew_buf, lost, late, extras
+
+
+class RslRlTask(Points):
+    """As environments of rsl_rl: done flags as integers, time-outs apart, observations by group."""
+
+    def __init__(self, *, keep: bool) -> None:
+        super().__init__()
+        self.inner = IsaacLabTask(keep=keep)
+        self.groups: dict[str, Tensor] = self.inner.reset()[0]
+
+    def reset(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        self.groups, extras = self.inner.reset()
+        return self.groups, extras
+
+    def get_observations(self) -> dict[str, Tensor]:
+        return self.groups
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
+        self.groups, reward, lost, late, extras = self.inner.step(actions)
+        return self.groups, reward, (lost | late).long(), {**extras, "time_outs": late & ~lost}
