@@ -280,8 +280,8 @@ class MandateTable:
         self, t: int | Tensor, scores: Tensor, held: Tensor, virtual: Tensor, budget: Tensor | None, leverage: float
     ) -> Decision:
         """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `trade_towards`."""
-        bar, terms = self.at(t), (self.config, leverage, self.bars_per_year)
-        desired, entry = desired_weights(scores, bar, held, *terms), entry_weights(bar, held, *terms)
+        bar, rules = self.at(t), (self.config, leverage, self.bars_per_year)
+        desired, entry = desired_weights(scores, bar, held, *rules), entry_weights(bar, held, *rules)
         return trade_towards(desired, entry, bar, held, virtual, budget, self.config)
 
 

@@ -71,14 +71,14 @@ class MandateAccount:
         bar, periods = self._bar(window), bars_per_year(window.times)
         held = torch.from_numpy(positions.weights)
         close = torch.from_numpy(np.where(window.tradable[-1], window.close[-1], 1.0))
-        terms = (self.config, self.leverage, periods)
-        desired = torch.from_numpy(combine(desired_weights(scores, bar, held, *terms).numpy()))
+        rules = (self.config, self.leverage, periods)
+        desired = torch.from_numpy(combine(desired_weights(scores, bar, held, *rules).numpy()))
         if error := weights_error(desired, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
             raise InputError(f"desired weights {error}")
         time, held_now = window.times[-1], held.clone()
         self._last_tilt = lambda: DesiredTilt(time, self._unlimited_tilt(scores, combine, bar, held_now))
         state = self._virtual(window, held, periods)
-        entry = entry_weights(bar, held, *terms)
+        entry = entry_weights(bar, held, *rules)
         decision = trade_towards(desired, entry, bar, held, state.weights, state.budget, self.config)
         self._held, self._time = VirtualHoldings(decision.weights, close, decision.budget), window.times[-1]
         self._symbols = window.symbols

@@ -40,13 +40,13 @@ def objective(config: AnalyticConfig, env: MarketEnv, shift: tuple[str, int, flo
         algorithm.weights()[name].view(-1)[index] += change
     trajectory = algorithm._collect(learner.collector)
     total = 0.0
-    rewards, ended = trajectory.reward.detach().flatten(1), trajectory.ended.flatten(1)
+    rewards, done = trajectory.reward.detach().flatten(1), trajectory.done.flatten(1)
     for account in range(env.envs):
         discount = 1.0
         for h in range(config.horizon):
             total += discount * float(rewards[h, account])
-            discount = 1.0 if ended[h, account] else discount * config.gamma
-    assert ended.any()
+            discount = 1.0 if done[h, account] else discount * config.gamma
+    assert done.any()
     return total / env.envs
 
 

@@ -77,8 +77,8 @@ def test_truncated_episode_bootstraps_from_final_observation() -> None:
     algorithm = learner.algorithm
     assert isinstance(algorithm, PPO)
     rollout = collector.collect(algorithm.explore, algorithm.noise((2, 1, 1)))
-    assert [int(n) for n in rollout.over.sum(0).flatten()] == [2, 2]
-    assert not torch.equal(rollout.over[:, 0, 0], rollout.over[:, 0, 1])
+    assert [int(n) for n in rollout.truncated_groups.sum(0).flatten()] == [2, 2]
+    assert not torch.equal(rollout.truncated_groups[:, 0, 0], rollout.truncated_groups[:, 0, 1])
     _, next_values = algorithm._values(rollout)
     rows = torch.stack(finals).transpose(0, 1).reshape(1, -1, 1, 3)
     features = algorithm.features[torch.zeros(1, rows.shape[1], dtype=torch.int64)]

@@ -57,11 +57,13 @@ def parts(request: pytest.FixtureRequest) -> list[tuple[Learner, Recorder, Rollo
 
 def test_rollouts_contain_every_kind_of_episode_end(parts: list[tuple[Learner, Recorder, Rollout]]) -> None:
     for _, _, rollout in parts:
-        assert rollout.over.sum(0).max() == 1, "a group ends at most once per rollout"
-        assert rollout.over[:-1].any(), "some group must end before the last step"
+        assert rollout.truncated_groups.sum(0).max() == 1, "a group ends at most once per rollout"
+        assert rollout.truncated_groups[:-1].any(), "some group must end before the last step"
         assert rollout.terminated.any()
         assert not (rollout.terminated & rollout.truncated).any()
-    assert any(rollout.over[-1].any() for _, _, rollout in parts) or any(r.over[0].any() for _, _, r in parts)
+    assert any(rollout.truncated_groups[-1].any() for _, _, rollout in parts) or any(
+        r.truncated_groups[0].any() for _, _, r in parts
+    )
     both_ends = [(r.terminated.any(-1) & r.truncated.any(-1)).any() for _, _, r in parts]
     assert any(both_ends), "some account must terminate at the step that truncates its group"
 
@@ -74,7 +76,7 @@ def test_rollout_matches_the_environment_steps(parts: list[tuple[Learner, Record
             assert torch.equal(rollout.action[h].reshape(action.shape), action)
             for name in ("reward", "terminated", "truncated"):
                 assert torch.equal(getattr(rollout, name)[h], getattr(outcome, name).view(shape)), name
-            assert torch.equal(rollout.over[h], outcome.truncated.view(shape).any(-1))
+            assert torch.equal(rollout.truncated_groups[h], outcome.truncated.view(shape).any(-1))
             if h + 1 < len(recorder.log):
                 assert torch.equal(rollout.bar[h + 1], outcome.observation.bar)
                 assert torch.equal(rollout.account[h + 1], outcome.observation.account.view(*shape, -1))

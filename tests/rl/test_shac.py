@@ -53,14 +53,14 @@ def objective(policy: str, shift: tuple[str, int, float] | None = None) -> tuple
     with ruin_threshold(RUIN):
         trajectory = algorithm._collect(learner.collector)
     scale, total = 1 / float(initial_rewards(policy).std()), 0.0
-    reward, ended, terminated = trajectory.reward.detach(), trajectory.ended, trajectory.terminated
+    reward, done, terminated = trajectory.reward.detach(), trajectory.done, trajectory.terminated
     for g in range(learner.env.groups):
         for a in range(learner.env.accounts):
             discount = 1.0
             for h in range(5):
                 total += discount * scale * float(reward[h, 0, g, a])
                 discount *= 0.9
-                over = bool(ended[h, 0, g, a])
+                over = bool(done[h, 0, g, a])
                 if (over and not terminated[h, 0, g, a]) or (h == 4 and not over):
                     total += discount * target_critic_value(algorithm, trajectory, h, g, a)
                 if over:
@@ -94,7 +94,7 @@ def test_actor_gradient_matches_finite_differences(policy: str, monkeypatch: pyt
         metrics = learner.learn(learner.iteration_samples)
     expected, trajectory = objective(policy)
     assert trajectory.terminated.any()
-    assert (trajectory.ended & ~trajectory.terminated)[:-1].any()
+    assert (trajectory.done & ~trajectory.terminated)[:-1].any()
     assert float(metrics["actor_loss"][0]) == pytest.approx(-expected, rel=1e-9)
     gradient = part.parameters.views_of(gradients[0])
     largest = max(float(x.abs().max()) for x in gradient.values())
@@ -112,7 +112,7 @@ def test_critic_targets_are_td_lambda_returns() -> None:
     with ruin_threshold(RUIN):
         trajectory = algorithm._collect(learner.collector)
     last, end = algorithm._terminal_values(trajectory)
-    truncated = trajectory.ended & ~trajectory.terminated
+    truncated = trajectory.done & ~trajectory.terminated
     target = algorithm._returns(trajectory, trajectory.reward.detach(), last.detach(), end.detach(), truncated)
     env, views = learner.env, algorithm.train_state.targets["critic"].views
     current_values, next_values = torch.zeros(5, 1, env.envs).double(), torch.zeros(5, 1, env.envs).double()

@@ -42,7 +42,7 @@ NOT_LEARNED = "log_std"  # exploration is a setting here; its gradient could onl
 class Trajectory(NamedTuple):
     """H differentiable steps of P members, G groups, A accounts.
 
-    bar: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and ended (last
+    bar: [H, P, G]; account: H times [P, G, A, 1 + N], observed before each decision; reward, terminated and done (last
     step of an episode): [H, P, G, A]; reached: H times [P, G, A, 1 + N], the account after each step, before any reset;
     it is observed on the next bar.
     """
@@ -51,7 +51,7 @@ class Trajectory(NamedTuple):
     account: Sequence[Tensor]
     reward: Tensor
     terminated: Tensor
-    ended: Tensor
+    done: Tensor
     reached: Sequence[Tensor]
 
 
@@ -152,8 +152,8 @@ class DifferentiableAlgorithm(ABC):
         env.detach()
         collector.observation = Observation(collector.observation.bar, collector.observation.account.detach())
         ruined = torch.stack(terminated)
-        ended = ruined | torch.stack(truncated)
-        return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), ruined, ended, reached)
+        done = ruined | torch.stack(truncated)
+        return Trajectory(torch.stack(bars), accounts, torch.stack(rewards), ruined, done, reached)
 
     def _mean(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:
         """Scores [P, K, A, D] without noise, for bars [P, K] and accounts [P, K, A, 1 + N]."""
@@ -171,14 +171,14 @@ class DifferentiableAlgorithm(ABC):
         first = scale_of_rewards(spread_of_rewards(reward))
         self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
 
-    def _weights_of_steps(self, ended: Tensor) -> Tensor:
+    def _weights_of_steps(self, done: Tensor) -> Tensor:
         """gamma^k, k the steps since the start of the trajectory or of the episode: [H + 1, P, G, A]."""
         discount = self.settings["gamma"].view(-1, 1, 1)
-        weight, each = torch.ones_like(ended[0], dtype=self.dtype), []
-        for over in ended:
-            each.append(weight)
-            weight = torch.where(over, 1.0, weight * discount)
-        return torch.stack([*each, weight])
+        weight, weights = torch.ones_like(done[0], dtype=self.dtype), []
+        for done_now in done:
+            weights.append(weight)
+            weight = torch.where(done_now, 1.0, weight * discount)
+        return torch.stack([*weights, weight])
 
     # ------------------------------------------------------------------ acting and state
 
@@ -277,7 +277,7 @@ class Analytic(DifferentiableAlgorithm):
     """
 
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
-        weights = self._weights_of_steps(trajectory.ended)[:-1]
+        weights = self._weights_of_steps(trajectory.done)[:-1]
         earned = (trajectory.reward * weights).sum(0) * self.reward_scale.view(-1, 1, 1)
         loss = -earned.mean((1, 2))
         norm = self.train_state.gradient_step("actor", loss, rate_factor)

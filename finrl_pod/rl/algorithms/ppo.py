@@ -221,9 +221,9 @@ class PPO(OnPolicy):
             bars.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
         )
         all_values = flat.view(p, horizon + len(final), groups, accounts).transpose(0, 1)
-        next_values, count = all_values[1 : horizon + 1], rollout.over.cumsum(0)
+        next_values, count = all_values[1 : horizon + 1], rollout.truncated_groups.cumsum(0)
         for r, end_values in enumerate(all_values[horizon + 1 :]):
-            ended = (rollout.over & (count == r + 1)).unsqueeze(-1)
+            ended = (rollout.truncated_groups & (count == r + 1)).unsqueeze(-1)
             next_values = torch.where(ended, end_values, next_values)
         return all_values[:horizon], next_values
 

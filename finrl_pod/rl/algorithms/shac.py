@@ -40,10 +40,10 @@ class SHAC(DifferentiableAlgorithm):
     def _learn(self, trajectory: Trajectory, rate_factor: RateFactor) -> Metrics:
         reward = trajectory.reward * self.reward_scale.view(-1, 1, 1)
         last, end = self._terminal_values(trajectory)
-        weights, truncated = self._weights_of_steps(trajectory.ended), trajectory.ended & ~trajectory.terminated
+        weights, truncated = self._weights_of_steps(trajectory.done), trajectory.done & ~trajectory.terminated
         discount = self.settings["gamma"].view(-1, 1, 1)
         earned = (reward * weights[:-1]).sum(0)
-        beyond = torch.where(trajectory.ended[-1], 0.0, weights[-1]) * last
+        beyond = torch.where(trajectory.done[-1], 0.0, weights[-1]) * last
         beyond = beyond + torch.where(truncated, weights[:-1] * discount, 0.0).sum(0) * end
         loss = -(earned + beyond).mean((1, 2))
         norm = self.train_state.gradient_step("actor", loss, rate_factor)
@@ -64,14 +64,14 @@ class SHAC(DifferentiableAlgorithm):
         """
         views = self.train_state.targets["critic"].views
         last = self._value(views, trajectory.bar[-1] + 1, trajectory.reached[-1].to(self.dtype))
-        over = (trajectory.ended & ~trajectory.terminated).any(-1)  # [H, P, G]
-        if not bool(over.any()):
+        truncated_groups = (trajectory.done & ~trajectory.terminated).any(-1)  # [H, P, G]
+        if not bool(truncated_groups.any()):
             return last, torch.zeros_like(last)
-        step = over.int().argmax(0)  # [P, G]
+        step = truncated_groups.int().argmax(0)  # [P, G]
         bar = trajectory.bar.gather(0, step.unsqueeze(0))[0] + 1
         reached = torch.zeros_like(trajectory.reached[0])
         for h, account in enumerate(trajectory.reached):
-            reached = torch.where((over[h] & (step == h))[..., None, None], account, reached)
+            reached = torch.where((truncated_groups[h] & (step == h))[..., None, None], account, reached)
         return last, self._value(views, bar, reached.to(self.dtype))
 
     def _value(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> Tensor:

@@ -66,8 +66,8 @@ class RolloutCollector:
                 out = env.step(action.view(env.members, env.envs, -1))
                 reward = normaliser.update(out)
                 truncated = out.truncated.view(shape)
-                over = truncated.any(-1)
-                finals.record(over, as_pair(normaliser.normalise(out.final_observation)))
+                truncated_groups = truncated.any(-1)
+                finals.record(truncated_groups, as_pair(normaliser.normalise(out.final_observation)))
                 step = (
                     bar,
                     account,
@@ -76,7 +76,7 @@ class RolloutCollector:
                     reward.view(shape),
                     out.terminated.view(shape),
                     truncated,
-                    over,
+                    truncated_groups,
                 )
                 buffer = buffer or [_empty_rollout(horizon, x, dtype) for x in step]
                 for kept, x in zip(buffer, step, strict=True):
@@ -88,8 +88,10 @@ class RolloutCollector:
             self.observation = _copy(self.observation)
         now = as_pair(normaliser.normalise(self.observation))
         last, *rounds = (Observation(x.bar, x.account.to(dtype)) for x in (now, *finals.rounds))
-        bar, account, action, log_prob, reward, terminated, truncated, over = buffer
-        return Rollout(bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), over)
+        bar, account, action, log_prob, reward, terminated, truncated, truncated_groups = buffer
+        return Rollout(
+            bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), truncated_groups
+        )
 
 
 def _copy(observation: Any) -> Any:
@@ -119,18 +121,18 @@ class _FinalObservations:
         # A market's windows are at least as long as a rollout, so one round is enough.
         self._count = None if isinstance(collector.env, MarketVecEnv) else torch.zeros_like(like.bar)
 
-    def record(self, over: Tensor, final: Observation) -> None:
-        """Record final observations of the groups in over: [P, G] bool."""
+    def record(self, truncated_groups: Tensor, final: Observation) -> None:
+        """Record final observations of the groups in truncated_groups: [P, G] bool."""
         if self._count is None:
-            self._put(0, over, final)
+            self._put(0, truncated_groups, final)
             return
-        if not bool(over.any()):
+        if not bool(truncated_groups.any()):
             return
-        while len(self.rounds) <= int(self._count[over].max()):
+        while len(self.rounds) <= int(self._count[truncated_groups].max()):
             self.rounds.append(self.rounds[0])
         for r in range(len(self.rounds)):
-            self._put(r, over & (self._count == r), final)
-        self._count += over
+            self._put(r, truncated_groups & (self._count == r), final)
+        self._count += truncated_groups
 
     def _put(self, r: int, where: Tensor, final: Observation) -> None:
         kept = self.rounds[r]
