@@ -150,7 +150,7 @@ class ObjectStore:
     def _call(self, verb: str, operation: Callable[[], Result]) -> Result:
         try:
             return operation()
-        except Exception as error:  # each implementation raises errors of its own libraries
+        except Exception as error:  # each implementation raises the errors of its libraries
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
             raise RegistryError(
                 f"cannot {verb} the registry {self.address}: {reason}; check the address and its permissions"
