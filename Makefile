@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)"; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,s3,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,s3,ray,tpe,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 

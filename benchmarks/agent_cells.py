@@ -14,7 +14,8 @@ from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.presets import LINEAR_PPO, preset
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.promotion import EvaluationContext
-from finrl_pod_app.services.training import make_market, train, training_env
+from finrl_pod_app.services.training import train
+from finrl_pod_app.services.training_setup import make_market, training_env
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 

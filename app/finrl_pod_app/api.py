@@ -35,7 +35,7 @@ from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.training import check_settings, make_market, training_env, training_worlds
+from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
 from finrl_pod_app.services.trial_log import strategy_identity
 
 

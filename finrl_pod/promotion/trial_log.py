@@ -29,7 +29,7 @@ FOLDER = "returns"
 
 
 class TrialLog:
-    """Count the trials of one run and store their returns in its folder. Call it with each generation of a run."""
+    """Count the trials of one run and store their returns in its folder. Call it with all results of a run."""
 
     def __init__(
         self,
@@ -45,16 +45,19 @@ class TrialLog:
         self.first, self.last = span_dates(panel, validation)
         self._reference = simple_returns(reference.equity)
 
-    def __call__(self, generation: int, scores: Sequence[Score], equity: Floats) -> None:
-        """Count a generation. equity: [T, P] on validation, NaN for a member that diverged."""
+    def __call__(self, number: int, scores: Sequence[Score], equity: Floats) -> None:
+        """Count agents. number: that no other results of the run have.
+
+        equity: [T, P] on validation, NaN for a member that diverged.
+        """
         excess = np.full((len(equity) - 1, equity.shape[1]), np.nan)
         for p in np.flatnonzero(np.isfinite(equity).all(0)):
             excess[:, p] = simple_returns(equity[:, p]) - self._reference
         buffer = io.BytesIO()
         np.save(buffer, excess, allow_pickle=False)
-        write_bytes(self.folder / FOLDER / f"{generation:04d}.npy", buffer.getvalue())
+        write_bytes(self.folder / FOLDER / f"{number:04d}.npy", buffer.getvalue())
         trials = [
-            self._trial(score.id, generation, excess[:, p], dict(score.hyperparameters))
+            self._trial(score.id, score.generation, excess[:, p], dict(score.hyperparameters))
             for p, score in enumerate(scores)
         ]
         self.registry.add(self.data, self.config.sha256, trials)

@@ -118,7 +118,8 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "volatility_target": 0.0, "max_tracking_error": 0.0,
     },
     "tournament": {"max_root_share": 1.0, "search": "narrow", "selection": "best", "inner_folds": 5,
-        "protected_generations": 0, "novelty": 0.0},
+        "protected_generations": 0, "novelty": 0.0, "scheduler": "generational", "batch_pods": 0,
+        "update_seconds": 0.0, "total_samples": 0, "plateau": 0, "halving": 0, "sampler": "random"},
 }  # fmt: skip
 
 
@@ -344,6 +345,10 @@ class TournamentConfig:
         "full",
         "hyperparameters that are searched: all, without entropy, value coefficient and temperature, or none",
     )
+    sampler: Literal["random", "tpe"] = setting(
+        "random",
+        "hyperparameters of new agents: sampled at random, or proposed from earlier scores by Optuna's TPE sampler",
+    )
     selection: Literal["cross_validated", "greedy", "best", "all"] = setting(
         "cross_validated",
         "members of the champion: the best, all, greedy (added while the ensemble improves), or what is best on folds",
@@ -352,6 +357,27 @@ class TournamentConfig:
     champion: int = setting(4, "entries of the best, from which greedy selection starts", at_least(1))
     ensemble: Literal["mean", "sharpe", "vote"] = setting(
         "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
+    )
+    scheduler: Literal["generational", "asynchronous"] = setting(
+        "generational",
+        "rank all pods after each generation, or each group of pods when its results arrive",
+    )
+    batch_pods: int = setting(
+        0, "pods that train as one batch on a shard; 0: all of a cohort, or fewer to keep all shards busy", at_least(0)
+    )
+    update_seconds: float = setting(
+        0.0, "asynchronous: seconds after which a batch is scored, if its samples take longer; 0: off", at_least(0)
+    )
+    halving: int = setting(
+        0,
+        "successive halving: agents as old as 1, n, n^2, ... generations are replaced unless in the best 1/n; 0: off",
+        Constraint("0, or 2 or more", lambda x: x == 0 or x >= 2, 0),
+    )
+    total_samples: int = setting(
+        0, "environment steps of all pods after which training stops; 0: no limit", at_least(0)
+    )
+    plateau: int = setting(
+        0, "training stops after so many generations without a better score; 0: no limit", at_least(0)
     )
     seconds: float = setting(
         0.0,

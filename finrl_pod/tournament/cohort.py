@@ -13,8 +13,9 @@ from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.tournament.active_returns import BASE
+from finrl_pod.tournament.assignment import ReplaySegment
 from finrl_pod.tournament.next_generation import SlotInit
-from finrl_pod.tournament.run_directory import COUNTS
+from finrl_pod.tournament.replay_segments import COUNTS, join_segments
 from finrl_pod.tournament.scoring import Scorer
 from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
 
@@ -34,12 +35,14 @@ class ValidationResult(NamedTuple):
 class Cohort:
     """Pods of one generation: member p of the learner is the pod of slot_inits[p].
 
-    rows: points of the learning curves. written: items in the slots' replay buffers before this generation.
+    rows: points of the learning curves. written: items in the slots' replay buffers before this generation, the oldest
+    of segment replay_first.
     """
 
     learner: Learner
     slot_inits: Sequence[SlotInit]
     written: int
+    replay_first: int
     rows: list[dict[str, Any]]
 
     @classmethod
@@ -48,30 +51,31 @@ class Cohort:
         env: VecEnv,
         agent: AgentConfig,
         slot_inits: Sequence[SlotInit],
-        parent: Callable[[str], AgentSnapshot],
-        slots: Callable[[int], Mapping[str, Tensor] | None],
+        parents: Mapping[str, AgentSnapshot],
+        replay: Sequence[ReplaySegment],
         *,
         seed: int,
         threads: int,
     ) -> Cohort:
         """Create the pods in their initial states.
 
-        parent: loads an agent by its id. slots: loads the slots' saved state with at most that many items, if any.
+        parents: agents by id. replay: items of the slots' replay buffers, oldest first; older ones than they hold are
+        ignored. Raises RunError if items are missing.
         """
         settings = [slot_init.hyperparameters for slot_init in slot_inits]
         learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
         for p, slot_init in enumerate(slot_inits):
             if slot_init.kind != "reinit" and slot_init.parent is not None:
-                learner.restore(parent(slot_init.parent), p)
-        algorithm, written = learner.algorithm, 0
-        kept = slots(algorithm.slot_items) if algorithm.slot_items else None
-        if kept is not None:
+                learner.restore(parents[slot_init.parent], p)
+        algorithm, written, first = learner.algorithm, 0, 0
+        if algorithm.slot_items and replay:
+            kept, first = join_segments(replay, algorithm.slot_items)
             algorithm.load_slot_state(kept)
             written = int(kept[COUNTS][0])
         for p, slot_init in enumerate(slot_inits):
             if slot_init.kind == "reinit":
                 algorithm.restart_slot(p)
-        return cls(learner, slot_inits, written, [])
+        return cls(learner, slot_inits, written, first, [])
 
     def new_replay_items(self) -> dict[str, Tensor]:
         """Items added to the slots' replay buffers in this generation; empty without a buffer."""
@@ -115,23 +119,9 @@ class Cohort:
         by_name = {score.id: returns[:, p] for p, score in enumerate(scores)}
         return ValidationResult(scores, equity, by_name if result.base is None else {**by_name, BASE: result.base})
 
-    def snapshots(self, scores: Mapping[int, Score], data_sha256: str) -> list[AgentSnapshot]:
-        """Snapshots of all pods. scores: slot -> its score, which has the agent's id and parent."""
+    def snapshots(self, scores: Sequence[Score], data_sha256: str) -> list[AgentSnapshot]:
+        """Snapshots of all pods. scores: of each, which have its id and parent."""
         return [
-            self.learner.snapshot(
-                p, id=scores[slot_init.slot].id, parent=scores[slot_init.slot].parent, data_sha256=data_sha256
-            )
-            for p, slot_init in enumerate(self.slot_inits)
+            self.learner.snapshot(p, id=score.id, parent=score.parent, data_sha256=data_sha256)
+            for p, score in enumerate(scores)
         ]
-
-
-def learning_curves(cohorts: Sequence[Cohort]) -> dict[str, Any]:
-    """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} of all cohorts; None for pods of other cohorts."""
-    slots = [slot_init.slot for cohort in cohorts for slot_init in cohort.slot_inits]
-    rows, before = [], 0
-    for cohort in cohorts:
-        size = len(cohort.slot_inits)
-        ahead, behind = [None] * before, [None] * (len(slots) - before - size)
-        rows += [{name: [*ahead, *column, *behind] for name, column in row.items()} for row in cohort.rows]
-        before += size
-    return {"slots": slots, "rows": rows}

@@ -30,9 +30,12 @@ class Leaderboard:
     def insert(self, entries: Iterable[Score]) -> Leaderboard:
         """Leaderboard with these entries added and the worst dropped, those of an over-represented root first.
 
-        NaN scores are never added. The result does not depend on the order of insertion.
+        NaN scores are never added, nor is an agent that is there already: its id is made of slot and assignment. The
+        result does not depend on the order of insertion.
         """
-        pool = sorted([*self.scores, *(entry for entry in entries if math.isfinite(entry.score))], key=_rank)
+        present = {entry.id for entry in self.scores}
+        new = [entry for entry in entries if math.isfinite(entry.score) and entry.id not in present]
+        pool = sorted([*self.scores, *new], key=_rank)
         limit = max(1, math.floor(self.max_root_share * self.size + ROUNDING))
         counts: Counter[str] = Counter()
         within: list[Score] = []

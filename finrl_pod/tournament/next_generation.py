@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +15,8 @@ from finrl_pod.tournament.hyperparameters import Search, configured, perturb, sa
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.ranking import Comparison, PastScore
 from finrl_pod.types import Floats, Score
+
+Sample = Callable[[np.random.Generator], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ def next_slots(
     current: Sequence[Score],
     history: Mapping[str, PastScore] | None = None,
     returns: Mapping[str, Floats] | None = None,
+    max_age: float = math.inf,
+    sample: Sample | None = None,
 ) -> list[SlotInit]:
     """Next generation of a cohort from its part of the leaderboard and the last scores of its slots.
 
@@ -57,6 +62,8 @@ def next_slots(
 
     history: all agents that the cohort made before, among which pods are ranked at equal age (`Comparison`). Protected
     pods continue; `exploit_fraction` is of the others. returns: on validation by id, for the novelty.
+    max_age: samples from which agents are neither continued nor copied; their slots start from new weights.
+    sample: hyperparameters of new agents, at random by default.
     """
     comparison = Comparison(tournament, history or {}, returns or {})
     protected = [score for score in current if comparison.is_protected(score)]
@@ -69,6 +76,7 @@ def next_slots(
     )
     diverged = sum(not np.isfinite(s.score) for s in ranked)
     pool = leaderboard.scores or tuple(score for score in ranked if np.isfinite(score.score))
+    pool = tuple(score for score in pool if score.samples < max_age)
     adjusted = comparison.adjusted(pool)
     order = sorted(range(len(pool)), key=lambda i: -adjusted[i])  # stable: by the leaderboard's order if equal
     parents = [pool[i] for i in order[: max(1, len(pool) // 2)]]
@@ -76,10 +84,12 @@ def next_slots(
     for rank, score in enumerate(ranked):
         rng = _rng(seed, score.slot, generation)
         from_bottom = compared - 1 - rank
-        if from_bottom < reinits or (not parents and not np.isfinite(score.score)):
-            values = sample_hyperparameters(agent, rng, search)
+        ended = score.samples >= max_age or comparison.is_halved(score)
+        replaced = from_bottom < max(reinits + exploits, diverged)
+        if from_bottom < reinits or (not parents and (replaced or ended)) or (ended and not replaced):
+            values = sample_hyperparameters(agent, rng, search) if sample is None else sample(rng)
             slot_inits.append(SlotInit(score.slot, "reinit", None, values))
-        elif from_bottom < max(reinits + exploits, diverged):
+        elif replaced:
             parent = parents[int(rng.integers(len(parents)))]
             changed = perturb(parent.hyperparameters, factor, resample, agent, rng, search)
             slot_inits.append(SlotInit(score.slot, "exploit", parent.id, changed))

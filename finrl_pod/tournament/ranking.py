@@ -67,6 +67,24 @@ class Comparison:
         young = self.age(score.samples) < self.config.protected_generations
         return started_late and young and math.isfinite(score.score)
 
+    def is_halved(self, score: Score) -> bool:
+        """Whether successive halving replaces an agent: it is as old as a rung and not among the best of that age.
+
+        Li et al. 2020, "A system for massively parallel hyperparameter tuning" (ASHA): with `halving` = n there are
+        rungs at 1, n, n^2, ... generations, and of the agents that have reached one the best 1/n (rounded up) pass it.
+        """
+        share, age = self.config.halving, self.age(score.samples)
+        if not share or not math.isfinite(score.score):
+            return False
+        rung = 1
+        while rung < age:
+            rung *= share
+        if rung != age:
+            return False
+        reached = [past.score for past in self.history.values() if self.age(past.samples) == age]
+        better = sum(other > score.score for other in reached)
+        return better >= -(-max(len(reached), 1) // share)
+
     def ranked(self, current: Sequence[Score]) -> list[Score]:
         """Scores of a generation, best first, by the share of the agents of its age that each is better than.
 

@@ -3,8 +3,9 @@
 config.json            all settings, with the hashes of config and data
 state.json             the last finished generation; replaced atomically after everything it refers to is written
 snapshots/ID.json + ID.safetensors
-replay/0003-1.safetensors  items that the slots of cohort 1 collected in generation 3 (off-policy algorithms)
+replay/0003-1.safetensors  items that the slots of group 1 collected in generation 3 (off-policy algorithms)
 validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
+events.jsonl           what happened and when (`event_log`)
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
                        agents with their scores, parents and settings: {"agents": [...]}
 tensorboard/           the learning curves for TensorBoard, one run per slot
@@ -124,6 +125,11 @@ class RunDirectory:
         """One saved agent."""
         return snapshots.load(self._snapshots / f"{agent}.json")
 
+    def agents(self) -> list[dict[str, Any]]:
+        """JSON values of the scores of all agents, by assignment; those of repeated assignments may not count."""
+        files = sorted((self.path / "metrics").glob("[0-9]*.json"))
+        return [row for file in files for row in read_json(file).get("agents", ())]
+
     def validation_returns(self, generations: Collection[int]) -> dict[str, Floats]:
         """Validation returns [T] saved in these generations: by id, the base portfolio's as "base".
 
@@ -136,26 +142,27 @@ class RunDirectory:
                 found |= {name: x.numpy() for name, x in tensor_file.load_tensors(file).items()}
         return found
 
-    def replay(self, generation: int, cohort: int) -> dict[str, Tensor] | None:
-        """Items saved by `save_replay` for a cohort and generation, or None."""
-        file = self._replay_file(generation, cohort)
+    def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:
+        """Items saved by `save_replay` for a group and generation, or None."""
+        file = self._replay_file(generation, group)
         return current_item_names(tensor_file.load_tensors(file)) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
 
     def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:
-        """Save the validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
+        """Add validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
+        together = {**self.validation_returns([generation]), **returns}
         tensor_file.save_tensors(
-            self._validation_file(generation), {name: torch.from_numpy(x.copy()) for name, x in returns.items()}
+            self._validation_file(generation), {name: torch.from_numpy(x.copy()) for name, x in together.items()}
         )
 
-    def save_replay(self, generation: int, cohort: int, items: Mapping[str, Tensor]) -> None:
-        """Save the items collected by a cohort in a generation, oldest first. Call it before `save_generation`."""
-        tensor_file.save_tensors(self._replay_file(generation, cohort), items)
+    def save_replay(self, generation: int, group: int, items: Mapping[str, Tensor]) -> None:
+        """Save the items collected by a group in a generation, oldest first. Call it before `save_generation`."""
+        tensor_file.save_tensors(self._replay_file(generation, group), items)
 
-    def forget_replay(self, generation: int, cohort: int) -> None:
+    def forget_replay(self, generation: int, group: int) -> None:
         """Remove saved items that the replay buffers no longer hold."""
-        self._replay_file(generation, cohort).unlink(missing_ok=True)
+        self._replay_file(generation, group).unlink(missing_ok=True)
 
     def save_generation(
         self,
@@ -165,10 +172,14 @@ class RunDirectory:
         metrics: Mapping[str, Any],
         state: Mapping[str, Any],
     ) -> None:
-        """Write a finished generation, state.json last. Snapshots not in `keep` are removed."""
+        """Write agents of a generation, or of some of its groups, state.json last. Snapshots not in `keep` are removed.
+
+        metrics: of these agents; those of other groups that are saved already are kept.
+        """
         for agent in agents:
             snapshots.save(self._snapshots, agent)
-        write_json(self.path / "metrics" / f"{generation:04d}.json", metrics)
+        file = self.path / "metrics" / f"{generation:04d}.json"
+        write_json(file, _joined_metrics(read_json(file), metrics) if file.exists() else metrics)
         tensorboard_log.write(self.path / "tensorboard", generation, metrics)
         write_json(self._state_file, state)
         for file in self._snapshots.iterdir():
@@ -186,8 +197,8 @@ class RunDirectory:
     def _validation_file(self, generation: int) -> Path:
         return self.path / "validation" / f"{generation:04d}.safetensors"
 
-    def _replay_file(self, generation: int, cohort: int) -> Path:
-        return self.path / "replay" / f"{generation:04d}-{cohort}.safetensors"
+    def _replay_file(self, generation: int, group: int) -> Path:
+        return self.path / "replay" / f"{generation:04d}-{group}.safetensors"
 
     @property
     def _config_file(self) -> Path:
@@ -202,34 +213,18 @@ class RunDirectory:
         return self.path / "snapshots"
 
 
-COUNTS = "counts"  # items ever written, samples and updates; the other tensors are [P, n, ...]
-
-
-def load_slot_state(
-    run: RunDirectory, cohort: int, generation: int, items: int
-) -> tuple[dict[str, Tensor], int] | None:
-    """Replay buffers after a generation, and the first generation whose items they hold.
-
-    The result holds the last `items` items and the counts; None if nothing was saved. Raises RunError if a file is
-    missing.
-    """
-    newest = run.replay(generation, cohort)
-    if newest is None:
-        return None
-    counts = newest.pop(COUNTS)
-    required, first, parts = min(int(counts[0]), items), generation, [newest]
-    while sum(_length(part) for part in parts) < required:
-        first -= 1
-        older = run.replay(first, cohort)
-        if older is None:
-            raise RunError(
-                f"the run in {run.path} lacks the replay items of generation {first}; restore them or start a new run"
-            )
-        older.pop(COUNTS)
-        parts.insert(0, older)
-    joined = {name: torch.cat([part[name] for part in parts], 1)[:, -required:] for name in newest}
-    return {COUNTS: counts, **joined}, first
-
-
-def _length(segment: dict[str, Tensor]) -> int:
-    return next(iter(segment.values())).shape[1]
+def _joined_metrics(saved: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics of a generation with those of further slots; None for pods of other groups."""
+    kept = [p for p, slot in enumerate(saved["slots"]) if slot not in new["slots"]]
+    old_rows = [{name: [column[p] for p in kept] for name, column in row.items()} for row in saved["rows"]]
+    old_rows = [row for row in old_rows if any(x is not None for x in row["samples"])]
+    behind, ahead = [None] * len(new["slots"]), [None] * len(kept)
+    slots = {saved["slots"][p] for p in kept}
+    return {
+        "slots": [*(saved["slots"][p] for p in kept), *new["slots"]],
+        "rows": [
+            *({name: [*column, *behind] for name, column in row.items()} for row in old_rows),
+            *({name: [*ahead, *column] for name, column in row.items()} for row in new["rows"]),
+        ],
+        "agents": [*(row for row in saved.get("agents", ()) if row["slot"] in slots), *new.get("agents", ())],
+    }

@@ -35,20 +35,40 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def save(folder: Path, snapshot: AgentSnapshot) -> Path:
-    """Write `ID.safetensors`, then `ID.json` with its hash. Returns the path of the JSON file."""
-    from safetensors.torch import save as to_bytes
-
+def snapshot_parts(snapshot: AgentSnapshot) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Facts of a snapshot as JSON values, and its tensors."""
     tensors = {f"weights.{name}": value.contiguous() for name, value in snapshot.weights.items()}
     tensors |= {f"optimiser.{name}": value.contiguous() for name, value in snapshot.optimiser.items()}
-    data = to_bytes(tensors)
-    write_bytes(folder / f"{snapshot.id}.safetensors", data)
     facts = {
         field.name: getattr(snapshot, field.name)
         for field in dataclasses.fields(snapshot)
         if field.name not in ("weights", "optimiser", "normaliser")
     }
     facts["normaliser"] = dataclasses.asdict(snapshot.normaliser)
+    return facts, tensors
+
+
+def snapshot_from_parts(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AgentSnapshot:
+    """Inverse of `snapshot_parts`. Raises KeyError, TypeError or ValueError for other values."""
+    rest = dict(facts)
+    norm = rest.pop("normaliser")
+    normaliser = Normaliser(tuple(norm["feature_names"]), tuple(norm["mean"]), tuple(norm["std"]), float(norm["clip"]))
+    return AgentSnapshot(
+        weights={name.removeprefix("weights."): x for name, x in tensors.items() if name.startswith("weights.")},
+        optimiser={name.removeprefix("optimiser."): x for name, x in tensors.items() if name.startswith("optimiser.")},
+        normaliser=normaliser,
+        spec=_tuples(rest.pop("spec")),
+        **rest,
+    )
+
+
+def save(folder: Path, snapshot: AgentSnapshot) -> Path:
+    """Write `ID.safetensors`, then `ID.json` with its hash. Returns the path of the JSON file."""
+    from safetensors.torch import save as to_bytes
+
+    facts, tensors = snapshot_parts(snapshot)
+    data = to_bytes(tensors)
+    write_bytes(folder / f"{snapshot.id}.safetensors", data)
     facts["tensors_sha256"] = hashlib.sha256(data).hexdigest()
     path = folder / f"{snapshot.id}.json"
     write_json(path, facts)
@@ -71,22 +91,7 @@ def load(path: Path) -> AgentSnapshot:
     if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
         raise damaged
     try:
-        tensors = from_bytes(data)
-        norm = facts.pop("normaliser")
-        normaliser = Normaliser(
-            tuple(norm["feature_names"]), tuple(norm["mean"]), tuple(norm["std"]), float(norm["clip"])
-        )
-
-        def part(prefix: str) -> dict[str, object]:
-            return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-
-        return AgentSnapshot(
-            weights=part("weights."),  # type: ignore[arg-type]
-            optimiser=part("optimiser."),  # type: ignore[arg-type]
-            normaliser=normaliser,
-            spec=_tuples(facts.pop("spec")),
-            **facts,
-        )
+        return snapshot_from_parts(facts, from_bytes(data))
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise damaged from None
 

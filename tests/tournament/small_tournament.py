@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
+from finrl_pod.tournament.assignment import Group
+from finrl_pod.tournament.executors.local import LocalExecutor
+from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.tournament import Tournament
+from finrl_pod.tournament.trainer import CohortTrainer
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 
@@ -46,16 +51,30 @@ def small_market() -> MarketTensor:
     return random_market(1, bars=140, leak=True)
 
 
-def tournament(
-    config: RunConfig, folder: Path, *, resume: bool = False, report: Any = lambda _: None, market: Any = None
-) -> Tournament:
-    """A tournament in `folder`, new or resumed."""
-    market = market or small_market()
-    opener = RunDirectory.resume if resume else RunDirectory.create
+def trainer(config: RunConfig, number: int = 0, market: MarketTensor | None = None) -> CohortTrainer:
+    """Trainer of shard `number`."""
+    del number
+    prices = market or small_market()
     first, last = TRAIN
 
     def environments(members: Sequence[int]) -> Any:
-        return make_env(market, config.environment, members=members, first=first, last=last, mandate=config.mandate)
+        return make_env(prices, config.environment, members=members, first=first, last=last, mandate=config.mandate)
 
-    scorer = MarketScorer(market, config, VALIDATION)
-    return Tournament(config, environments, scorer, opener(folder, config, DATA), DATA, report)
+    return CohortTrainer(config, environments, MarketScorer(prices, config, VALIDATION), DATA)
+
+
+def tournament(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    report: Any = lambda _: None,
+    market: Any = None,
+    executor: Executor | None = None,
+    groups: Sequence[Group] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Tournament:
+    """A tournament in `folder`, new or resumed."""
+    opener = RunDirectory.resume if resume else RunDirectory.create
+    local = executor or LocalExecutor(trainer(config, market=market))
+    return Tournament(config, opener(folder, config, DATA), local, report, groups=groups, clock=clock)

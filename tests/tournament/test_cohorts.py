@@ -17,8 +17,8 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import DDPGConfig, SACConfig
 from finrl_pod.settings.run import RunConfig, parse
-from finrl_pod.tournament import run_directory
-from finrl_pod.tournament import tournament as tournament_module
+from finrl_pod.tournament import trainer as trainer_module
+from finrl_pod.tournament.replay_segments import join_segments, load_segments
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Positions, Window
 from tests.tournament.small_tournament import SAMPLES, small_config, small_market, tournament
@@ -91,9 +91,7 @@ def test_champion_may_combine_algorithms(finished: Path) -> None:
 
 def test_replay_buffers_persist_between_generations(finished: Path) -> None:
     run = RunDirectory.open(finished)
-    slot_state = run_directory.load_slot_state(run, 1, 2, 256 // 4)
-    assert slot_state is not None
-    kept, first = slot_state
+    kept, first = join_segments(load_segments(run, 1, 2), 256 // 4)
     assert first == 1, "two generations fill the replay buffer"
     assert kept["bar"].shape == (2, 64)
     assert int(kept["counts"][0]) == 3 * 32, "an item holds a group of four accounts"
@@ -150,20 +148,20 @@ def test_missing_or_damaged_replay_file_is_reported(finished: Path, tmp_path: Pa
     tournament(mixed_config(generations=2), folder).run()
     (folder / "replay" / "0000-1.safetensors").unlink()
     run = RunDirectory.open(folder)
-    with pytest.raises(RunError, match="lacks the replay items of generation 0"):
-        run_directory.load_slot_state(run, 1, 1, 64)
+    with pytest.raises(RunError, match="lacks the replay items of assignment 0"):
+        join_segments(load_segments(run, 1, 1), 64)
     (folder / "replay" / "0001-1.safetensors").write_bytes(b"not tensors")
     with pytest.raises(RunError, match="is damaged: not a safetensors file"):
-        run_directory.load_slot_state(run, 1, 1, 64)
+        load_segments(run, 1, 1)
 
 
 def test_a_wall_clock_limit_is_shared_by_the_cohorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that advances by a second at each reading, the first cohort must not use all of the limit."""
     readings = itertools.count()
     clock = types.SimpleNamespace(perf_counter=lambda: float(next(readings)))
-    monkeypatch.setattr(tournament_module, "time", clock)
+    monkeypatch.setattr(trainer_module, "time", clock)
     config = mixed_config(generations=1, samples_per_generation=10_000 * SAMPLES, seconds=90.0)
-    outcome = tournament(config, tmp_path / "run").run()
+    outcome = tournament(config, tmp_path / "run", clock=clock.perf_counter).run()
     seconds = {"ppo": 64, "sac": 8, "ddpg": 8}  # samples of an iteration
     iterations = [
         entry.samples / seconds[config.agent_of(entry.slot).algorithm] for entry in outcome.leaderboard.scores

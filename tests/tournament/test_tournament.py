@@ -24,6 +24,7 @@ from finrl_pod.tournament.tournament import Tournament
 from tests.tournament.small_tournament import SAMPLES, VALIDATION, small_config, small_market, tournament
 
 ROOT = Path(__file__).parents[2]
+CLOCKED = ("state.json", "events.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def state(folder: Path) -> dict[str, Any]:
 def file_contents(folder: Path) -> dict[str, bytes]:
     """Contents of all files that do not depend on the clock."""
     files = (file for file in folder.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files if file.name != "state.json"}
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files if file.name not in CLOCKED}
 
 
 def test_equal_seeds_give_bit_identical_runs(finished: Path, tmp_path: Path) -> None:

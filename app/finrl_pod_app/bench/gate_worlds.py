@@ -91,7 +91,8 @@ def run_world(key: WorldKey, device: torch.device) -> dict[str, Any]:
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod_app.services.promotion import EvaluationContext, evaluate_champion, evaluate_edge
-    from finrl_pod_app.services.training import make_market, train, training_env
+    from finrl_pod_app.services.training import train
+    from finrl_pod_app.services.training_setup import make_market, training_env
 
     began = time.perf_counter()
     config = config_of(key.kind, key.seed)

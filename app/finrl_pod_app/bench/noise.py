@@ -63,7 +63,7 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
         scorer = MarketScorer(to_device(market, device), config, validation)
-        tournament = Tournament(config, environment, scorer, run, panel.sha256)
+        tournament = Tournament.local(config, environment, scorer, run, panel.sha256)
         tournament.run()
         chosen = champion_of(run, config)
         champion = PolicyStrategy(

@@ -13,6 +13,7 @@ from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, R
 
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
+    from finrl_pod_app.services.engines import EngineOptions
 
 
 class Bench(StrEnum):
@@ -27,6 +28,14 @@ class Bench(StrEnum):
     ppo = "ppo"
     sac = "sac"
     pipeline = "pipeline"
+
+
+class Engine(StrEnum):
+    """Where the pods of a tournament train."""
+
+    local = "local"
+    processes = "processes"
+    ray = "ray"
 
 
 class PipelineMode(StrEnum):
@@ -57,14 +66,43 @@ def tournament(
     seed: Seed = None,
     resume: Resume = False,
     device: OnDevice = Device.auto,
+    engine: Annotated[
+        Engine, typer.Option(help="Where pods train: this process, processes of this machine, a Ray cluster.")
+    ] = Engine.local,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Processes or actors that train side by side; default: one a device.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Running Ray cluster; default: start one on this machine.")
+    ] = None,
+    shard_cpus: Annotated[
+        float | None, typer.Option(min=0.01, help="With --engine ray: CPUs of a shard; default: 1.")
+    ] = None,
+    shard_gpus: Annotated[
+        float | None, typer.Option(min=0, help="With --engine ray: GPUs of a shard, e.g. 0.25; default: 0.")
+    ] = None,
+    shard_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without an iteration before a shard is replaced.")
+    ] = 600.0,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="LOG", help="Repeat the run of an events.jsonl, results in its order.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
     from finrl_pod.settings.run import load
+    from finrl_pod_app.services.engines import EngineOptions
 
+    options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     settings = load(config)
     _run_tournament(
-        settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json
+        settings,
+        run_folder(out, config, resume=resume),
+        seed,
+        resume=resume,
+        device=device,
+        as_json=as_json,
+        engine=options,
     )
 
 
@@ -200,15 +238,19 @@ def _run_tournament(
     resume: bool = False,
     device: Device = Device.auto,
     as_json: bool = False,
+    engine: EngineOptions | None = None,
 ) -> None:
-    """Run the tournament of a config and print its result."""
+    """Run the tournament of a config and print its result. engine: this process by default."""
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import training
+    from finrl_pod_app.services.engines import LOCAL
 
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     with console.progress_display(quiet=as_json) as progress:
-        document = training.run_tournament(config, out, resume=resume, device=device.value, progress=progress)
+        document = training.run_tournament(
+            config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL
+        )
     if as_json:
         print_json(document)
     elif config.environment.kind == "custom":

@@ -257,7 +257,12 @@ def write_json(path: Path, document: Mapping[str, Any]) -> Path:
 
 
 def _leaderboard_row(score: Score) -> dict[str, Any]:
-    return {**vars(score), "hyperparameters": dict(score.hyperparameters), "metrics": dict(score.metrics)}
+    return {
+        **vars(score),
+        "assignment": score.generation,
+        "hyperparameters": dict(score.hyperparameters),
+        "metrics": dict(score.metrics),
+    }
 
 
 def _date(time: np.datetime64) -> str:

@@ -33,7 +33,7 @@ from finrl_pod_app.services.audit import (
 from finrl_pod_app.services.backtests import find_strategy
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.training import make_market, training_env
+from finrl_pod_app.services.training_setup import make_market, training_env
 
 MIN_BARS = 60  # shorter panels leave no bar to probe
 

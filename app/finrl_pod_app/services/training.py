@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.trading_envs import make_env
-from finrl_pod_strategies.base_portfolios import with_base
 
 from finrl_pod.data.splits import Splits, make_splits
-from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.rl.algorithms.registry import validate as validate_agent
-from finrl_pod.settings.run import RunConfig, validate_tournament
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
-from finrl_pod.types import MarketTensor, Normaliser, Panel
+from finrl_pod.types import MarketTensor, Panel
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
+from finrl_pod_app.services.engines import LOCAL, EngineOptions, logged_run, open_executor
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
+from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
 from finrl_pod_app.services.trial_log import open_trial_log
 
 
@@ -50,6 +46,7 @@ def run_tournament(
     resume: bool = False,
     device: str = "auto",
     progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
 ) -> dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
@@ -57,6 +54,7 @@ def run_tournament(
     (`custom_tournament`). Raises Interrupted on Ctrl-C; finished generations are on disk.
     """
     start = time.perf_counter()
+    engine.check()
     if resume:
         config = RunDirectory.config_to_resume(out, config)
     if config.environment.kind == "custom":
@@ -75,7 +73,7 @@ def run_tournament(
             run = open_run(out, config, panel.sha256)
             with live_progress(out) as write_progress:
                 callback = both_callbacks(progress, write_progress)
-                outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback)
+                outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
                     config=config,
@@ -109,10 +107,11 @@ def compete(
     registry: TrialRegistry,
     device: torch.device,
     progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
 ) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
     """Train a population, record every trial in the registry, and evaluate its champion."""
     stage = _stages(progress)
-    outcome, members, log = train(context, run, registry, device, progress)
+    outcome, members, log = train(context, run, registry, device, progress, engine)
     return outcome, members, evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
 
 
@@ -122,16 +121,16 @@ def train(
     registry: TrialRegistry,
     device: torch.device,
     progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
 ) -> tuple[Outcome, ChampionMembers, TrialLog]:
     """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
     log = open_trial_log(registry, run, config, context.panel, context.market, splits)
-    tournament = tournament_of(config, context.panel, context.market, splits, run, device, progress, log)
-    outcome = tournament.run()
+    outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
     return outcome, champion_of(run, config), log
 
 
-def tournament_of(
+def run_engine(
     config: RunConfig,
     panel: Panel,
     market: MarketTensor,
@@ -140,88 +139,16 @@ def tournament_of(
     device: torch.device,
     progress: ProgressCallback,
     log: TrialLog,
-) -> Tournament:
-    """Return a tournament that trains on the training split and scores on the validation split, on a device."""
-    moved = to_device(market, device)
-    worlds = training_worlds(config, panel, market, splits, device)
-    return Tournament(
-        config,
-        lambda members: training_env(config, moved, splits, members, worlds),
-        MarketScorer(moved, config, (splits.validation.first, splits.validation.last)),
-        run,
-        panel.sha256,
-        progress,
-        log,
-    )
-
-
-def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
-    """Return the market of a panel, its features normalised by statistics of the training split only."""
-    return _build(panel, config, (splits.train.first, splits.train.last))
-
-
-def training_worlds(
-    config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits, device: torch.device
-) -> TrainingWorlds | None:
-    """Return the worlds that agents train on, on a device, or None if they train on the training split as it is."""
-    made = make_worlds(
-        panel,
-        splits.train,
-        market,
-        lambda varied: _build(varied, config, market.normaliser),
-        config.augmentation,
-        config.seed,
-    )
-    return None if made is None else dataclasses.replace(made, market=to_device(made.market, device))
-
-
-def training_env(
-    config: RunConfig,
-    market: MarketTensor,
-    splits: Splits,
-    members: Sequence[int],
-    worlds: TrainingWorlds | None = None,
-) -> MarketEnv:
-    """Return environments on the training split, or on its variations if `worlds` are given.
-
-    The last decision is two bars before the end, so that its fill and its reward lie inside the split.
-    """
-    if worlds is None:
-        last = splits.train.last - REWARD_LAG
-        return make_env(
-            market,
-            config.environment,
-            members=members,
-            first=splits.train.first,
-            last=last,
-            mandate=config.mandate,
-        )
-    window = worlds.window(config.environment.window)
-    return make_env(
-        worlds.market,
-        dataclasses.replace(config.environment, window=window),
-        members=members,
-        first=worlds.first,
-        last=worlds.last,
-        mandate=config.mandate,
-        starts=[worlds.starts(member, window) for member in members],
-    )
-
-
-def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
-    """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
-    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
-    env = training_env(config, market, splits, (0,))
-    check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
-    for agent in (config.agent, *config.cohorts):
-        validate_agent(agent, env)
-
-
-def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
-    environment = config.environment
-    turbulence = environment.turbulence_limit > 0
-    market = build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
-    return with_base(market, panel, config.mandate)
+    engine: EngineOptions = LOCAL,
+) -> Outcome:
+    """Run a tournament that trains on the training split and scores on the validation split."""
+    trainer = partial(make_trainer, config, panel, market, splits, device)
+    with open_executor(engine, config, panel, trainer, device) as executor:
+        if engine.replay is None:
+            return Tournament(config, run, executor, progress, log).run()
+        groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
+        # Time stands still: where the repeated run stopped is in its log.
+        return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:

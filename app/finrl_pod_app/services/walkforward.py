@@ -33,7 +33,8 @@ from finrl_pod_app.services.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
-from finrl_pod_app.services.training import both_callbacks, check_settings, make_market, tournament_of, training_env
+from finrl_pod_app.services.training import both_callbacks, run_engine
+from finrl_pod_app.services.training_setup import check_settings, make_market, training_env
 from finrl_pod_app.services.trial_log import open_trial_log
 from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
@@ -133,8 +134,7 @@ def _train(
     log = open_trial_log(registry, run, own, panel, market, splits)
     with live_progress(folder) as live_callback:
         callback = both_callbacks(progress, live_callback)
-        tournament = tournament_of(own, panel, market, splits, run, device, callback, log)
-        board = tournament.run().leaderboard
+        board = run_engine(own, panel, market, splits, run, device, callback, log).leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return FoldRun(fold, seed, context, run, board, champion_of(run, own))
 

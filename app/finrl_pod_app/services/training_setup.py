@@ -1,0 +1,112 @@
+"""What pods train on: the market of a panel, its training environments, and the trainer of a process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from finrl_pod_envs.market_env import MarketEnv
+from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.base_portfolios import with_base
+
+from finrl_pod.data.splits import Splits
+from finrl_pod.data.tensor import build_market, to_device
+from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
+from finrl_pod.rl.algorithms.registry import validate as validate_agent
+from finrl_pod.settings.run import RunConfig, validate_tournament
+from finrl_pod.tournament.scoring import MarketScorer
+from finrl_pod.tournament.trainer import CohortTrainer
+from finrl_pod.types import MarketTensor, Normaliser, Panel
+
+
+def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
+    """Return the market of a panel, its features normalised by statistics of the training split only."""
+    return _build(panel, config, (splits.train.first, splits.train.last))
+
+
+def training_worlds(
+    config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits, device: torch.device
+) -> TrainingWorlds | None:
+    """Return the worlds that agents train on, on a device, or None if they train on the training split as it is."""
+    made = make_worlds(
+        panel,
+        splits.train,
+        market,
+        lambda varied: _build(varied, config, market.normaliser),
+        config.augmentation,
+        config.seed,
+    )
+    return None if made is None else dataclasses.replace(made, market=to_device(made.market, device))
+
+
+def training_env(
+    config: RunConfig,
+    market: MarketTensor,
+    splits: Splits,
+    members: Sequence[int],
+    worlds: TrainingWorlds | None = None,
+) -> MarketEnv:
+    """Return environments on the training split, or on its variations if `worlds` are given.
+
+    The last decision is two bars before the end, so that its fill and its reward lie inside the split.
+    """
+    if worlds is None:
+        last = splits.train.last - REWARD_LAG
+        return make_env(
+            market,
+            config.environment,
+            members=members,
+            first=splits.train.first,
+            last=last,
+            mandate=config.mandate,
+        )
+    window = worlds.window(config.environment.window)
+    return make_env(
+        worlds.market,
+        dataclasses.replace(config.environment, window=window),
+        members=members,
+        first=worlds.first,
+        last=worlds.last,
+        mandate=config.mandate,
+        starts=[worlds.starts(member, window) for member in members],
+    )
+
+
+def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
+    """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
+    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    env = training_env(config, market, splits, (0,))
+    check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
+    for agent in (config.agent, *config.cohorts):
+        validate_agent(agent, env)
+
+
+def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
+    environment = config.environment
+    turbulence = environment.turbulence_limit > 0
+    market = build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
+    return with_base(market, panel, config.mandate)
+
+
+def make_trainer(
+    config: RunConfig,
+    panel: Panel,
+    market: MarketTensor,
+    splits: Splits,
+    device: torch.device,
+    threads: int | None = None,
+) -> CohortTrainer:
+    """Return what trains pods on the training split and scores them on the validation split, on a device.
+
+    threads: CPU threads, those of the config by default.
+    """
+    moved = to_device(market, device)
+    worlds = training_worlds(config, panel, market, splits, device)
+    return CohortTrainer(
+        config,
+        lambda members: training_env(config, moved, splits, members, worlds),
+        MarketScorer(moved, config, (splits.validation.first, splits.validation.last)),
+        panel.sha256,
+        threads,
+    )

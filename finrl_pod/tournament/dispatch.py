@@ -1,0 +1,115 @@
+"""Hands assignments to free shards and collects one result of each, whatever happens to the shards."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from finrl_pod import random
+from finrl_pod.errors import RunError
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.assignment import Assignment, AssignmentResult
+from finrl_pod.tournament.event_log import EventLog
+from finrl_pod.tournament.executors.protocol import (
+    Event,
+    Executor,
+    Finished,
+    Lost,
+    NodeJoined,
+    NodeLost,
+    ReportSamples,
+    last_line,
+)
+from finrl_pod.tournament.replay_segments import load_segments
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.run_state import Pending
+
+MAX_LOSSES = 5  # of one assignment: then it is the assignment that ends its shards
+# Seconds that an assignment may take, from the number of rounds in which free shards take all that waits.
+Limit = Callable[[int], float]
+
+
+class Dispatcher:
+    """A queue of assignments in front of an executor."""
+
+    def __init__(
+        self, config: RunConfig, run: RunDirectory, executor: Executor, log: EventLog, report: ReportSamples
+    ) -> None:
+        self._config, self._run, self._executor, self._log, self._report = config, run, executor, log, report
+        self._queue: deque[Pending] = deque()
+        self._running: dict[tuple[int, int], Pending] = {}
+        self._losses: Counter[tuple[int, int]] = Counter()
+        self._arrived: deque[AssignmentResult] = deque()
+        self._exhausted = False
+
+    def add(self, pending: Iterable[Pending]) -> None:
+        """Put assignments at the end of the queue."""
+        self._queue.extend(pending)
+
+    def clear(self) -> None:
+        """Forget assignments that no shard has taken yet."""
+        self._queue = deque(pending for pending in self._queue if pending.key in self._losses)
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """Assignments without a result: those that shards train, then those that wait."""
+        return (*self._running.values(), *self._queue)
+
+    def next_result(self, limit: Limit) -> AssignmentResult | None:
+        """The next result, None if nothing is pending or the executor is exhausted.
+
+        Raises RunError for an assignment that lost its shard again and again, and what the executor raises.
+        """
+        while not self._arrived and self.pending and not self._exhausted:
+            while self._queue and self._executor.free:
+                rounds = -(-len(self._queue) // max(self._executor.shards, 1))
+                self._submit(self._queue.popleft(), limit(rounds))
+            for event in self._executor.wait(self._report):
+                self._handle(event)
+        return self._arrived.popleft() if self._arrived else None
+
+    def _submit(self, pending: Pending, seconds: float) -> None:
+        config, group = self._config, pending.group
+        starts = {
+            slot_init.parent for slot_init in pending.slot_inits if slot_init.parent and slot_init.kind != "reinit"
+        }
+        assignment = Assignment(
+            group=group,
+            number=pending.number,
+            slot_inits=pending.slot_inits,
+            parents={agent: self._run.snapshot(agent) for agent in sorted(starts)},
+            replay=load_segments(self._run, group.number, pending.number - 1),
+            seed=random.key(config.seed, pending.number, "generation"),
+            samples=config.tournament.samples_per_generation,
+            seconds=seconds,
+        )
+        self._running[pending.key] = pending
+        self._log.assigned(pending)
+        self._executor.submit(assignment)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            if self._running.pop(event.result.key, None) is not None:  # a late result of a lost shard counts once
+                self._log.result(event.result, event.node)
+                self._arrived.append(event.result)
+        elif isinstance(event, Lost):
+            self._requeue(event.key, event.reason)
+        elif isinstance(event, NodeJoined):
+            self._log.node_joined(event.node, event.pid)
+        elif isinstance(event, NodeLost):
+            self._log.node_lost(event.node)
+        else:
+            self._exhausted = True
+
+    def _requeue(self, key: tuple[int, int], reason: str) -> None:
+        """Train a lost assignment again, before all others."""
+        pending = self._running.pop(key, None)
+        if pending is None:
+            return
+        self._losses[key] += 1
+        if self._losses[key] > MAX_LOSSES:
+            raise RunError(
+                f"assignment {pending.number} of slots {', '.join(map(str, pending.group.slots))} has lost its shard "
+                f"{self._losses[key]} times: {last_line(reason)}; continue with --resume once that is solved"
+            )
+        self._queue.appendleft(pending)
