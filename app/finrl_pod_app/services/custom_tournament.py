@@ -68,7 +68,9 @@ def run_custom_tournament(
                     progress(now)
                     write_progress(now)
 
-                outcome = Tournament.local(config, train, EpisodeScorer(evaluation, config.seed), run, sha256, report).run()
+                outcome = Tournament.local(
+                    config, train, EpisodeScorer(evaluation, config.seed), run, sha256, report
+                ).run()
                 document = to_plain(_document(config, run, outcome, evaluation, start))
                 write_json(out / RESULT, document)
     except KeyboardInterrupt:
