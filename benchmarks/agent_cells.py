@@ -20,15 +20,22 @@ from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 
 from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.evaluate.active_management import (
+    ActiveStatistics,
+    active_share,
+    active_statistics,
+    effective_number,
+)
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.intervals import resample_bars
+from finrl_pod.evaluate.intervals import Interval, resample_bars
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig
 from finrl_pod.settings.run import AugmentationConfig, FeatureConfig, MandateConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.types import BacktestResult, Floats, Panel
+from finrl_pod.types import AgentSnapshot, BacktestResult, Floats, MarketTensor, Panel
 
 HERE = Path(__file__).parent
 RETURNS = HERE / ".agents"  # daily returns of each cell
@@ -145,6 +152,15 @@ AGENTS: Mapping[str, Callable[[RunConfig], RunConfig]] = {
 
 
 class Trained(NamedTuple):
+    """A champion, its members, and the market and splits that it was trained on."""
+
+    champion: Strategy
+    members: list[AgentSnapshot]
+    market: MarketTensor
+    splits: Splits
+
+
+class Tested(NamedTuple):
     """A champion on its test bars. members: equity [T, M] of its members, each on a separate account."""
 
     champion: BacktestResult
@@ -153,8 +169,8 @@ class Trained(NamedTuple):
     equal_weight: BacktestResult
 
 
-def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Trained:
-    """Train on the training split, choose on validation, and backtest on test. mandate: of the base."""
+def train_agent(config: RunConfig, panel: Panel) -> Trained:
+    """Train on the training split and choose on validation."""
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)
     context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
@@ -163,19 +179,20 @@ def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Traine
         registry = TrialRegistry(Path(folder) / "trials.sqlite")
         _, members, _ = train(context, run, registry, torch.device("cpu"))
         champion = load_champion(run, members)
-        single = [run.snapshot(agent) for agent in dict.fromkeys(members.ids)]
-    span = _span(splits)
+        return Trained(champion, [run.snapshot(agent) for agent in dict.fromkeys(members.ids)], market, splits)
+
+
+def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Tested:
+    """Train an agent and backtest it on test. mandate: of the base."""
+    champion, members, market, splits = train_agent(config, panel)
+    span = splits.test.first, splits.test.last
     terms = (panel, market, *span, rules_of(config.environment), config.environment.cash)
-    return Trained(
+    return Tested(
         backtest(champion, *terms),
-        np.concatenate([ledger.equity.numpy() for _, ledger in member_ledgers(single, market, config, *span)], 1),
+        np.concatenate([ledger.equity.numpy() for _, ledger in member_ledgers(members, market, config, *span)], 1),
         backtest(BasePortfolio(mandate, config.environment.leverage), *terms),
         backtest(make_baseline("equal_weight"), *terms),
     )
-
-
-def _span(splits: Splits) -> tuple[int, int]:
-    return splits.test.first, splits.test.last
 
 
 def config_of(agent: str, cell: Cell) -> RunConfig:
@@ -195,52 +212,51 @@ def same_as_default() -> list[str]:
 def measure_cell(agent: str, cell: Cell) -> list[dict[str, Any]]:
     """Rows of an agent in a cell; of its members too for the default."""
     config = config_of(agent, cell)
-    trained = run_agent(config, load_panel(config), default(cell.market).mandate)
+    tested = run_agent(config, load_panel(config), default(cell.market).mandate)
     settings = {"market": cell.market, "fold": cell.fold, "seed": cell.seed, "agent": agent, "part": cell.part}
     RETURNS.mkdir(exist_ok=True)
     rows = []
     for name in (agent, *same_as_default()) if agent == "default" else (agent,):
         np.savez(
             RETURNS / f"{name}-{cell.market}-{cell.fold}-{cell.seed}.npz".replace(" ", "_"),
-            agent=simple_returns(trained.champion.equity),
-            base=simple_returns(trained.base.equity),
-            equal_weight=simple_returns(trained.equal_weight.equity),
+            agent=simple_returns(tested.champion.equity),
+            base=simple_returns(tested.base.equity),
+            equal_weight=simple_returns(tested.equal_weight.equity),
         )
-        rows += comparison_rows(trained.champion, trained.base, trained.equal_weight, {**settings, "agent": name})
+        rows += comparison_rows(tested.champion, tested.base, tested.equal_weight, {**settings, "agent": name})
     if agent == "default":
-        base = simple_returns(trained.base.equity)
-        found = [paired_statistics(simple_returns(equity), base)["sharpe_difference"] for equity in trained.members.T]
-        mean = [float(np.mean([getattr(each, name) for each in found])) for name in ("value", "low", "high")]
-        rows.append(row("sharpe_difference", *mean, {**settings, "agent": "member", "members": len(found)}))
+        base = simple_returns(tested.base.equity)
+        found = [
+            active_statistics(simple_returns(equity), base, LEVEL, draws=DRAWS, mean_block=BLOCK).sharpe_difference
+            for equity in tested.members.T
+        ]
+        mean = Interval(*(float(x) for x in np.mean(found, axis=0)))
+        rows.append(row("sharpe_difference", mean, {**settings, "agent": "member", "members": len(found)}))
     return rows
 
 
 # ---------------------------------------------------------------------- statistics
 
 
-class Estimate(NamedTuple):
-    value: float
-    low: float
-    high: float
-
-
 def comparison_rows(
     champion: BacktestResult, base: BacktestResult, equal_weight: BacktestResult, settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Rows of an account beside its base: differences with intervals, and what it held and traded."""
-    own, other = simple_returns(champion.equity), simple_returns(base.equity)
-    estimates = paired_statistics(own, other)
-    rows = [row(name, *estimate, settings) for name, estimate in estimates.items()]
-    rows.append(row("sharpe_difference_to_equal_weight", *_difference(champion, equal_weight), settings))
-    ratio = estimates["information_ratio"].value
-    held = champion.weights[len(champion.weights) // 4 :]
-    active = np.abs(held - base.weights[len(base.weights) // 4 :]).sum(1) / 2
+    found = statistics_of(champion, base)
+    rows = [
+        row("sharpe_difference", found.sharpe_difference, settings),
+        row("information_ratio", found.information_ratio, settings),
+        row("alpha", found.alpha, settings),
+        row("beta", found.beta, settings),
+        row("sharpe_difference_to_equal_weight", statistics_of(champion, equal_weight).sharpe_difference, settings),
+    ]
+    held, reference = champion.weights[len(champion.weights) // 4 :], base.weights[len(base.weights) // 4 :]
     numbers = {
-        "years_to_show": (1.645 / ratio) ** 2 if ratio > 0 else None,
-        "tracking_error": float((own - other).std(ddof=1) * np.sqrt(YEAR)),
+        "years_to_show": found.years_to_show,
+        "tracking_error": found.tracking_error,
         "turnover": champion.metrics["turnover"] / 2,
-        "effective_holdings": float((held.sum(1) ** 2 / np.maximum((held**2).sum(1), 1e-12)).mean()),
-        "active_share": float(active.mean()),
+        "effective_holdings": float(np.nanmean(effective_number(held))),
+        "active_share": float(np.nanmean(active_share(held, reference))),
         "drawdown": champion.metrics["max_drawdown"],
         "base_drawdown": base.metrics["max_drawdown"],
         "sharpe": champion.metrics["sharpe"],
@@ -251,39 +267,19 @@ def comparison_rows(
     return rows
 
 
-def paired_statistics(own: Floats, base: Floats) -> dict[str, Estimate]:
-    """Differences of simple returns [T] of an account and its base, with bootstrap intervals from the same draws."""
-    bars = resample_bars(len(own), BLOCK, DRAWS, np.random.default_rng(0))
-    drawn, point = _statistics(own[bars], base[bars]), _statistics(own[None], base[None])
-    ends = (1 - LEVEL) / 2, (1 + LEVEL) / 2
-    return {
-        name: Estimate(float(point[name][0]), *(float(x) for x in np.quantile(values, ends)))
-        for name, values in drawn.items()
-    }
+def statistics_of(account: BacktestResult, base: BacktestResult) -> ActiveStatistics:
+    """Active statistics of an account, with intervals from blocks of a quarter on average."""
+    own, other = simple_returns(account.equity), simple_returns(base.equity)
+    return active_statistics(own, other, LEVEL, draws=DRAWS, mean_block=BLOCK)
 
 
-def _statistics(own: Floats, base: Floats) -> dict[str, Floats]:
-    """Statistics [D] of simple returns [D, T], annualised."""
-    active = own - base
-    beta = ((own - own.mean(1, keepdims=True)) * (base - base.mean(1, keepdims=True))).mean(1) / base.var(1)
-    return {
-        "sharpe_difference": _sharpe(own) - _sharpe(base),
-        "information_ratio": _sharpe(active),
-        "alpha": (own.mean(1) - beta * base.mean(1)) * YEAR,
-        "beta": beta,
-    }
+def sharpe_ratio(returns: Floats) -> Floats:
+    """Annual Sharpe ratios [D] of simple returns [D, T]."""
+    deviation = returns.std(1, ddof=1)
+    return np.asarray(returns.mean(1) / np.where(deviation > 0, deviation, np.inf) * np.sqrt(YEAR))
 
 
-def _sharpe(returns: Floats) -> Floats:
-    spread = returns.std(1, ddof=1)
-    return np.asarray(returns.mean(1) / np.where(spread > 0, spread, np.inf) * np.sqrt(YEAR))
-
-
-def _difference(own: BacktestResult, base: BacktestResult) -> Estimate:
-    return paired_statistics(simple_returns(own.equity), simple_returns(base.equity))["sharpe_difference"]
-
-
-def pooled(agent: str, rows: Sequence[Mapping[str, Any]], part: str = "fold") -> Estimate | None:
+def pooled(agent: str, rows: Sequence[Mapping[str, Any]], part: str = "fold") -> Interval | None:
     """Mean difference of Sharpe ratios over cells, seeds averaged; None without the cells' returns.
 
     The bootstrap draws the same blocks for all seeds of a cell, and for cells of the same fold.
@@ -305,12 +301,12 @@ def pooled(agent: str, rows: Sequence[Mapping[str, Any]], part: str = "fold") ->
         length = len(seeds[0][0])
         stream = np.random.default_rng([int(fold[:4])])
         bars = resample_bars(length, BLOCK, DRAWS, stream)
-        values.append(np.mean([float(_sharpe(a[None])[0] - _sharpe(b[None])[0]) for a, b in seeds]))
-        drawn += np.mean([_sharpe(a[bars]) - _sharpe(b[bars]) for a, b in seeds], axis=0) / len(cells)
+        values.append(np.mean([float(sharpe_ratio(a[None])[0] - sharpe_ratio(b[None])[0]) for a, b in seeds]))
+        drawn += np.mean([sharpe_ratio(a[bars]) - sharpe_ratio(b[bars]) for a, b in seeds], axis=0) / len(cells)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(np.mean(values)), float(low), float(high))
+    return Interval(float(np.mean(values)), float(low), float(high))
 
 
-def row(name: str, value: float, low: float, high: float, config: Mapping[str, Any]) -> dict[str, Any]:
-    interval = {"interval": f"{LEVEL:.0%} block bootstrap"}
-    return {"name": name, "value": value, "low": low, "high": high, "unit": "", "config": {**config, **interval}}
+def row(name: str, interval: Interval, config: Mapping[str, Any]) -> dict[str, Any]:
+    method = {"interval": f"{LEVEL:.0%} block bootstrap"}
+    return {"name": name, **interval._asdict(), "unit": "", "config": {**config, **method}}

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: a process per core
 
 import agent_cells
+import agent_stress
 import agent_worlds
 import numpy as np
 import results_file
@@ -35,7 +36,7 @@ ROWS, SUMMARY = HERE / "agents.jsonl", HERE / "agents.json"
 SEEDS = (0, 1, 2)
 WORLDS, PLANTED, PLACEBOS = 40, 5, 100
 FINAL_AGENTS = ("default", "unbounded")
-PARTS = ("fold", "no_edge", "planted", "placebo", "final")
+PARTS = ("fold", "no_edge", "planted", "stress", "placebo", "final")
 
 
 class Task(NamedTuple):
@@ -55,6 +56,10 @@ def tasks(parts: list[str], agents: list[str]) -> Iterator[Task]:
                 for market, folds in agent_cells.FOLDS.items():
                     for fold in folds if part == "fold" else [agent_cells.FINAL[market]]:
                         yield from (Task(part, agent, (market, fold, seed)) for seed in SEEDS)
+        elif part == "stress":
+            yield from (
+                Task(part, "default", (market, f, 0)) for market, folds in agent_cells.FOLDS.items() for f in folds
+            )
         else:
             count = {"no_edge": WORLDS, "planted": PLANTED, "placebo": PLACEBOS}[part]
             yield from (Task(part, "default", (seed,)) for seed in range(count))
@@ -69,7 +74,7 @@ def done(task: Task, rows: list[dict[str, Any]]) -> bool:
             if row["name"] == names[task.part] and config["seed"] == task.cell[0]:
                 return True
         elif (
-            row["name"] == "sharpe_difference"
+            row["name"] == ("stress_difference" if task.part == "stress" else "sharpe_difference")
             and config["agent"] == task.agent
             and (config["market"], config["fold"], config["seed"]) == task.cell
         ):
@@ -87,6 +92,8 @@ def run(task: Task) -> list[dict[str, Any]]:
         rows = [agent_worlds.planted_capture(*task.cell)]
     elif task.part == "placebo":
         rows = [agent_worlds.placebo(*task.cell)]
+    elif task.part == "stress":
+        rows = agent_stress.stress(*task.cell)
     else:
         rows = agent_cells.measure_cell(task.agent, agent_cells.Cell(*task.cell))
     for row in rows:
@@ -103,7 +110,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             estimate = agent_cells.pooled(agent, rows, part)
             if estimate is not None:
                 name = "pooled_sharpe_difference" if part == "fold" else "final_sharpe_difference"
-                kept.append(agent_cells.row(name, *estimate, {"agent": agent, "part": part}))
+                kept.append(agent_cells.row(name, estimate, {"agent": agent, "part": part}))
     placebos = [row["value"] for row in rows if row["name"] == "placebo"]
     if placebos:
         value = float(np.quantile(placebos, 0.95))

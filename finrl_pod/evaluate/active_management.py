@@ -57,10 +57,11 @@ def active_statistics(
     draws: int = DRAWS,
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
+    mean_block: float | None = None,
 ) -> ActiveStatistics:
     """Statistics of simple returns [T] against those of a base [T] over the same bars, with percentile intervals.
 
-    risk_free: [T], return of cash. The mean block length is chosen for the active returns. A ratio of constant returns
+    risk_free: [T], return of cash. mean_block: bars, chosen for the active returns if None. A ratio of constant returns
     counts as 0, and so does the beta to a constant base. Raises InputError for lengths that differ, fewer than
     `MIN_BARS` bars, returns that are not finite, and a level outside (0, 1).
     """
@@ -68,7 +69,7 @@ def active_statistics(
     check_level(level)
     check_draws(draws)
     rng, chunk = np.random.default_rng(seed), max(MAX_SAMPLED_BARS // len(own), 1)
-    block = block_length(own - reference)
+    block = block_length(own - reference) if mean_block is None else mean_block
     parts = []
     for start in range(0, draws, chunk):
         bars = resample_bars(len(own), block, min(chunk, draws - start), rng)
