@@ -60,7 +60,7 @@ CORE = (
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}
 # Adapters for other libraries: not imported by the core.
-ADAPTERS = {"finrl_pod_envs.gym"}
+ADAPTERS = {"finrl_pod_envs.gym", "finrl_pod_envs.multi_agent.pettingzoo_view"}
 
 
 def modules() -> dict[str, Path]:

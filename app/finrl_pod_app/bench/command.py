@@ -22,6 +22,8 @@ from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
 from finrl_pod_app.bench.gate_worlds import CONFIGS
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
+from finrl_pod_app.bench.markets import RESULTS_FILE as MARKET_RESULTS
+from finrl_pod_app.bench.markets import MarketStudy, market_rows
 from finrl_pod_app.bench.pipeline import PipelineSettings, pipeline_rows
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
 from finrl_pod_app.bench.rows import Row, as_json, as_table, describe, document
@@ -50,7 +52,7 @@ DEFAULTS = {
 }
 # Flags that do not apply to a benchmark.
 UNUSED_FLAGS: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
-COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate")
+COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate", "markets")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -89,6 +91,8 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
+    if options.what == "markets":
+        return market_rows(MarketStudy(options.run, options.only, options.keep))
     if options.what == "gate":
         study = GateStudy(
             options.run, options.calibrate, options.kind, options.edge, options.worlds, options.keep,
@@ -150,6 +154,13 @@ def _parser() -> argparse.ArgumentParser:
     gate.add_argument("--calibrate", action="store_true", help="simulate streams of returns again (minutes)")
     gate.add_argument("--calibration", type=Path, default=CALIBRATION_FILE, help="its file, default %(default)s")
     _add_common(gate)
+    markets = commands.add_parser(
+        "markets", help="agents in one market against its exact optimum, from kept results", allow_abbrev=False
+    )
+    markets.add_argument("--run", action="store_true", help="run the trainings that are not kept yet (minutes each)")
+    markets.add_argument("--only", action="append", default=[], help="start of their names; may be given repeatedly")
+    markets.add_argument("--keep", type=Path, default=MARKET_RESULTS, help="JSONL file of results, default %(default)s")
+    _add_common(markets)
     return parser
 
 

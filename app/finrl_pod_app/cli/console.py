@@ -99,6 +99,19 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+def show_market_training(result: Mapping[str, Any]) -> None:
+    """Print the result of `train --market`, from the contents of result.json."""
+    lines = [f"{result['algorithm']} on {result['market']}: {result['samples']:,} steps in {result['seconds']:.0f} s."]
+    if (excess := result.get("excess_cost")) is not None:
+        lines.append(f"Cost + risk over the optimum or equilibrium: {excess:+.2%}")
+    if (share := result.get("share_of_optimum")) is not None:
+        lines.append(f"Share of the optimal value: {share:.2%}, spread at the start {result['spread']:.3f}")
+    if gains := result.get("best_response_gain"):
+        lines.append(f"Largest gain by a best response: {max(gains):.2%} of the largest order's cost")
+    for line in lines:
+        make_console().print(line, markup=False, soft_wrap=True)
+
+
 def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     """Print the champion of a tournament on an environment of one's own, from the contents of result.json."""
     console, champion, test, timing = make_console(), document["champion"], document["test"], document["timing"]

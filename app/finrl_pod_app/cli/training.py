@@ -24,6 +24,7 @@ class Bench(StrEnum):
     env = "env"
     gate = "gate"
     learn = "learn"
+    markets = "markets"
     population = "population"
     ppo = "ppo"
     sac = "sac"
@@ -114,11 +115,19 @@ def train(
         str | None,
         typer.Option(metavar="gym:NAME|FILE.py:CLASS", help="Train on a Gymnasium environment, or on your own."),
     ] = None,
+    market: Annotated[
+        str | None,
+        typer.Option(metavar="execution|competition|making|desk", help="Train agents that trade in one market."),
+    ] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="With --env: algorithm; default: sac, or dqn for discrete actions.")
+        str | None,
+        typer.Option(
+            help="With --env: algorithm; default: sac, or dqn for discrete actions. With --market: ippo, mappo, maddpg "
+            "or league."
+        ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="With --env: environment steps of each member; default: 100000.")
+        int | None, typer.Option(help="With --env, --market: environment steps of each member; default: 100000.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="With --env gym:NAME: worker processes; default: step in this process.")
@@ -164,8 +173,11 @@ def train(
         "--set": setting, "--pipeline": pipeline, "--threads": threads, "--worker-timeout": worker_timeout,
         "--save-every": save_every, "--evaluate": evaluate,
     }  # fmt: skip
-    if (config is None) == (env is None):
-        raise InputError("train takes either a config file or --env; see finrl-pod train --help")
+    if sum(source is not None for source in (config, env, market)) != 1:
+        raise InputError("train takes one of a config file, --env and --market; see finrl-pod train --help")
+    if market is not None:
+        _with_many_agents(market, only_env, out, seed, resume=resume, as_json=as_json)
+        return
     if config is not None:
         if extra := [name for name, value in only_env.items() if value is not None]:
             raise InputError(f"{extra[0]} is only valid with --env; settings of a market are read from the config file")
@@ -214,13 +226,40 @@ def train(
         console.show_training_result(result)
 
 
+def _with_many_agents(
+    market: str, options: dict[str, Any], out: Path | None, seed: int | None, *, resume: bool, as_json: bool
+) -> None:
+    """`train --market`: options as given, by name; those of --env alone are refused."""
+    from finrl_pod.errors import InputError
+    from finrl_pod_app.cli import console
+    from finrl_pod_app.multi_agent.training import MarketTraining, train_market
+
+    used = ("--algorithm", "--steps", "--envs", "--set", "--threads")
+    if extra := [name for name, value in options.items() if value is not None and name not in used]:
+        raise InputError(f"{extra[0]} is not valid with --market; it takes {', '.join(used)}")
+    if resume:
+        raise InputError("a run with --market cannot be resumed; it takes minutes, start it again")
+    if options["--threads"] is not None:
+        import torch
+
+        torch.set_num_threads(max(1, options["--threads"]))
+    training = MarketTraining(
+        market, options["--algorithm"], options["--steps"], options["--envs"], options["--set"] or (), seed or 0
+    )
+    result = train_market(training, run_folder(out, Path(market), resume=False))
+    if as_json:
+        print_json(result)
+    else:
+        console.show_market_training(result)
+
+
 def bench(
     context: typer.Context,
     name: Annotated[
         Bench,
         typer.Argument(
             metavar="BENCHMARK",
-            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn. Gate errors: gate.",
+            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn, markets. Gate: gate",
         ),
     ],
 ) -> None:

@@ -196,6 +196,10 @@ class MADDPG:
         """Actions [P, E, M, D] without exploration."""
         return self._actions(self.train_state.detached("actor"), observation.own.to(self.dtype))
 
+    def weights(self) -> dict[str, Tensor]:
+        """Weights of the actors: name -> [networks, ...]."""
+        return self.train_state.detached("actor")
+
 
 _RATES = ("learning_rate", "tau", "max_grad_norm")
 

@@ -3,6 +3,7 @@
 - ippo: independent PPO; each agent's critic reads its own observation.
 - mappo: PPO with a central critic on the market's state (Yu et al. 2022).
 - maddpg: deterministic actors with central critics on the state and all actions (Lowe et al. 2017).
+- league: independent PPO against past champions of all seats (`league.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.multi_agent.league import League
 from finrl_pod.rl.multi_agent.maddpg import MADDPG
 from finrl_pod.rl.multi_agent.views import AgentsView, make_view
 from finrl_pod.rl.training.learner import Learner
@@ -21,7 +23,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import JointObservation, Tensor
 
-MULTI_AGENT_ALGORITHMS = ("ippo", "mappo", "maddpg")
+MULTI_AGENT_ALGORITHMS = ("ippo", "mappo", "maddpg", "league")
 Progress = Callable[[int, Metrics], None]
 
 
@@ -30,6 +32,10 @@ class JointPolicy(Protocol):
 
     def act(self, observation: JointObservation) -> Tensor:
         """Actions [P, E, M, D] without exploration, for any number E of markets."""
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights of all actors: name -> [networks, ...]."""
         ...
 
 
@@ -41,6 +47,9 @@ class LearnerPolicy:
 
     def act(self, observation: JointObservation) -> Tensor:
         return self.view.joint(self.learner.act(self.view.rows(observation)))
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.learner.algorithm.weights()
 
 
 def train_agents(
@@ -54,6 +63,8 @@ def train_agents(
     progress: Progress | None = None,
 ) -> JointPolicy:
     """Train all agents on `samples` steps of each member's markets. shared: one network for all agents.
+
+    A league takes a market with one member for each agent, and trains one joint policy.
 
     config: PPOConfig or MADDPGConfig; the algorithm's defaults if None. progress(samples, metrics) is called after
     every iteration. Raises ConfigError for an unknown algorithm and settings that do not fit.
@@ -69,6 +80,10 @@ def train_agents(
         return joint
     if config is not None and not isinstance(config, PPOConfig):
         raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
+    if algorithm == "league":
+        league = League(market, config or default_ppo(), seed=seed)
+        league.learn(samples, lambda trained, metrics: progress(trained.samples[0], metrics) if progress else None)
+        return league
     view = make_view(market, shared=shared, central=algorithm == "mappo")
     learner = Learner(view, config or default_ppo(), seed=seed)
     each = market.agents if shared else 1  # samples of the learner in a step of a market

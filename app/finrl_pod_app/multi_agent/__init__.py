@@ -1,0 +1,1 @@
+"""Training and judging agents in markets with many agents: recipes, exact scores, and the training command."""

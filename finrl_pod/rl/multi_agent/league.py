@@ -1,0 +1,172 @@
+"""Self-play against a league of past champions: fictitious play (Heinrich et al. 2015) with priorities.
+
+Each seat of a market has a separate learner, which trains against champions: copies of the learners of all seats,
+taken at the end of every generation. A champion is drawn for each opponent at the start of an episode, those against
+which the learner earns least more often (prioritised fictitious self-play, Vinyals et al. 2019).
+
+A league trains one population member; its M seats are the M members of the market: copy m is where seat m learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.protocols import MultiAgentVecEnv
+from finrl_pod.random import generator
+from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.types import EnvStep, JointObservation, Tensor
+
+UNIFORM_SHARE = 0.5  # of opponents drawn without regard to how hard they are
+RETURN_MEMORY = 0.99  # weight of the past in the mean return against a champion, per finished batch of episodes
+
+
+@dataclass(frozen=True, eq=False)
+class Champion:
+    """Weights of the learners of all M seats at the end of a generation: name -> [M, ...]."""
+
+    generation: int
+    weights: Mapping[str, Tensor]
+
+
+class LeagueView:
+    """A VecEnv of M members, one for each seat: the others of its markets act by champions of the league.
+
+    champions: newest last; without any the others take action 0. returns: [M, K], mean reward of each seat in episodes
+    against each champion.
+    """
+
+    action_kind = "direct"
+    actions = 0
+
+    def __init__(self, market: MultiAgentVecEnv, seed: int) -> None:
+        """market: with one member for each agent. Raises ConfigError otherwise."""
+        if market.members != market.agents:
+            raise ConfigError(
+                f"a league needs a market with a member for each of its {market.agents} agents, got {market.members}"
+            )
+        self.market, self.members, self.envs = market, market.agents, market.envs
+        self.member_ids, self.device = market.member_ids, market.device
+        self.observation_size, self.action_size = market.observation_size, market.action_size
+        self.champions: list[Champion] = []
+        self.returns = torch.zeros(self.members, 0, device=self.device)
+        self._actor: MeanActor | None = None
+        self._draws = generator(seed, 0, "league", self.device)
+        m = market.agents
+        self._seats = torch.arange(m, device=self.device)
+        self._opponent = torch.zeros(m, self.envs, m, dtype=torch.int64, device=self.device)  # champion of each seat
+        self._episode = torch.zeros(m, self.envs, device=self.device)  # reward of the learner so far
+
+    def add(self, champion: Champion, spec: PolicySpec) -> None:
+        """Add the newest champion; episodes that are under way meet it from their next start."""
+        self._actor = self._actor or MeanActor(spec)
+        self.champions.append(champion)
+        start = (
+            self.returns.mean(1, keepdim=True) if len(self.champions) > 1 else self.returns.new_zeros(self.members, 1)
+        )
+        self.returns = torch.cat([self.returns, start], 1)
+
+    def reset(self, seed: int) -> Tensor:
+        """Own observations [M, E, S] of the learning seats."""
+        self._joint = self.market.reset(seed)
+        self._draw(torch.ones(self.members, self.envs, dtype=torch.bool, device=self.device))
+        return self._mine(self._joint.own)
+
+    def step(self, action: Tensor) -> EnvStep:
+        """Step by the learners' actions [M, E, D]."""
+        joint = self._champion_actions(self._joint)
+        joint[self._seats, :, self._seats] = action.to(joint)
+        out = self.market.step(joint)
+        reward = self._mine(out.reward)
+        over = out.terminated | out.truncated
+        self._episode = self._episode + reward
+        self._record(over)
+        self._joint = out.observation
+        self._draw(over)
+        final = self._mine(out.final_observation.own)
+        return EnvStep(self._mine(out.observation.own), reward, out.terminated, out.truncated, final)
+
+    def _mine(self, x: Tensor) -> Tensor:
+        """What belongs to the learning seat of each copy: [M, E, M, ...] -> [M, E, ...]."""
+        return x[self._seats, :, self._seats]
+
+    def _champion_actions(self, observation: JointObservation) -> Tensor:
+        """Actions [M, E, M, D] of the champions drawn for all seats."""
+        own = observation.own
+        m, e = own.shape[:2]
+        actions = own.new_zeros(m, e, m, self.action_size)
+        if self._actor is None:
+            return actions
+        by_seat = own.permute(2, 0, 1, 3).reshape(m, m * e, 1, -1)  # [seat, copy x market, 1, S]
+        nothing = own.new_zeros(m, m * e, 0, 0)
+        for k in range(len(self.champions)):
+            acted = self._actor.action(self.champions[k].weights, nothing, by_seat, None)  # [seat, M E, 1, D]
+            acted = acted.view(m, m, e, -1).permute(1, 2, 0, 3)
+            actions = torch.where((self._opponent == k).unsqueeze(-1), acted, actions)
+        return actions
+
+    def _draw(self, where: Tensor) -> None:
+        """Draw a champion for every seat of the markets `where` [M, E] bool that begin an episode."""
+        if not self.champions or not bool(where.any()):
+            return
+        # Champions that leave the learner less are drawn more: linear in the mean return.
+        gap = self.returns.amax(1, keepdim=True) - self.returns
+        hard = gap / gap.sum(1, keepdim=True).clamp(min=1e-12)
+        k = len(self.champions)
+        weights = UNIFORM_SHARE / k + (1 - UNIFORM_SHARE) * torch.where(gap.sum(1, keepdim=True) > 0, hard, 1 / k)
+        m = self.members
+        drawn = torch.multinomial(weights, self.envs * m, replacement=True, generator=self._draws)
+        self._opponent = torch.where(where.unsqueeze(-1), drawn.view(m, self.envs, m), self._opponent)
+
+    def _record(self, over: Tensor) -> None:
+        """Update the mean returns by episodes that ended, `over` [M, E] bool."""
+        if not bool(over.any()):
+            return
+        for k in range(len(self.champions)):
+            met = (self._opponent == k) & over.unsqueeze(-1)
+            met[self._seats, :, self._seats] = False
+            count = met.sum((1, 2))
+            mean = (met * self._episode.unsqueeze(-1)).sum((1, 2)) / count.clamp(min=1)
+            moved = RETURN_MEMORY * self.returns[:, k] + (1 - RETURN_MEMORY) * mean
+            self.returns[:, k] = torch.where(count > 0, moved, self.returns[:, k])
+        self._episode = self._episode.masked_fill(over, 0.0)
+
+
+class League:
+    """Trains a learner for each seat over generations of champions. learner, view: as trained."""
+
+    def __init__(self, market: MultiAgentVecEnv, config: PPOConfig, *, generations: int = 8, seed: int = 0) -> None:
+        """market: with a member for each agent. generations: champions that are added, evenly spaced."""
+        if generations < 1:
+            raise ConfigError(f"generations must be at least 1, got {generations}")
+        self.generations, self.view = generations, LeagueView(market, seed)
+        self.learner = Learner(self.view, config, seed=seed)
+        self._add(0)  # the first champion is the agent before training
+
+    def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
+        """Train each seat on at least `samples` steps of its markets."""
+        each = -(-samples // self.generations)
+        for generation in range(1, self.generations + 1):
+            rate = 1 - (generation - 1) / self.generations
+            self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]
+            self._add(generation)
+
+    def _add(self, generation: int) -> None:
+        weights = {name: x.clone() for name, x in self.learner.algorithm.weights().items()}
+        self.view.add(Champion(generation, weights), self.learner.algorithm.spec)
+
+    def act(self, observation: JointObservation) -> Tensor:
+        """Actions [1, E, M, D] of the learners without exploration, in one market of all."""
+        rows = observation.own.transpose(1, 2).flatten(0, 1)  # [M, E, S]
+        return self.learner.act(rows).unsqueeze(0).transpose(1, 2)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights of the learners: name -> [M, ...]."""
+        return self.learner.algorithm.weights()
