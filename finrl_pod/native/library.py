@@ -108,7 +108,10 @@ def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
     for level, needed in LEVELS.items():
         library = Path(folder) / _prebuilt_name(source, level)
         if needed <= features and library.exists():
-            return ctypes.CDLL(str(library))
+            try:
+                return ctypes.CDLL(str(library))
+            except OSError as error:  # a library that it needs is missing
+                _log.warning("%s cannot be loaded: %s", library, error)
     return None
 
 

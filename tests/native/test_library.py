@@ -194,6 +194,18 @@ def test_prebuilt_library_of_another_source_or_processor_is_not_used(
     assert library._open_prebuilt(prebuilt) is None
 
 
+@needs_compiler
+def test_prebuilt_library_that_cannot_be_loaded_is_left_out(
+    prebuilt: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "_processor_features", lambda: library.LEVELS["x86-64-v4"])
+    for file in (prebuilt.parent / "kernels").iterdir():
+        file.write_bytes(b"not a library")
+    with caplog.at_level(logging.WARNING):
+        assert library.load(prebuilt) is None
+    assert "cannot be loaded" in caplog.text
+
+
 def test_prebuilding_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SetupError, match="package tests_of_nothing is not installed"):
         prebuild_packages(tmp_path, ["tests_of_nothing"])
