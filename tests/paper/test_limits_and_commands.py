@@ -8,9 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from finrl_pod.errors import DaemonError, JournalError
+from finrl_pod.errors import BrokerUnavailable, DaemonError, JournalError
+from finrl_pod.paper.execution.intents import client_order_id
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
@@ -24,7 +26,7 @@ from finrl_pod.paper.records import (
     TimeInForce,
 )
 from finrl_pod.paper.settings import RiskSettings
-from tests.paper.factories import SimulatedDaemon, config, for_first_calls, own_orders
+from tests.paper.factories import FunctionStrategy, SimulatedDaemon, config, for_first_calls, own_orders
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 
@@ -86,6 +88,69 @@ def test_flatten_sells_only_own_shares_and_stops_buying(tmp_path: Path) -> None:
     sim.day(date(2024, 1, 12))
     assert {p.symbol: p.quantity for p in sim.account.positions()} == {"BB": Decimal(7)}
     sim.assert_journal_matches_broker()
+
+
+def test_flatten_sells_what_is_certainly_own_while_account_and_journal_differ(tmp_path: Path) -> None:
+    """One symbol has external shares that nobody recorded, another lost own shares; cash differs too."""
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
+    sim.day(DAY)
+    own = dict(sim.daemon.trader.positions)
+    assert set(own) == {"AA", "BB", "CC"}
+    sim.account._shares["AA"] += 5
+    sim.account._shares["BB"] -= 10
+    sim.account._cash += 500
+    sim.restart()
+    sim.day(date(2024, 1, 10), hour=15)
+    assert sim.daemon._c.reconciler.differences
+    number = enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
+    sim.day(date(2024, 1, 11), hour=20)
+    result = read_result(sim.store, number)
+    assert not result.refused
+    assert "3 positions are being sold; 10 shares of BB are left, on which account and journal differ" in result.message
+    left = {p.symbol: p.quantity for p in sim.account.positions() if p.quantity}
+    assert left == {"AA": Decimal(5)}
+    sold = {o.symbol: o.filled_quantity for o in own_orders(sim) if o.side is Side.SELL}
+    assert sold == {"AA": own["AA"], "BB": own["BB"] - 10, "CC": own["CC"]}
+
+
+def test_flatten_is_refused_while_orders_of_the_run_are_not_in_the_journal(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(DAY)
+    unknown = client_order_id("test", "2024-01-09", "AA", Side.BUY, 7)
+    sim.account.submit(OrderRequest(unknown, "AA", Side.BUY, Decimal(1), TimeInForce.CLS))
+    sim.restart()
+    number = enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
+    sim.daemon.step()
+    result = read_result(sim.store, number)
+    assert result.refused
+    assert "orders of this run are not in the journal" in result.message
+
+
+def test_errors_of_the_broker_at_a_stop_are_retried(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
+    sim.daemon.stop()
+    sim.broker.overrides["fills_since"] = for_first_calls(2, unavailable)
+    sim.daemon.run()
+    assert {o.status for o in own_orders(sim)} == {OrderStatus.CANCELED}
+    assert "shutdown" not in sim.alert_kinds()
+    sim.assert_journal_matches_broker()
+
+
+def test_stop_ends_after_the_shutdown_timeout_if_the_broker_never_answers(tmp_path: Path) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.run_to(datetime(2024, 1, 9, 14, 10, tzinfo=UTC))
+    sim.daemon.stop()
+    sim.broker.overrides["fills_since"] = unavailable
+    began = sim.clock.now()
+    sim.daemon.run()
+    assert timedelta(seconds=25) < sim.clock.now() - began < timedelta(seconds=60)
+    (alert,) = [(level, text) for level, kind, text in sim.alerts if kind == "shutdown"]
+    assert alert == ("critical", "own orders may still be live: the broker did not answer for 30 s (503)")
+
+
+def unavailable(original: Any, *arguments: Any, **named: Any) -> Any:
+    raise BrokerUnavailable("503")
 
 
 def test_stop_cancels_only_own_orders(tmp_path: Path) -> None:

@@ -188,6 +188,26 @@ def with_price_jump(factor: float) -> Any:
     return bars
 
 
+def test_halted_symbol_is_sold_and_not_bought(tmp_path: Path) -> None:
+    for weight, side in ((0.6, None), (0.0, "sell")):
+        folder = tmp_path / str(weight)
+        folder.mkdir()
+        days = iter([0.2, 0.2, weight, weight])
+        sim = SimulatedDaemon(
+            folder, strategy=FunctionStrategy(lambda window, days=days: np.array([next(days), 0.2, 0.2]))
+        )
+        sim.broker.overrides["bars"] = with_price_jump(0.5)
+        sim.day(date(2024, 1, 10))
+        assert "symbol_halted" in sim.alert_kinds()
+        sim.day(date(2024, 1, 11))
+        later = {i.side for i in sim.intents() if i.symbol == "AA" and i.bar == "2024-01-10"}
+        assert later == ({side} if side else set())
+        if side is None:
+            assert any("not bought while halted" in text for _, _, text in sim.alerts)
+        else:
+            assert not sim.daemon.trader.positions.get("AA")
+
+
 def test_large_move_is_traded_and_unexplained_jump_halts_its_symbol(tmp_path: Path) -> None:
     for factor, halted in ((0.65, False), (0.5, True)):
         folder = tmp_path / str(factor)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType, Side, TimeInForce
 
 PREFIX = "fp1"
+FLATTEN = "flatten"  # start of an intent's bar if a flatten command made it
 _SEPARATOR = "."
 _HASH_DIGITS = 10  # hexadecimal digits that replace a part which is too long or not alphanumeric
 _MAX_LENGTHS = {"run": 12, "bar": 12, "symbol": 12}
@@ -58,6 +59,11 @@ class Intent:
     opens: datetime
     deadline: datetime
     ends: datetime
+
+    @property
+    def flattens(self) -> bool:
+        """True if a flatten command made it."""
+        return self.bar.startswith(f"{FLATTEN}-")
 
     def request(self, attempt: int, quantity: Decimal) -> OrderRequest:
         """Return the order request number `attempt` (from 0) for `quantity` shares."""

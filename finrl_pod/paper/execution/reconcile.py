@@ -32,6 +32,14 @@ class Difference:
     message: str
 
 
+@dataclass(frozen=True)
+class CertainShares:
+    """Own shares by symbol that are certainly in the account, and those of the journal that are not."""
+
+    shares: dict[str, Decimal]
+    uncertain: dict[str, Decimal]
+
+
 class Reconciler:
     """Compares the journal with the broker. While `differences` is not empty, nothing is traded."""
 
@@ -56,6 +64,33 @@ class Reconciler:
                 add(connection, schema.foreign_positions, now, **values, reason="held at the first start")
             values = {"cash": str(account.cash), "own_cash": "0", "foreign_cash": "0"}
             add(connection, schema.cash_marks, now, **values, reason="first start")
+
+    @property
+    def has_unrecorded_orders(self) -> bool:
+        """True if orders of this run are at the broker but not in the journal."""
+        return any(not difference.symbol and not difference.excess for difference in self.differences)
+
+    def certain_shares(self) -> CertainShares:
+        """Own shares that may be sold although account and journal differ. Raises BrokerError.
+
+        Of a symbol that differs these are at most the shares in the account less the external ones.
+        """
+        ledger = self._orders.ledger
+        shares = {symbol: quantity for symbol, quantity in sorted(ledger.positions.items()) if quantity}
+        differing = {difference.symbol for difference in self.differences} & set(shares)
+        if not differing:
+            return CertainShares(shares, {})
+        at_broker = {position.symbol: position.quantity for position in self._orders.broker.positions()}
+        external, uncertain = ledger.external_positions(), {}
+        for symbol in sorted(differing):
+            held = at_broker.get(symbol, ZERO) - max(external.get(symbol, ZERO), ZERO)
+            own = shares.pop(symbol)
+            certain = min(own, max(held, ZERO)) if own > 0 else ZERO
+            if certain:
+                shares[symbol] = certain
+            if own != certain:
+                uncertain[symbol] = own - certain
+        return CertainShares(shares, uncertain)
 
     def recover(self) -> tuple[Difference, ...]:
         """Look up orders with an unknown outcome, record new fills, and compare. Sends nothing. Raises BrokerError."""

@@ -188,8 +188,8 @@ class Trader:
         assets = c.broker.assets(config.symbols)
         intents, skipped = plan_orders(config, decision, cycle, own, assets)
         halted = self._halted_symbols()
-        kept = [i for i in intents if i.symbol not in halted]
-        skipped |= {i.symbol: f"halted: {halted[i.symbol]}" for i in intents if i.symbol in halted}
+        kept = [i for i in intents if i.symbol not in halted or i.side is Side.SELL]
+        skipped |= {i.symbol: f"not bought while halted: {halted[i.symbol]}" for i in intents if i not in kept}
         outcome = "hold" if decision.weights is None else "orders"
         base = self._base_account(loaded, checked, saved.get("base"))
         state = None if decision.state is None and base is None else {"strategy": decision.state, "base": base}
@@ -226,14 +226,15 @@ class Trader:
 
     # ------------------------------------------------------------------ sending
 
-    def send_due(self, stopping: Callable[[], bool]) -> None:
+    def send_due(self, stopping: Callable[[], bool], *, only_flatten: bool = False) -> None:
         """Send the orders of intents that have none yet: sales first, then purchases that cash and proceeds pay for.
 
-        stopping: checked before each order; once it returns True, no more are sent. Raises BrokerError if the
-        account's positions cannot be queried.
+        stopping: checked before each order; once it returns True, no more are sent. only_flatten: only orders of
+        flatten commands. Raises BrokerError if the account's positions cannot be queried.
         """
         c, now = self._c, self._c.clock.now()
         due = [t for t in c.ledger.open.values() if not t.orders and t.intent.opens <= now]
+        due = [t for t in due if t.intent.flattens or not only_flatten]
         if any(tracked.intent.side is Side.SELL for tracked in due):
             self._account = {position.symbol: position.quantity for position in c.broker.positions()}
         for tracked in due:

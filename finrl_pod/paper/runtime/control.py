@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
 from finrl_pod.errors import BrokerError
-from finrl_pod.paper.execution.intents import Intent
+from finrl_pod.paper.execution.intents import FLATTEN, Intent
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.reconcile import Reconciler
@@ -105,8 +105,8 @@ class CommandHandler:
 
     def _prepare_flatten(self) -> str | None:
         """Cancel own orders. Returns why own shares cannot be sold now, or None."""
-        if self._reconciler.differences:
-            return "not flattened: account and journal differ; acknowledge the differences first"
+        if self._reconciler.has_unrecorded_orders:
+            return "not flattened: orders of this run are not in the journal; acknowledge the differences first"
         if not self._orders.cancel_all(self._cancel_seconds):
             return "not flattened: own orders are still live, their cancels are not confirmed"
         return None
@@ -114,6 +114,7 @@ class CommandHandler:
     def _flatten(self, command: Command) -> None:
         """Sell own shares by DAY orders; afterwards only reducing orders are sent until a resume.
 
+        While account and journal differ, only shares that are certainly own ones are sold.
         State, intents and result are written in one transaction, so that an interrupted command starts over.
         """
         refusal = self._prepare_flatten()
@@ -121,6 +122,7 @@ class CommandHandler:
         if refusal is not None:
             record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
             return
+        certain = self._reconciler.certain_shares()
         days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
         session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
         deadline = session.close - DAY_ORDER_CUTOFF
@@ -128,19 +130,20 @@ class CommandHandler:
         intents = [
             Intent(
                 self._run,
-                f"flatten-{command.id}",
+                f"{FLATTEN}-{command.id}",
                 symbol,
                 Side.SELL if shares > 0 else Side.BUY,
                 abs(shares),
                 *terms,
             )
-            for symbol, shares in sorted(orders.ledger.positions.items())
-            if shares
+            for symbol, shares in sorted(certain.shares.items())
         ]
+        left = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
+                       for s, shares in certain.uncertain.items())  # fmt: skip
         with orders.ledger.store.write() as connection:
             self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
             planned = orders.ledger.add_intents(connection, now, intents)
-            add_result(connection, command, CommandResult(f"{len(intents)} positions are being sold"), now)
+            add_result(connection, command, CommandResult(f"{len(intents)} positions are being sold{left}"), now)
         orders.ledger.track(planned)
 
 

@@ -28,6 +28,7 @@ COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
+SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
 OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, however often its cause changes
 _OBJECT_ADDRESS = re.compile(r"0x[0-9a-f]+")  # in error messages, different at every attempt
 
@@ -73,8 +74,8 @@ class Daemon:
         try:
             while not self._stop.is_set() and not until():
                 self.step()
-            if self._stop.is_set() and not self._c.orders.cancel_all(self._c.config.timing.shutdown):
-                self._c.alert("critical", "shutdown", "own orders are still live after the shutdown timeout")
+            if self._stop.is_set():
+                self._cancel_before_exit()
         except AuthenticationError as error:
             self._c.alert("critical", "keys", str(error))
             raise
@@ -87,6 +88,26 @@ class Daemon:
             with contextlib.suppress(FinrlPodError):  # journal and clock may be unusable
                 self._c.alert("critical", "failed", message)
             raise DaemonError(f"{message}. Start it again, and report the traceback in the log.") from error
+
+    def _cancel_before_exit(self) -> None:
+        """Cancel own orders, if the broker does not answer again until the shutdown timeout; alert if it fails.
+
+        Raises AuthenticationError.
+        """
+        end, seconds = self._time.monotonic() + self._c.config.timing.shutdown, self._c.config.timing.shutdown
+        while True:
+            try:
+                if not self._c.orders.cancel_all(max(end - self._time.monotonic(), 0.0)):
+                    self._c.alert("critical", "shutdown", "own orders are still live after the shutdown timeout")
+                return
+            except AuthenticationError:
+                raise
+            except BrokerError as error:
+                if self._time.monotonic() >= end:
+                    message = f"own orders may still be live: the broker did not answer for {seconds:g} s ({error})"
+                    self._c.alert("critical", "shutdown", message)
+                    return
+            self.idle(min(self._c.config.timing.poll, SHUTDOWN_PAUSE))
 
     def step(self) -> None:
         """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait."""
@@ -137,8 +158,7 @@ class Daemon:
         if self._c.ledger.open:
             agreed = not self._c.reconciler.differences
             self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=agreed)
-            if agreed:
-                self.trader.send_due(self._stop.is_set)
+            self.trader.send_due(self._stop.is_set, only_flatten=not agreed)
             self._c.orders.refresh()
         self._c.stream.check()
         if now < cycle.opens:

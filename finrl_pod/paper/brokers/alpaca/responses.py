@@ -118,6 +118,8 @@ def fill(values: Any) -> Fill:
 
 def order_update(message: Any) -> OrderUpdate:
     """Order update from the data of a stream message."""
+    if not isinstance(message, Mapping):
+        raise UnreadableResponse("the message has no data")
     updated = order(message.get("order"))
     event = text(message, "event")
     at = moment(message, "timestamp") if message.get("timestamp") else updated.updated_at
@@ -249,7 +251,10 @@ def moment(values: Any, name: str) -> datetime:
         raise UnreadableResponse(f"{name} is not a time: {values.get(name)!r}") from None
     if found.tzinfo is None:
         raise UnreadableResponse(f"{name} has no time zone: {values.get(name)!r}")
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise UnreadableResponse(f"{name} is beyond the calendar in UTC: {values.get(name)!r}") from None
 
 
 def _date(values: Any, name: str) -> date:

@@ -101,8 +101,6 @@ class UpdateStream:
             self._thread.join(timeout=_CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        from websockets.exceptions import WebSocketException
-
         failures = 0
         while not self._stop.is_set():
             try:
@@ -113,7 +111,7 @@ class UpdateStream:
             except StreamRefused as error:
                 failures += 1
                 self._set_status(str(error), refused=True)
-            except (OSError, WebSocketException, ValueError, EOFError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever a frame causes must not end the thread
                 failures += 1
                 self._set_status(f"{type(error).__name__}: {error}")
             if not self._stop.is_set():
@@ -157,7 +155,8 @@ class UpdateStream:
         message = json.loads(socket.recv(timeout=self._open_timeout()))
         if isinstance(message, list):
             message = message[0] if message else {}
-        if not isinstance(message, dict) or message.get("stream") != stream or message["data"].get(name) != value:
+        data = message.get("data") if isinstance(message, dict) and message.get("stream") == stream else None
+        if not isinstance(data, dict) or data.get(name) != value:
             code = message.get("code") if isinstance(message, dict) else None
             raise StreamRefused(f"the stream was refused ({code or stream})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -164,6 +165,72 @@ def test_refused_connection_is_retried_with_long_pauses(start_server: StartServe
     assert "the stream was" in state.detail
     # The pauses are 0.15 to 0.3 real seconds, then twice as long: a few attempts, not hundreds.
     assert len([r for r in client.server.log.records if r.get("what") == "refused"]) <= 5
+
+
+class ScriptedSocket:
+    """A connection that authorises, and then sends one text."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = list(texts)
+
+    def __enter__(self) -> ScriptedSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send(self, text: str) -> None:
+        pass
+
+    def recv(self, timeout: float) -> str:
+        if not self.texts:
+            raise TimeoutError
+        return self.texts.pop(0)
+
+
+AUTHORISED = '{"stream": "authorization", "data": {"status": "authorized"}}'
+LISTENING = '{"stream": "listening", "data": {"streams": ["trade_updates"]}}'
+YEAR_1 = "0001-01-01T00:00:00+14:00"
+UPDATE = f'{{"stream": "trade_updates", "data": {{"event": "new", "timestamp": "{YEAR_1}", "order": %s}}}}'
+ORDER = json.dumps(
+    {
+        "id": "1", "client_order_id": "c", "symbol": "AA", "side": "buy", "qty": "1", "filled_qty": "0",
+        "type": "market", "time_in_force": "day", "status": "new", "updated_at": YEAR_1, "created_at": YEAR_1,
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['{"stream": "authorization"}'],
+        ['{"stream": "authorization", "data": 3}'],
+        [AUTHORISED, '{"stream": "listening"}'],
+        [AUTHORISED, LISTENING, "[" * 10_000 + "]" * 10_000],
+        [AUTHORISED, LISTENING, '{"stream": "trade_updates"}'],
+        [AUTHORISED, LISTENING, '{"stream": "trade_updates", "data": [1]}'],
+        [AUTHORISED, LISTENING, UPDATE % ORDER],
+    ],
+)
+def test_stream_survives_any_frame(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
+    sockets = [ScriptedSocket(*texts)]
+    monkeypatch.setattr(UpdateStream, "_connection", lambda self: sockets.pop() if sockets else good)
+    good = ScriptedSocket(AUTHORISED, LISTENING, *['{"stream": "trade_updates"}'] * 2)
+
+    class InstantClock(ShortTimeoutClock):
+        def real_seconds(self, seconds: float) -> float:
+            return seconds / 1000
+
+    stream = UpdateStream("http://127.0.0.1:1", Keys("key", "secret"), InstantClock(SystemClock())).start()
+    stream.reconnect()
+    for _ in range(100):
+        if good.texts == []:
+            break
+        stream.reconnect()
+        time.sleep(0.05)
+    assert stream._thread.is_alive()
+    assert good.texts == []
+    stream.close()
 
 
 def test_silent_stream_shows_in_its_last_message(connected: tuple[Client, UpdateStream]) -> None:
