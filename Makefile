@@ -3,7 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test check-deploy legacy test-legacy soak soak-short clean
+.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test check-deploy legacy test-legacy simulators \
+  test-simulators soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -104,6 +105,30 @@ $(LEGACY_STAMP): Makefile
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
 
+# MuJoCo Warp and three trainers, each in an environment of its own in which the main one's packages come last, so that
+# torch is not installed again. rl-games wants an older psutil than the project: its other dependencies are named here.
+SIMULATORS := mujoco-warp rsl-rl rl-games skrl
+PACKAGES_mujoco-warp := mujoco-warp==4.0.0 warp-lang==1.19.0
+PACKAGES_rsl-rl := rsl-rl-lib==5.5.1
+PACKAGES_rl-games := --no-deps rl-games==1.6.5 tensorboardX==2.6.5 setproctitle==1.3.8
+PACKAGES_skrl := skrl==2.1.1
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+simulators: setup ## the environments of MuJoCo Warp, rsl_rl, rl_games and skrl, for test-simulators
+	@for name in $(SIMULATORS); do $(MAKE) --no-print-directory ".venv-$$name/.finrl-pod-installed"; done
+
+test-simulators: simulators ## a real simulator behind each interface, and three trainers on our market; some minutes
+	@for name in $(SIMULATORS); do \
+	  OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" ".venv-$$name/bin/python" -m pytest -p no:cacheprovider \
+	    -c tests/simulators/simulators.ini --rootdir=. "tests/simulators/test_$${name//-/_}.py" $(ARGS); \
+	done
+
+.venv-%/.finrl-pod-installed: Makefile
+	$(BIN)/python -m venv .venv-$*
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > "$$(.venv-$*/bin/python $(PURELIB))/main.pth"
+	.venv-$*/bin/python -m pip install -qq $(PACKAGES_$*)
+	@touch $@
+
 # Both keep two cores busy. The last line says what was found; the exit code is 1 when anything is wrong.
 soak: setup ## a simulated year of paper trading: among faults and kills, among faults, undisturbed; 10 minutes at most
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12
@@ -112,5 +137,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(LEGACY) $(DEPLOY) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(LEGACY) $(DEPLOY) $(SIMULATORS:%=.venv-%) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

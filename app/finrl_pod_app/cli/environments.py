@@ -32,12 +32,15 @@ def check(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps within which every environment must finish an episode.")
     ] = None,
+    members: Annotated[
+        int, typer.Option(min=1, help="Members; 1 for a simulator whose members share one stream of random numbers.")
+    ] = 2,
     as_json: Json = False,
 ) -> None:
     """Check that an environment keeps the contract of the learner, by random actions. Exit code 1 if it does not."""
     from finrl_pod_app.services.environments import check_environment
 
-    faults = check_environment(environment, steps)
+    faults = check_environment(environment, steps, members)
     if as_json:
         rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
         print_json({"environment": environment, "passed": not faults, "faults": rows})

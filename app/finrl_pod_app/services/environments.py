@@ -53,9 +53,11 @@ def write_environment(name: str, folder: Path = Path()) -> tuple[Path, Path]:
     return first, second
 
 
-def check_environment(reference: str, steps: int | None = None) -> list[Fault]:
+def check_environment(reference: str, steps: int | None = None, members: int = 2) -> list[Fault]:
     """Faults of the environment file.py:Class, see `check_env`. Raises as `load_env`."""
     load_env(reference, envs=1)  # a missing file or class is bad input, not a fault
     return check_env(
-        lambda envs, members: load_env(reference, envs=envs, members=members), max_steps=steps or MAX_STEPS
+        lambda envs, ids: load_env(reference, envs=envs, members=ids),
+        members=[5 * i for i in range(members)],
+        max_steps=steps or MAX_STEPS,
     )
