@@ -213,9 +213,9 @@ class MandatedStrategy(Strategy, Protocol):
         ...
 
     def state(self) -> Mapping[str, Any] | None:
-        """The virtual holdings after the last decision as plain JSON values; None without any."""
+        """What continues after a restart, such as virtual holdings, as plain JSON values; None without any."""
         ...
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state` with the account's symbols; None forgets the virtual holdings."""
+        """Continue from `state` with the account's symbols; None forgets what was before."""
         ...

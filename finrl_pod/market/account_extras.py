@@ -8,8 +8,10 @@ the close; what is left of the turnover budget, as a share of the largest). Envi
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -111,6 +113,31 @@ class AccountTracker:
         if self._pending.maxlen:
             self._pending.append(target)
 
+    def state(self, symbols: Sequence[str]) -> dict[str, Any]:
+        """What is known of one account (B = 1) after a decision, as plain JSON values. symbols: [N]."""
+        assert self._held is None or len(self._held) == 1
+        return {
+            "pending": [None if target is None else _by_symbol(target, symbols) for target in self._pending],
+            "reward_state": None if self._state is None else self._state[0].tolist(),
+            "held": None if self._held is None else _by_symbol(self._held, symbols),
+            "equity": None if self._equity is None else float(self._equity[0]),
+            "before": None if self._before is None else float(self._before[0]),
+        }
+
+    def restore(self, state: Mapping[str, Any], symbols: Sequence[str]) -> None:
+        """Continue from `state`; a symbol that it lacks was not held, and no pending order trades it."""
+        number = torch.float64
+        self._pending.clear()
+        self._pending.extend(
+            None if target is None else _of_symbols(target, symbols, torch.nan) for target in state["pending"]
+        )
+        known, held = state["reward_state"], state["held"]
+        self._state = None if known is None else torch.tensor([known], dtype=number)
+        self._held = None if held is None else _of_symbols(held, symbols, 0.0)
+        self._equity, self._before = (
+            None if state[name] is None else torch.tensor([state[name]], dtype=number) for name in ("equity", "before")
+        )
+
     def _marked(self, initial: Tensor, equity: Tensor, filled: Tensor) -> Tensor:
         """The reward's state [B, S] at the close, after booking the interval between the last two fills."""
         if self._held is None or self._equity is None or self._state is None:
@@ -121,3 +148,14 @@ class AccountTracker:
             self._state = self._reward.advance(self._before, before, self._state)
         self._before = before
         return self._reward.advance(before, equity, self._state)
+
+
+def _by_symbol(weights: Tensor, symbols: Sequence[str]) -> dict[str, float | None]:
+    """Weights [1, N] by symbol; None where they are NaN."""
+    return {symbol: None if math.isnan(w) else w for symbol, w in zip(symbols, weights[0].tolist(), strict=True)}
+
+
+def _of_symbols(weights: Mapping[str, float | None], symbols: Sequence[str], missing: float) -> Tensor:
+    """`_by_symbol` reversed: [1, N] float64."""
+    found = [weights.get(symbol, missing) for symbol in symbols]
+    return torch.tensor([[torch.nan if w is None else w for w in found]], dtype=torch.float64)

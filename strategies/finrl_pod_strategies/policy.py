@@ -111,6 +111,7 @@ class PolicyStrategy:
             self.lookback = None if own is None else max(own, self.feature_lookback)
         self.tracker = AccountTracker(self.rules, self.mandate)
         self._tracked: np.datetime64 | None = None  # bar of the tracker's last decision
+        self._symbols: tuple[str, ...] = ()  # of that decision
         if not self.tracker.is_empty and self.lookback is not None:
             self.lookback = max(self.lookback, 2)
 
@@ -123,13 +124,25 @@ class PolicyStrategy:
         return fresh
 
     def state(self) -> dict[str, Any] | None:
-        """Virtual holdings of the mandate, see `MandateAccount.state`; None without a mandate."""
-        return None if self.account is None else self.account.state()
+        """Virtual holdings of the mandate (`MandateAccount.state`), and under "observed" what else the agents observe.
+
+        None without a mandate for agents that observe nothing else, and before the first decision.
+        """
+        account = None if self.account is None else self.account.state()
+        if self.tracker.is_empty or self._tracked is None:
+            return account
+        observed = {"time": str(self._tracked), **self.tracker.state(self._symbols)}
+        return {**(account or {}), "observed": observed}
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state`, see `MandateAccount.restore`."""
+        """Continue from `state`; None forgets the account's past. See `MandateAccount.restore`."""
         if self.account is not None:
-            self.account.restore(state, symbols)
+            self.account.restore(state if state is not None and "weights" in state else None, symbols)
+        self.tracker, self._tracked = AccountTracker(self.rules, self.mandate), None
+        observed = None if state is None else state.get("observed")
+        if observed is not None and not self.tracker.is_empty:
+            self.tracker.restore(observed, symbols)
+            self._tracked, self._symbols = np.datetime64(observed["time"]), tuple(symbols)
 
     def check_universe(self, symbols: Sequence[str]) -> None:
         """Raises RunError if the policy cannot trade that many symbols; only an MLP is bound to their number."""
@@ -158,7 +171,7 @@ class PolicyStrategy:
             return None
         if len(window.times) < 2 or self._tracked != window.times[-2]:
             self.tracker = AccountTracker(self.rules, self.mandate)
-        self._tracked = window.times[-1]
+        self._tracked, self._symbols = window.times[-1], window.symbols
         virtual = budget = None
         if self.account is not None:
             state = self.account.virtual_holdings(window, positions)

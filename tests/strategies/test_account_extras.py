@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.backtest import backtest, window_at
 from finrl_pod.market.account_extras import account_extras
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.tournament.scoring import run_members
-from finrl_pod.types import AgentSnapshot, MarketTensor, Panel
+from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import panel, random_panel
 
 FEATURES = ("return_1", "return_5")
@@ -144,9 +145,6 @@ def test_account_history_is_reset_after_a_missed_bar() -> None:
     strategy = PolicyStrategy([agent(market, rules, mandate, "mlp")])
 
     def decide(strategy: PolicyStrategy, t: int, equity: float) -> np.ndarray[Any, Any]:
-        from finrl_pod.evaluate.backtest import window_at
-        from finrl_pod.types import Positions
-
         window = window_at(source, t, 10, market.raw_features[t].double().numpy())
         weights = strategy.target_weights(window, Positions(np.full(4, 0.2), 0.2, equity))
         assert weights is not None
@@ -159,3 +157,31 @@ def test_account_history_is_reset_after_a_missed_bar() -> None:
     decide(interrupted, FIRST, 1e6)
     assert np.abs(decide(followed, FIRST + 2, 1.3e6) - fresh).max() > 1e-6
     np.testing.assert_array_equal(decide(interrupted, FIRST + 2, 1.3e6), fresh)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_deployed_agent_continues_from_its_saved_state(name: str) -> None:
+    """A strategy that is created again before every decision, and restored from JSON, decides as one that is not."""
+    changes, mandate, _ = CASES[name]
+    rules, source = EnvironmentConfig(**changes), prices()
+    market = build_market(source, FEATURES, (20, 300))
+    snapshot = agent(market, rules, mandate, "mlp")
+    whole, saved = PolicyStrategy([snapshot]), None
+    random = np.random.default_rng(5)
+    equity, decisions = 1e6, 0
+    for t in range(FIRST, FIRST + 12):
+        equity *= 1 + 0.01 * random.normal()
+        held = random.dirichlet(np.ones(5))
+        positions = Positions(held[:4], float(held[4]), equity)
+        window = window_at(source, t, whole.lookback, market.raw_features[t].double().numpy())
+        again = PolicyStrategy([snapshot])
+        again.restore(saved, source.symbols)
+        expected, found = (each.target_weights(window, positions) for each in (whole, again))
+        if expected is None or found is None:
+            assert expected is found is None
+        else:
+            np.testing.assert_array_equal(expected, found)
+            decisions += 1
+        assert whole.state() == again.state()
+        saved = json.loads(json.dumps(again.state(), allow_nan=False))
+    assert decisions > 4
