@@ -81,7 +81,11 @@ def planted_capture(seed: int) -> dict[str, Any]:
     """Row of the default on a planted signal: its active information ratio over that of the best clip(k signal)."""
     weight = (1 - PERSISTENCE**HALF_LIFE) / (1 - PERSISTENCE) / np.sqrt(HALF_LIFE)
     world = planted(
-        seed, len(WORLD_TIMES), ASSETS, persistence=PERSISTENCE, information=INFORMATION_COEFFICIENT / weight
+        seed,
+        len(WORLD_TIMES),
+        ASSETS,
+        persistence=PERSISTENCE,
+        information_coefficient=INFORMATION_COEFFICIENT / weight,
     )
     symbols = tuple(f"S{i:03d}" for i in range(ASSETS))
     panel = make_panel(WORLD_TIMES, symbols, {"close": world.close}, name=f"planted-{seed}", source="simulated")

@@ -1,13 +1,15 @@
-"""Measure how the H-term changes the spread over seeds: PPO with and without it on the planted signal.
+"""Measure the H-term: a regulariser of PPO that raises the likelihood of the best stored trajectories.
+
+It is meant to reduce the variance over seeds (the paper that docs/algorithms.md cites); here on the planted signal.
 
     python benchmarks/h_term.py                              # small: 8 seeds, 100,000 samples
     python benchmarks/h_term.py --seeds 20 --weights 0 0.3 1 3   # the recorded results
     python benchmarks/h_term.py --seeds 0                    # existing results
 
-Every finished training is a line of `benchmarks/h_term.jsonl` (weight, seed, samples, share of the reachable growth on
-held-out bars, seconds); existing ones are not repeated, so a study can be interrupted. All weights use the same seeds.
-The table shows mean and variance over the seeds, and the ratio of variances to weight 0 with its 90% interval, by a
-bootstrap over pairs of equal seeds.
+Every finished training is a line of `benchmarks/h_term.jsonl` (weight, seed, samples, seconds, and share: the
+fraction of the attainable growth on held-out bars); existing ones are not repeated, so a study can be interrupted. All
+weights use the same seeds. The table shows mean and variance over the seeds, and the ratio of variances to weight 0
+with its 90% interval, by a bootstrap over pairs of equal seeds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_attainable
+from finrl_pod_app.bench.planted import RECIPE, attained_fraction, planted_market
 from results_file import append, read
 
 from finrl_pod.settings.algorithm_configs import PPOConfig
@@ -29,13 +31,13 @@ from finrl_pod.settings.run import EnvironmentConfig
 RESULTS_FILE = Path(__file__).with_name("h_term.jsonl")
 BARS, ASSETS = 4_000, 10
 DRAWS, LEVEL = 10_000, 0.90
-INFORMATION = 0.1
+INFORMATION_COEFFICIENT = 0.1
 
 
 def main() -> int:
     options = _options()
-    rows = read(options.keep)
-    market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
+    rows = read(options.results)
+    market, train_last = planted_market(0, BARS, ASSETS, INFORMATION_COEFFICIENT)
     for seed in range(options.seeds):
         for weight in options.weights:
             if any(_matches(row, weight, seed, options.samples) for row in rows):
@@ -45,29 +47,30 @@ def main() -> int:
                 RECIPE, environment=EnvironmentConfig(envs=128, group=16), agent=agent, samples=options.samples
             )
             label = f"h_term {weight:g} seed {seed}"
-            share, run = share_of_attainable(market, train_last, recipe, seed, torch.device("cpu"), label)
+            fraction, run = attained_fraction(market, train_last, recipe, seed, torch.device("cpu"), label)
             row = {
                 "weight": weight,
                 "seed": seed,
                 "samples": options.samples,
-                "share": share,
+                "share": fraction,
                 "seconds": run["seconds"],
             }
             rows.append(row)
-            append(options.keep, row)
+            append(options.results, row)
     sys.stdout.write(table([row for row in rows if row["samples"] == options.samples]))
     return 0
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table: per weight the seeds, mean, variance, and ratio of variances to weight 0."""
-    shares = {w: {r["seed"]: r["share"] for r in rows if r["weight"] == w} for w in sorted({r["weight"] for r in rows})}
+    weights = sorted({r["weight"] for r in rows})
+    fractions = {w: {r["seed"]: r["share"] for r in rows if r["weight"] == w} for w in weights}
     lines = [
-        "| h_term | seeds | mean share | variance | variance against none (90% interval) |",
+        "| h_term | seeds | mean fraction | variance | variance against none (90% interval) |",
         "|---|---|---|---|---|",
     ]
-    without = shares.get(0.0, {})
-    for weight, own in shares.items():
+    without = fractions.get(0.0, {})
+    for weight, own in fractions.items():
         values = np.array(list(own.values()))
         both = sorted(own.keys() & without.keys())
         text = "–"
@@ -104,7 +107,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--weights", type=float, nargs="+", default=[0.0, 1.0], help="weights of the H-term, default 0 and 1"
     )
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="results file, default %(default)s")
+    parser.add_argument(
+        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
+    )
     return parser.parse_args()
 
 

@@ -56,13 +56,13 @@ def main() -> int:
     if not options.table:
         load()
         for cell, seed, side in _schedule(options.only, options.seeds, options.steps):
-            if any(_matches(row, cell, seed, side) for row in read(options.keep)):
+            if any(_matches(row, cell, seed, side) for row in read(options.results)):
                 continue
             sys.stderr.write(
                 f"{time.strftime('%H:%M:%S')} {_algorithm_of(cell, side)} {cell.env} seed {seed}, {side}\n"
             )
-            append(options.keep, _run(cell, seed, side))
-    sys.stdout.write(table([row for row in read(options.keep) if options.steps in (0, row["asked"])]))
+            append(options.results, _run(cell, seed, side))
+    sys.stdout.write(table([row for row in read(options.results) if options.steps in (0, row["asked"])]))
     return 0
 
 
@@ -246,7 +246,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=0, help="maximum number of seeds; default: each cell's")
     parser.add_argument("--steps", type=int, default=0, help="steps of each training; default: each cell's")
     parser.add_argument("--table", action="store_true", help="print the table without training")
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="results file, default %(default)s")
+    parser.add_argument(
+        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
+    )
     return parser.parse_args()
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py                              # 500 symbols x 6,000 days, 100 x 100,000 minutes; hours
     python benchmarks/scale.py --only daily --preset laptop
-    python benchmarks/scale.py --only 20x1500x1d --keep /tmp/scale.jsonl --json
+    python benchmarks/scale.py --only 20x1500x1d --results /tmp/scale.jsonl --json
 
 Prices are random walks with a common factor, and half spreads of 1 to 5 basis points are charged. `finrl-pod
 tournament` runs in a separate process, from reading the prices to the report; peak memory is the largest resident set
@@ -65,12 +65,12 @@ def main() -> int:
     options = _options()
     for size in options.only or SIZES.values():
         key = {"size": size.name, "preset": options.preset}
-        if options.table or any(key.items() <= row.items() for row in read(options.keep)):
+        if options.table or any(key.items() <= row.items() for row in read(options.results)):
             continue
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {size.name}, preset {options.preset}\n")
         measured = measure(size, options.preset, options.work)
-        append(options.keep, {**key, **measured, "machine": describe(torch.device("cpu"))})
-    kept = read(options.keep)
+        append(options.results, {**key, **measured, "machine": describe(torch.device("cpu"))})
+    kept = read(options.results)
     rows = [row for line in kept for row in rows_of(line)]
     sys.stdout.write(as_json(document(rows, describe(torch.device("cpu")))) if options.json else as_table(rows))
     return 0
@@ -168,7 +168,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_size, action="append", metavar="SIZE", help="daily, minute or 20x1500x1d")
     parser.add_argument("--preset", choices=list(PRESETS), default="quick")
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="file of results")
+    parser.add_argument("--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="file of results")
     parser.add_argument("--work", type=Path, default=WORK_FOLDER, help="folder of prices and runs")
     parser.add_argument("--table", action="store_true", help="show the results without running anything")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -6,7 +6,7 @@
 
 Two tasks. *pendulum*: Pendulum-v1, score: mean return of 20 episodes without exploration; PPO with the Zoo's
 hyperparameters for 50,000 steps, SAC with 64x64 networks for 10,000. *portfolio*: one planted market of 10 assets,
-64x64 MLPs, 100,000 samples; score: share of the reachable growth on the held-out half. There Stable-Baselines3 uses
+64x64 MLPs, 100,000 samples; score: fraction of the attainable growth on the held-out half. There Stable-Baselines3 uses
 its defaults with our gamma, lambda and environments, and VecNormalize.
 
 Every finished training is a line of `benchmarks/stability.jsonl`; existing ones are not repeated. The table shows mean,
@@ -46,7 +46,7 @@ RESULTS_FILE = Path(__file__).with_name("stability.jsonl")
 SEEDS, DRAWS, LEVEL = 10, 10_000, 0.90
 REFERENCE = "Stable-Baselines3 PPO"
 RULES = EnvironmentConfig(envs=128, group=16)
-BARS, ASSETS, INFORMATION, SAMPLES = 4_000, 10, 0.1, 100_000
+BARS, ASSETS, INFORMATION_COEFFICIENT, SAMPLES = 4_000, 10, 0.1, 100_000
 
 Score = Callable[[int], float]
 
@@ -61,13 +61,15 @@ def main() -> int:
                 for name, score in variants.items():
                     key = {"task": task, "variant": name, "seed": seed}
                     selected = not options.only or task in options.only or f"{task}/{name}" in options.only
-                    if not selected or any(key.items() <= row.items() for row in read(options.keep)):
+                    if not selected or any(key.items() <= row.items() for row in read(options.results)):
                         continue
                     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {task}: {name}, seed {seed}\n")
                     began = time.process_time()
                     value = score(seed)
-                    append(options.keep, {**key, "score": value, "cpu_seconds": round(time.process_time() - began, 2)})
-    sys.stdout.write(table(read(options.keep)))
+                    append(
+                        options.results, {**key, "score": value, "cpu_seconds": round(time.process_time() - began, 2)}
+                    )
+    sys.stdout.write(table(read(options.results)))
     return 0
 
 
@@ -92,13 +94,13 @@ def _ours(cell: Cell, **changes: Any) -> Score:
 
 @cache
 def _market() -> tuple[MarketTensor, int, float]:
-    """The market, the last bar to train on, and the reachable growth per bar on the rest."""
-    market, train_last = planted_market(0, BARS, ASSETS, INFORMATION)
+    """The market, the last bar to train on, and the attainable growth per bar on the rest."""
+    market, train_last = planted_market(0, BARS, ASSETS, INFORMATION_COEFFICIENT)
     return market, train_last, attainable_growth(market, train_last + 1, market.steps, rules_of(RULES)).best
 
 
 def held_out_score(act: Callable[[Any], Any]) -> float:
-    """Share of the reachable growth over the second half, in one account. act: observation -> action [1, 1, 1 + N]."""
+    """Fraction of the attainable growth on the second half. act: observation -> action [1, 1, 1 + N] of one account."""
     market, train_last, best = _market()
     first, last = train_last + 1, market.steps
     rules = dataclasses.replace(RULES, window=last - first)
@@ -211,7 +213,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="run these only")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="default %(default)s")
     parser.add_argument("--table", action="store_true", help="print the table without training")
-    parser.add_argument("--keep", type=Path, default=RESULTS_FILE, help="results file, default %(default)s")
+    parser.add_argument(
+        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
+    )
     return parser.parse_args()
 
 

@@ -3,8 +3,10 @@
 from finrl_pod_app import api
 
 setup = api.prepare()                                     # built-in sample: prices, splits, features, market
-agent = api.train(setup, samples=500_000, callback=lambda a, m: print(a.samples[0], float(m["reward"][0])))
-api.save(agent, "agents/first", setup)
+learner = api.train(
+    setup, samples=500_000, callback=lambda learner, metrics: print(learner.samples[0], float(metrics["reward"][0]))
+)
+api.save(learner, "agents/first", setup)
 strategy = api.load("agents/first")
 result = api.backtest(setup, strategy, split="validation")
 print(result.metrics["sharpe"])

@@ -177,12 +177,12 @@ def test_speed_and_planted_signal_need_only_torch_numpy_and_pandas() -> None:
     sys.meta_path.insert(0, ImportBlocker())
     import torch
     from finrl_pod_app.bench import main
-    from finrl_pod_app.bench.planted import RECIPE, planted_market, share_of_attainable
+    from finrl_pod_app.bench.planted import RECIPE, planted_market, attained_fraction
     from dataclasses import replace
     assert main(["env", *{SMALL!r}]) == 0
     assert main(["ppo", *{PPO!r}]) == 0
     market, train_last = planted_market(0, bars=300, assets=3)
-    share_of_attainable(market, train_last, replace(RECIPE, samples=1), 0, torch.device("cpu"), "planted")
+    attained_fraction(market, train_last, replace(RECIPE, samples=1), 0, torch.device("cpu"), "planted")
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120

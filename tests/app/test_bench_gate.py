@@ -114,7 +114,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_runs_resumes_and_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "new" / "gate.jsonl"
     study = gate.GateStudy(
-        run=True, kinds=["default"], edges=[1.0], worlds="7", keep=kept, calibration=tmp_path / "none"
+        run=True, kinds=["default"], edges=[1.0], worlds="7", results=kept, calibration=tmp_path / "none"
     )
     (row,) = gate.gate_rows(study, CPU)
     assert (row.name, row.config["worlds"]) == ("power_ir1", 1)
@@ -172,7 +172,7 @@ def test_rows_have_exact_intervals_and_the_ratio_reached(tmp_path: Path, capsys:
     worlds = "".join(line(world=i, promoted=i < 3) for i in range(100))
     edges = line(edge=1.0, promoted=True, information_ratio_reached=0.5) + line(edge=1.0, information_ratio_reached=0.3)
     kept.write_text(begun() + worlds + edges)
-    arguments = ["gate", "--keep", str(kept), "--calibration", str(tmp_path / "none"), "--json", "--device", "cpu"]
+    arguments = ["gate", "--results", str(kept), "--calibration", str(tmp_path / "none"), "--json", "--device", "cpu"]
     assert main(arguments) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     from scipy import stats
@@ -196,7 +196,7 @@ def test_invalid_study_files_and_arguments_are_refused(tmp_path: Path) -> None:
     kept.write_text(begun(default=other) + line())
     with pytest.raises(RunError, match=r"another config or gate \(default\.gate\.significance_level\)"):
         gate.read(kept)
-    nothing = gate.GateStudy(keep=tmp_path / "x", calibration=tmp_path / "y")
+    nothing = gate.GateStudy(results=tmp_path / "x", calibration=tmp_path / "y")
     for change, words in (
         ({"edges": [3.0]}, r"--edge must be one of 0\.0, 0\.5, 1\.0, 2\.0, got 3"),
         ({"kinds": ["sac"]}, "--kind must be one of default, unbounded, got 'sac'"),

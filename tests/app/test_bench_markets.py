@@ -23,23 +23,23 @@ def small(recipe: recipes.Recipe) -> recipes.Recipe:
 
 
 def test_a_study_continues_where_it_stopped(tmp_path: Path) -> None:
-    study = MarketStudy(run=True, keep=tmp_path / "kept.jsonl")
+    study = MarketStudy(run=True, results=tmp_path / "results.jsonl")
     jobs = [Training("execution_3", seed, small(recipes.execution()), markets._execution) for seed in (0, 1)]
     run(jobs[:1], study)
-    first = study.keep.read_text()
+    first = study.results.read_text()
     run(jobs, study)
-    assert study.keep.read_text().startswith(first)
-    assert len(study.keep.read_text().splitlines()) == 2
+    assert study.results.read_text().startswith(first)
+    assert len(study.results.read_text().splitlines()) == 2
     run(jobs, study)
-    assert len(study.keep.read_text().splitlines()) == 2
-    rows = market_rows(MarketStudy(keep=study.keep))
+    assert len(study.results.read_text().splitlines()) == 2
+    rows = market_rows(MarketStudy(results=study.results))
     assert [row.name for row in rows] == ["execution_3_seed0", "execution_3_seed1"]
     assert rows[0].config["holdings"][0] == 1e6
     assert rows[0].config["holdings"][-1] == 0
 
 
 def test_competition_and_desk_have_their_measures(tmp_path: Path) -> None:
-    study = MarketStudy(run=True, keep=tmp_path / "kept.jsonl")
+    study = MarketStudy(run=True, results=tmp_path / "results.jsonl")
     desk = recipes.desk("ippo")
     run(
         [
@@ -60,11 +60,11 @@ def study_without_run(study: MarketStudy) -> MarketStudy:
 
 def test_nothing_to_read_and_invalid_lines_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="add --run"):
-        market_rows(MarketStudy(keep=tmp_path / "none.jsonl"))
+        market_rows(MarketStudy(results=tmp_path / "none.jsonl"))
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"name": "execution_3"}\n')
     with pytest.raises(RunError, match="line 1"):
-        market_rows(MarketStudy(keep=bad))
+        market_rows(MarketStudy(results=bad))
 
 
 def test_paired_interval_covers_the_mean() -> None:

@@ -92,9 +92,10 @@ def commands() -> list[list[str]]:
 
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
-    training = {"demo", "tournament", "train", "walkforward", "algorithms"}
+    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env"}
     evaluation = {"backtest", "sweep", "audit", "promote", "trials"}
-    assert top == {*training, *evaluation, "init", "migrate", "data", "doctor", "bench", "paper", "dashboard"}
+    operation = {"registry", "paper", "dashboard", "data", "doctor", "bench", "init", "migrate"}
+    assert top == training | evaluation | operation
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -92,10 +92,10 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
     if options.what == "markets":
-        return market_rows(MarketStudy(options.run, options.only, options.keep))
+        return market_rows(MarketStudy(options.run, options.only, options.results))
     if options.what == "gate":
         study = GateStudy(
-            options.run, options.calibrate, options.kind, options.edge, options.worlds, options.keep,
+            options.run, options.calibrate, options.kind, options.edge, options.worlds, options.results,
             options.calibration,
         )  # fmt: skip
         return gate_rows(study, device)
@@ -143,23 +143,30 @@ def _parser() -> argparse.ArgumentParser:
     learn.add_argument("--seeds", type=int, help="number of seeds of every benchmark")
     learn.add_argument("--samples", type=int, help="training samples of every agent")
     _add_common(learn)
-    gate = commands.add_parser("gate", help="error rates of the promotion gate, from kept results", allow_abbrev=False)
-    gate.add_argument("--run", action="store_true", help="run the trained worlds that are not kept yet")
+    gate = commands.add_parser(
+        "gate", help="error rates of the promotion gate, from stored results", allow_abbrev=False
+    )
+    gate.add_argument("--run", action="store_true", help="train in the markets whose results are not stored yet")
     gate.add_argument("--kind", action="append", default=[], choices=list(CONFIGS), help="may be given repeatedly")
     gate.add_argument(
         "--edge", type=float, action="append", default=[], help=f"planted information ratio: {_listed(STRENGTHS)}"
     )
-    gate.add_argument("--worlds", default="0-0", metavar="A-B", help="numbers of the worlds, default %(default)s")
-    gate.add_argument("--keep", type=Path, default=RESULTS_FILE, help="JSONL file of results, default %(default)s")
+    gate.add_argument(
+        "--worlds", default="0-0", metavar="A-B",
+        help="range of market indices: simulated markets with a trained champion, default %(default)s",
+    )  # fmt: skip
+    _add_results(gate, RESULTS_FILE)
     gate.add_argument("--calibrate", action="store_true", help="simulate streams of returns again (minutes)")
     gate.add_argument("--calibration", type=Path, default=CALIBRATION_FILE, help="its file, default %(default)s")
     _add_common(gate)
     markets = commands.add_parser(
-        "markets", help="agents in one market against its exact optimum, from kept results", allow_abbrev=False
+        "markets", help="agents in one market against its exact optimum, from stored results", allow_abbrev=False
     )
-    markets.add_argument("--run", action="store_true", help="run the trainings that are not kept yet (minutes each)")
+    markets.add_argument(
+        "--run", action="store_true", help="run the trainings whose results are not stored yet (minutes each)"
+    )
     markets.add_argument("--only", action="append", default=[], help="start of their names; may be given repeatedly")
-    markets.add_argument("--keep", type=Path, default=MARKET_RESULTS, help="JSONL file of results, default %(default)s")
+    _add_results(markets, MARKET_RESULTS)
     _add_common(markets)
     return parser
 
@@ -169,6 +176,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--out", type=Path, help="write the JSON to this file")
+
+
+def _add_results(parser: argparse.ArgumentParser, default: Path) -> None:
+    parser.add_argument(
+        "--results", type=Path, default=default, metavar="FILE", help="JSONL file of results, default %(default)s"
+    )
+    # The name of earlier versions.
+    parser.add_argument("--keep", dest="results", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without: Sequence[str]) -> None:

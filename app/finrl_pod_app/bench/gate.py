@@ -1,4 +1,4 @@
-"""Error rates of the promotion gate: rows of kept results of calibration and trained worlds, and runs that add more.
+"""Error rates of the promotion gate: rows of stored results (calibration and trained worlds), and new runs.
 
 Results of trained worlds are JSON lines: the first is the configs, each further line one market. An interrupted study
 continues with the markets that are missing; several processes may share a file.
@@ -37,21 +37,21 @@ ROW_NAMES = {
 
 @dataclass(frozen=True)
 class GateStudy:
-    """What to run before the rows are read. worlds: numbers, first and last, such as "0-199"."""
+    """What to run before the rows are read. worlds: range of market indices, such as "0-199"."""
 
     run: bool = False
     calibrate: bool = False
     kinds: Sequence[str] = ()
     edges: Sequence[float] = ()
     worlds: str = "0-0"
-    keep: Path = RESULTS_FILE
+    results: Path = RESULTS_FILE
     calibration: Path = CALIBRATION_FILE
 
 
 def gate_rows(study: GateStudy, device: torch.device) -> list[Row]:
-    """Run what the study asks for and is not kept yet; return the rows of all kept results.
+    """Run what the study asks for and is not stored yet; return the rows of all stored results.
 
-    Raises ConfigError for an unknown edge or kind, a range of worlds that is none, and nothing to read.
+    Raises ConfigError for an unknown edge or kind, an invalid range of worlds, and no stored results.
     """
     kinds, edges = study.kinds or tuple(CONFIGS), study.edges or tuple(STRENGTHS)
     for edge in edges:
@@ -64,64 +64,66 @@ def gate_rows(study: GateStudy, device: torch.device) -> list[Row]:
     if study.calibrate:
         calibrate(study.calibration)
     if study.run:
-        run_worlds((WorldKey(kind, edge, n) for n in numbers for edge in edges for kind in kinds), study.keep, device)
-    rows = [_row(*group) for group in _grouped(read(study.keep))] + calibration_rows(study.calibration)
+        run_worlds(
+            (WorldKey(kind, edge, n) for n in numbers for edge in edges for kind in kinds), study.results, device
+        )
+    rows = [_row(*group) for group in _grouped(read(study.results))] + calibration_rows(study.calibration)
     if not rows:
         raise ConfigError(
-            f"{study.keep} holds no results of the gate; add --run or --calibrate, or name another --keep"
+            f"{study.results} holds no results of the gate; add --run or --calibrate, or name another --results file"
         )
     return rows
 
 
 def world_numbers(text: str) -> range:
-    """Numbers of worlds in a range such as "0-199", both ends included. Raises ConfigError."""
+    """Market indices of a range such as "0-199", both ends included. Raises ConfigError."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
         raise ConfigError(f'--worlds must be a range such as 0-199, got "{text}"')
     return range(int(first), int(last or first) + 1)
 
 
-def run_worlds(keys: Iterable[WorldKey], kept: Path, device: torch.device) -> None:
+def run_worlds(keys: Iterable[WorldKey], path: Path, device: torch.device) -> None:
     """Run the worlds that the file lacks and append each when it is finished."""
-    done = {WorldKey(r["kind"], r["edge"], r["world"]) for r in read(kept)}
-    if not kept.exists():
-        append(kept, {"config": settings()})
+    done = {WorldKey(r["kind"], r["edge"], r["world"]) for r in read(path)}
+    if not path.exists():
+        append(path, {"config": settings()})
     for key in keys:
         if key in done:
             continue
         record = run_world(key, device)
-        append(kept, record)
+        append(path, record)
         failed = [name for name, rule in record["rules"].items() if not rule["passed"]]
         outcome = "promoted" if record["promoted"] else f"refused by {', '.join(failed)}"
         log_progress(f"edge {key.edge:g}, {key.kind}, world {key.world}: {outcome} in {record['seconds']:.0f} s")
 
 
-# ---------------------------------------------------------------------- kept results
+# ---------------------------------------------------------------------- stored results
 
 
-def read(kept: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:
     """Read the records of a file; empty if it does not exist.
 
     Raises RunError for an invalid line, and for another config: rates of two configs must not be mixed.
     """
-    if not kept.exists():
+    if not path.exists():
         return []
     records, has_header = [], False
-    for number, line in enumerate(kept.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             record = json.loads(line)
             header = record.get("config")
             if header is None and (not has_header or record["kind"] not in CONFIGS):
                 raise KeyError  # a market before the configs, or an unknown kind of agent
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise RunError(f"{kept}, line {number} is not a valid record: remove the line and run again") from None
+            raise RunError(f"{path}, line {number} is not a valid record: remove the line and run again") from None
         if header is None:
             records.append(record)
             continue
         has_header = True
         other = changed(header, settings())
         if other:
-            raise RunError(f"{kept} was made with another config or gate ({other}): start a new file with --keep")
+            raise RunError(f"{path} was made with another config or gate ({other}): start a new file with --results")
     return records
 
 
@@ -139,11 +141,11 @@ def changed(then: Any, now: Any, where: str = "") -> str:
     return ""
 
 
-def append(kept: Path, record: Mapping[str, Any]) -> None:
+def append(path: Path, record: Mapping[str, Any]) -> None:
     """Append one line atomically; several processes may write to the same file."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(record, sort_keys=True, allow_nan=False) + "\n").encode()
-    handle = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, line)
         os.fsync(handle)

@@ -47,7 +47,7 @@ class MarketStudy:
 
     run: bool = False
     only: Sequence[str] = ()
-    keep: Path = RESULTS_FILE
+    results: Path = RESULTS_FILE
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Training:
 
 
 def market_rows(study: MarketStudy) -> list[Row]:
-    """Run what the study asks for and is not kept yet; return the rows of all kept results.
+    """Run what the study asks for and is not stored yet; return the rows of all stored results.
 
     Raises ConfigError if there is nothing to read, RunError for an invalid file.
     """
     if study.run:
         run(trainings(), study)
-    rows = rows_of(read(study.keep))
+    rows = rows_of(read(study.results))
     if not rows:
-        raise ConfigError(f"{study.keep} holds no results of markets; add --run, or name another --keep")
+        raise ConfigError(f"{study.results} holds no results of markets; add --run, or name another --results file")
     return rows
 
 
@@ -92,7 +92,7 @@ def trainings() -> list[Training]:
 
 def run(jobs: Iterable[Training], study: MarketStudy) -> None:
     """Run the trainings that the file lacks and append each when it is finished."""
-    done = {(r["name"], r["seed"]) for r in read(study.keep)}
+    done = {(r["name"], r["seed"]) for r in read(study.results)}
     for job in jobs:
         if (job.name, job.seed) in done or (study.only and not job.name.startswith(tuple(study.only))):
             continue
@@ -103,7 +103,7 @@ def run(jobs: Iterable[Training], study: MarketStudy) -> None:
         seconds = time.perf_counter() - start
         about = {"algorithm": plan.algorithm, "samples": plan.samples, "seconds": round(seconds, 1)}
         result = {"name": job.name, "seed": job.seed, **about, **job.measure(policy, plan)}
-        append(study.keep, result)
+        append(study.results, result)
         log_progress(f"{job.name}, seed {job.seed}: {result['value']:.4f} in {seconds:.0f} s")
 
 

@@ -64,7 +64,11 @@ def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
     Runs are interleaved, so that a change of the machine's speed affects all; ratios compare neighbouring runs.
     """
     settings.check()
-    known = asdict(settings) | {"row": OBSERVATION_SIZE, "actions": ACTION_SIZE, "threads": torch.get_num_threads()}
+    known = asdict(settings) | {
+        "observation_size": OBSERVATION_SIZE,
+        "action_size": ACTION_SIZE,
+        "threads": torch.get_num_threads(),
+    }
     has_sb3 = importlib.util.find_spec("stable_baselines3") is not None
     rows: list[Row] = []
     for hidden in HIDDEN_LAYERS:

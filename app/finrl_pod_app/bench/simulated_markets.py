@@ -28,16 +28,16 @@ def planted(
     assets: int = 20,
     *,
     persistence: float = 0.95,
-    information: float = 0.05,
+    information_coefficient: float = 0.05,
     volatility: float = 0.015,
 ) -> PlantedMarket:
     """Simulate a signal that weakly predicts the return earned by a decision.
 
         s[t] = persistence s[t-1] + sqrt(1 - persistence^2) e[t]
-        r[t+2] = volatility (information s[t] + sqrt(1 - information^2) u[t])
+        r[t+2] = volatility (IC s[t] + sqrt(1 - IC^2) u[t])
 
-    with e, u standard normal, so that s has unit variance and correlates by `information` with the return of the
-    interval from the fill at t+1 to t+2. The first two returns are zero.
+    with e, u standard normal and IC the information coefficient: s has unit variance, and its correlation with the
+    return of the interval from the fill at t+1 to t+2 is IC. The first two returns are zero.
     """
     rng = np.random.default_rng(random.key(seed, 0, "planted world"))
     shocks, noise = rng.normal(size=(2, bars, assets))
@@ -46,7 +46,8 @@ def planted(
     innovation = np.sqrt(1 - persistence**2)
     for t in range(1, bars):
         signal[t] = persistence * signal[t - 1] + innovation * shocks[t]
-    earned = volatility * (information * signal + np.sqrt(1 - information**2) * noise)
+    weight = information_coefficient
+    earned = volatility * (weight * signal + np.sqrt(1 - weight**2) * noise)
     returns = np.zeros((bars, assets))
     returns[REWARD_LAG:] = earned[:-REWARD_LAG]
     return PlantedMarket(signal, returns, prices(returns))

@@ -28,8 +28,8 @@ class SpeedSettings:
 
     minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. mandate:
     its base portfolio, "none" for unconstrained weights. order: allocation of cash to buys. group: environments that
-    share a window of days. members: agents that share the environments and the minibatch. runs: repetitions; the
-    median is reported.
+    share a window of days. members: agents; `envs` and `minibatch` are totals, split evenly among them. runs:
+    repetitions; the median is reported.
     """
 
     envs: int = 1024

@@ -56,12 +56,12 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
     learner = Learner(env, recipe.agent, seed=seed)
     began = shown = time.perf_counter()
 
-    def progress(agent: Learner, metrics: dict[str, Any]) -> None:
+    def progress(learner: Learner, metrics: dict[str, Any]) -> None:
         nonlocal shown
         now = time.perf_counter()
         if now - shown >= PROGRESS_EVERY:
             shown = now
-            done, reward = agent.samples[0], float(metrics["reward"][0]) / BASIS_POINT
+            done, reward = learner.samples[0], float(metrics["reward"][0]) / BASIS_POINT
             rate = done / (now - began)
             log_progress(f"{label}: {done:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
 

@@ -1,9 +1,9 @@
 """The learner: P agents on one environment, trained side by side, saved and resumed.
 
 env = PortfolioEnv(market, config.environment, last=train_end)
-agent = Learner(env, config.agent, seed=7)
-agent.learn(1_000_000, callback=lambda agent, metrics: print(agent.samples, metrics["reward"]))
-agent.snapshot()
+learner = Learner(env, config.agent, seed=7)
+learner.learn(1_000_000, callback=lambda learner, metrics: print(learner.samples[0], metrics["reward"]))
+learner.snapshot()
 """
 
 from __future__ import annotations
