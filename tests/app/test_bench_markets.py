@@ -102,3 +102,22 @@ def test_recorded_equilibria_and_makers_reach_their_targets() -> None:
     assert maker.value > max(0.97, maker.config["best_constant"])
     assert maker.config["error"] < 0.1
     assert maker.config["spread_informed"] > maker.config["spread_noise"]
+
+
+def test_recorded_desks_have_five_seeds_and_a_central_critic_is_not_clearly_worse() -> None:
+    rows = {row.name: row for row in rows_of([json.loads(line) for line in RECORDED.read_text().splitlines()])}
+    for name in ("mappo", "ippo", "maddpg"):
+        row = rows[f"desk_{name}"]
+        assert len(row.config["seeds"]) == 5
+        assert row.value == pytest.approx(sum(row.config["seeds"]) / 5)
+    for name in ("ippo", "maddpg"):
+        assert rows[f"desk_{name}"].config["mappo_saves"]["high"] > 0
+
+
+def test_recorded_schedules_within_a_session_have_intervals() -> None:
+    rows = {row.name: row for row in rows_of([json.loads(line) for line in RECORDED.read_text().splitlines()])}
+    for name in ("twap", "vwap", "participation", "almgren_chriss", "ppo"):
+        row = rows[f"intraday_{name}"]
+        assert row.low < row.value < row.high
+        assert row.value - rows["intraday_twap"].value == pytest.approx(row.config["difference"])
+    assert rows["intraday_ppo"].config["difference_high"] < 0  # cheaper than even slices on sessions it has not seen

@@ -6,6 +6,7 @@ processes may share a file. Rows are made from what the file holds.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import time
@@ -20,9 +21,10 @@ from finrl_pod_envs.multi_agent.making import MakingMarket
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.execution_games import predatory_holdings
-from finrl_pod.market.optimal_quotes import best_constant_quote, glft_quotes, solve_quotes
+from finrl_pod.market.optimal_quotes import best_constant_quote, evaluate_quotes, glft_quotes, solve_quotes
 from finrl_pod.rl.multi_agent.training import JointPolicy, train_agents
 from finrl_pod_app.bench.gate import append
+from finrl_pod_app.bench.intraday import simulated_study
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import log_progress
 from finrl_pod_app.multi_agent import recipes
@@ -67,6 +69,7 @@ def market_rows(study: MarketStudy) -> list[Row]:
     """
     if study.run:
         run(trainings(), study)
+        _run_intraday(study)
     rows = rows_of(read(study.results))
     if not rows:
         raise ConfigError(f"{study.results} holds no results of markets; add --run, or name another --results file")
@@ -105,6 +108,18 @@ def run(jobs: Iterable[Training], study: MarketStudy) -> None:
         result = {"name": job.name, "seed": job.seed, **about, **job.measure(policy, plan)}
         append(study.results, result)
         log_progress(f"{job.name}, seed {job.seed}: {result['value']:.4f} in {seconds:.0f} s")
+
+
+def _run_intraday(study: MarketStudy) -> None:
+    """Add a result for each schedule within a session, unless the file has them."""
+    name = "intraday"
+    if any(r["name"].startswith(name) for r in read(study.results)):
+        return
+    if study.only and not name.startswith(tuple(study.only)):
+        return
+    for schedule, result in simulated_study(0).items():
+        append(study.results, {"name": f"{name}_{schedule}", "seed": 0, **result})
+        log_progress(f"{name}_{schedule}: {result['value']:.3f} bp")
 
 
 # ---------------------------------------------------------------------- measures
@@ -165,7 +180,12 @@ def _making(policy: JointPolicy, plan: Recipe) -> Result:
     bid[-1], ask[0] = exact.bid[-1], exact.ask[0]  # not quoted
     held = score.visited >= VISITED
     errors = np.abs(np.concatenate([(bid - exact.bid)[held], (ask - exact.ask)[held]])) * config.decay
-    best = solve_quotes(problem, config.steps).value[0, config.max_inventory]
+    middle = config.max_inventory
+    best = solve_quotes(problem, config.steps).value[0, middle]
+    # The same quotes under exponential utility, whose risk aversion gives the same cost of holding inventory.
+    aversion = 2 * config.running_penalty / config.volatility**2
+    utility = dataclasses.replace(problem, running_penalty=0.0, risk_aversion=aversion)
+    certain = solve_quotes(utility, config.steps).value[0, middle]
     return {
         "value": score.share,
         "intensity": config.intensity,
@@ -182,6 +202,12 @@ def _making(policy: JointPolicy, plan: Recipe) -> Result:
         "optimum": float(best),
         "best_constant": best_constant_quote(problem, config.steps)[1] / float(best),
         "spread": score.spread,
+        "exponential": {
+            "risk_aversion": aversion,
+            "share": float(evaluate_quotes(utility, score.bid, score.ask)[0, middle] / certain),
+            "optimum": float(certain),
+            "best_constant": best_constant_quote(utility, config.steps)[1] / float(certain),
+        },
     }
 
 
@@ -235,6 +261,10 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
             rows.append(_single(f"{name}_seed{seed}", result, "excess over the optimum", config))
         elif name.startswith("competition_"):
             rows.append(_single(f"{name}_seed{seed}", result, "distance from equilibrium", config))
+        elif name.startswith("intraday_"):
+            config = {key: x for key, x in config.items() if key not in ("low", "high")}
+            interval = {"interval": f"{LEVEL:.0%} bootstrap over sessions"}
+            rows.append(Row(name, result["value"], result["low"], result["high"], "bp", {**config, **interval}))
         elif name == "making_noise" and seed in informed:
             spreads = {"spread_noise": result["spread"], "spread_informed": informed[seed]["spread"]}
             rows.append(_single(f"{name}_seed{seed}", result, "share of the optimum", {**config, **spreads}))

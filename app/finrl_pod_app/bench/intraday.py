@@ -1,0 +1,97 @@
+"""Order execution within a session: benchmark schedules and a trained agent on sessions that it has not seen.
+
+Sessions are simulated (`market.intraday.simulated_sessions`), as no package with a fitting licence holds intraday bars;
+`compare` takes those of a panel of one's own just as well. Each session counts once: the mean of a purchase and a sale,
+in which the price path cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_envs.intraday_execution import AgentSchedule, IntradayExecutionEnv
+
+from finrl_pod.market.intraday import SCHEDULES, IntradaySessions, Schedule, execute, simulated_sessions
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import PPOConfig
+from finrl_pod.settings.intraday import IntradayExecutionConfig
+
+TRAIN, TEST, BARS = 1000, 500, 26  # sessions of 15-minute bars
+SAMPLES, ENVS = 1_000_000, 128
+DRAWS, LEVEL = 10_000, 0.90
+
+
+@dataclass(frozen=True)
+class ShortfallSummary:
+    """Mean implementation shortfall of a schedule and its difference from even slices, in basis points.
+
+    low, high: bootstrap interval of the mean over sessions; difference_low, difference_high: of the paired difference.
+    """
+
+    mean: float
+    low: float
+    high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+
+
+def train_execution(
+    sessions: IntradaySessions, config: IntradayExecutionConfig, *, samples: int = SAMPLES, seed: int = 0
+) -> AgentSchedule:
+    """A PPO agent trained on these sessions, as a schedule."""
+    env = IntradayExecutionEnv(sessions, config, envs=ENVS)
+    agent = PPOConfig(
+        policy="mlp", hidden=(32, 32), horizon=sessions.bars, gamma=1.0, gae_lambda=0.9, log_std_init=-1.5,
+        learning_rate=2e-3, epochs=4,
+    )  # fmt: skip
+    learner = Learner(env, agent, seed=seed)
+    learner.learn(samples)
+    return AgentSchedule(env, learner.act)
+
+
+def compare(
+    sessions: IntradaySessions, schedules: Mapping[str, Schedule], config: IntradayExecutionConfig
+) -> dict[str, ShortfallSummary]:
+    """Shortfall of every schedule over the same sessions; "twap" must be among them."""
+    costs = {
+        name: torch.stack([execute(sessions, schedule, config, side=side).shortfall for side in (1, -1)])
+        .mean(0)
+        .numpy()
+        for name, schedule in schedules.items()
+    }
+    found = {}
+    for name, cost in costs.items():
+        difference = cost - costs["twap"]
+        found[name] = ShortfallSummary(
+            float(cost.mean()), *_interval(cost), float(difference.mean()), *_interval(difference)
+        )
+    return found
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """Bootstrap interval of the mean over sessions."""
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(0, len(values), (DRAWS, len(values)))].mean(1)
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def simulated_study(seed: int, samples: int = SAMPLES) -> dict[str, dict[str, Any]]:
+    """Train on simulated sessions and compare on later ones: a result for each schedule."""
+    config = IntradayExecutionConfig()
+    sessions = simulated_sessions(TRAIN + TEST, BARS, seed)
+    agent = train_execution(sessions.part(0, TRAIN), config, samples=samples, seed=seed)
+    summaries = compare(sessions.part(TRAIN, TRAIN + TEST), {**SCHEDULES, "ppo": agent}, config)
+    return {
+        name: {
+            "value": s.mean, "low": s.low, "high": s.high, "difference": s.difference,
+            "difference_low": s.difference_low, "difference_high": s.difference_high,
+            "order_share": config.order_share, "test_sessions": TEST, "samples": samples if name == "ppo" else 0,
+        }
+        for name, s in summaries.items()
+    }  # fmt: skip

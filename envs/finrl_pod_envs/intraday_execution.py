@@ -1,0 +1,163 @@
+"""An environment that slices a parent order over the bars of a session, on recorded or simulated intraday bars.
+
+Fills and costs are those of `finrl_pod.market.intraday`, where benchmark schedules run on the same sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.intraday import (
+    BASIS_POINT,
+    RISK_UNIT,
+    Bar,
+    IntradaySessions,
+    SliceState,
+    execute,
+    fill_slice,
+    twap,
+)
+from finrl_pod.random import generators
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.types import EnvStep, Tensor
+
+LARGEST_FACTOR = 4.0  # of a usual slice, at action 1; a quarter of it at -1
+MAX_SURPRISE = 3.0  # bound of the observed logarithm of volume over the usual
+
+
+class IntradayExecutionEnv:
+    """A VecEnv [P, E]: an episode is one session, its action how much of the usual volume-weighted slice to trade.
+
+    action 0 trades what is left in proportion to the usual volume (VWAP); 1 and -1 trade 4 times and a quarter of that.
+    Each episode draws a session.
+
+    Observations, 5 numbers: share of bars left, share of the order left, share of the usual volume ahead, logarithm of
+    the last bar's volume and of the session's so far over the usual.
+    Rewards (basis points): what even slices in the same session cost by impact and spread, less what these slices
+    cost, less a risk penalty. The price path is left out: observations do not hold it, and it costs a purchase what it
+    earns a sale.
+    """
+
+    action_kind = "direct"
+    actions = 0
+    observation_size = 5
+    action_size = 1
+
+    def __init__(
+        self,
+        sessions: IntradaySessions,
+        config: IntradayExecutionConfig | None = None,
+        *,
+        envs: int = 64,
+        members: Sequence[int] = (0,),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Raises ConfigError for settings out of range and a lack of sessions."""
+        self.config = config or IntradayExecutionConfig()
+        check_settings("intraday.", self.config)
+        if len(sessions) == 0:
+            raise ConfigError("an environment of intraday execution needs at least one session")
+        self.sessions, self.envs, self.member_ids = sessions, envs, tuple(members)
+        self.members, self.device = len(self.member_ids), torch.device(device)
+        self._even = execute(sessions, twap, self.config).slices  # [S, B]
+
+    def reset(self, seed: int) -> Tensor:
+        """First observations [P, E, 5]. All episodes start together: sessions have equally many bars."""
+        self._streams = generators(seed, self.member_ids, "intraday sessions", self.device)
+        self._begin()
+        return self._observation()
+
+    def _begin(self) -> None:
+        shape, count = (self.envs,), len(self.sessions)
+
+        self._session = torch.stack(
+            [torch.randint(count, shape, generator=s, device=self.device) for s in self._streams]
+        )
+        self._step = 0
+        self._order = self.config.order_share * self._of(self.sessions.daily_volume)
+        self._left, self._even_left = self._order.clone(), self._order.clone()
+        self._moved, self._even_moved = torch.zeros_like(self._order), torch.zeros_like(self._order)
+        self._volume, self._done = torch.zeros_like(self._order), torch.zeros_like(self._order)
+
+    def _of(self, values: Tensor) -> Tensor:
+        """Values [S, ...] of the drawn sessions: [P, E, ...]."""
+        return values.to(self.device)[self._session]
+
+    def step(self, action: Tensor) -> EnvStep:
+        """Trade by `action` [P, E, 1] in [-1, 1]; values beyond are clipped, NaN acts as 0."""
+        expected = (self.members, self.envs, 1)
+        if action.shape != expected:
+            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        sessions, config, b = self.sessions, self.config, self._step
+        last = b == sessions.bars - 1
+        wanted = self._left * self._usual_share() * self.factor(action[..., 0])
+        arrival, price = self._of(sessions.arrival), self._of(sessions.price[:, b])
+        self._volume = self._of(sessions.volume[:, b])
+        bar = Bar(
+            price, self._volume, arrival, self._of(sessions.daily_volume), self._of(sessions.volatility), self._moved
+        )
+        out = fill_slice(wanted, self._left, bar, last, config)
+        even_wanted = self._of(self._even[:, b])
+        even = fill_slice(even_wanted, self._even_left, bar._replace(moved=self._even_moved), last, config)
+        # Less what the slices cost by the price path alone.
+        value = self._order * arrival * BASIS_POINT
+        reward = (even.cost - out.cost + (out.filled - even.filled) * (price - arrival)) / value
+        self._left, self._even_left = self._left - out.filled, self._even_left - even.filled
+        risk = config.risk_aversion * (self._of(sessions.volatility) / RISK_UNIT).square() / sessions.bars
+        reward = reward - risk * (self._left / self._order).square()
+        self._moved, self._even_moved = out.moved, even.moved
+        self._done, self._step = self._done + self._volume, b + 1
+        final = self._observation()
+        over = torch.full((self.members, self.envs), last, device=self.device)
+        if last:
+            self._begin()
+        return EnvStep(self._observation(), reward.float(), over, torch.zeros_like(over), final)
+
+    def factor(self, action: Tensor) -> Tensor:
+        """Multiple of the usual slice that an action [...] in [-1, 1] trades."""
+        return torch.exp(math.log(LARGEST_FACTOR) * torch.nan_to_num(action, nan=0.0).clamp(-1, 1).double())
+
+    def _usual_share(self) -> Tensor:
+        ahead = self._of(self.sessions.profile)[..., self._step :]
+        return ahead[..., 0] / ahead.sum(-1)
+
+    def _observation(self) -> Tensor:
+        sessions = self.sessions
+        profile, daily = self._of(sessions.profile), self._of(sessions.daily_volume)
+        left = self._left / self._order
+        return observe(self._step, sessions.bars, left, profile, self._volume / daily, self._done / daily)
+
+
+def observe(step: int, bars: int, left: Tensor, profile: Tensor, last: Tensor, done: Tensor) -> Tensor:
+    """Observations [..., 5]: left [...], share of the order; profile [..., B]; volumes over the usual day's [...]."""
+    ahead = profile[..., step:].sum(-1)
+    surprises = [torch.zeros_like(left), torch.zeros_like(left)]
+    if step:
+        usual = (profile[..., step - 1], profile[..., :step].sum(-1))
+        surprises = [
+            (x / y).clamp(min=1e-12).log().clamp(-MAX_SURPRISE, MAX_SURPRISE)
+            for x, y in zip((last, done), usual, strict=True)
+        ]
+    return torch.stack([torch.full_like(left, 1 - step / bars), left, ahead, *surprises], -1).float()
+
+
+class AgentSchedule:
+    """A trained agent as a schedule for `execute`. act: observations [1, S, 5] -> actions [1, S, 1]."""
+
+    def __init__(self, env: IntradayExecutionEnv, act: Callable[[Tensor], Tensor]) -> None:
+        self.env, self._act = env, act
+
+    def __call__(self, state: SliceState) -> Tensor:
+        sessions = state.sessions
+        row = observe(
+            state.step, sessions.bars, state.left / state.order, sessions.profile,
+            state.last_volume / sessions.daily_volume, state.done / sessions.daily_volume,
+        )  # fmt: skip
+        action = self._act(row.unsqueeze(0))[0, :, 0]
+        ahead = sessions.profile[:, state.step :]
+        return state.left * ahead[:, 0] / ahead.sum(1) * self.env.factor(action)
