@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
+from finrl_pod_envs.gymnasium_pool.channel import Channel
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, block_size, describe_failure
 from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, start_worker
 
@@ -117,7 +117,7 @@ def check_pool(lanes: int, workers: int, seconds: float) -> None:
 class _Worker:
     lanes: range
     process: subprocess.Popen[bytes]
-    pipe: Connection
+    pipe: Channel
     failures: int = 0  # since its last step
 
 
@@ -193,39 +193,37 @@ class PoolDriver:
         ours, theirs = socket.socketpair()
         with theirs:
             process = start_worker(self._plan, lanes, theirs.fileno(), self._file.fileno())
-        return _Worker(lanes, process, Connection(ours.detach()))
+        return _Worker(lanes, process, Channel(ours.detach()))
 
     def _send(self, worker: _Worker, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # detected when its response is read
-            worker.pipe.send_bytes(message)
+            worker.pipe.send(message)
 
     def _wait_for(self, workers: Iterable[_Worker], seconds: float, *, starting: bool = False) -> list[int]:
-        """Wait for responses; replace workers that fail or time out and return their lanes."""
-        waiting = {worker.pipe: worker for worker in workers}
+        """Wait for responses; replace workers that fail or time out and return their lanes.
+
+        The worker that was asked last is waited for first: when it has answered, most others have, too. To wake up for
+        each of many workers would take time from those that still run.
+        """
         until = time.monotonic() + seconds
         lost: list[int] = []
-        while waiting:
-            ready = wait(list(waiting), max(0.0, until - time.monotonic()))
-            if not ready:
-                for worker in waiting.values():
-                    lost += self._replace(worker, f"did not respond for {seconds:g} s", starting=starting)
-                break
-            for pipe in ready:
-                assert isinstance(pipe, Connection)
-                worker = waiting[pipe]
+        for worker in reversed(list(workers)):
+            reason: str | None = _STILL_BUSY
+            while reason == _STILL_BUSY:
+                if not worker.pipe.has_message(max(0.0, until - time.monotonic())):
+                    reason = f"did not respond for {seconds:g} s"
+                    break
                 reason = self._read(worker)
                 if reason == _STILL_BUSY:
                     until = time.monotonic() + seconds
-                    continue
-                del waiting[pipe]
-                if reason is not None:
-                    lost += self._replace(worker, reason, starting=starting)
+            if reason is not None:
+                lost += self._replace(worker, reason, starting=starting)
         return lost
 
     def _read(self, worker: _Worker) -> str | None:
         """None when done, _STILL_BUSY, or why the worker failed. Raises ConfigError for an invalid environment."""
         try:
-            answer = worker.pipe.recv_bytes()
+            answer = worker.pipe.receive()
         except (EOFError, ConnectionResetError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(STOP_SECONDS)

@@ -39,6 +39,12 @@ class Shapes:
         """`low` and `high` as arrays."""
         return np.asarray(self.low), np.asarray(self.high)
 
+    @cached_property
+    def is_unit(self) -> bool:
+        """Whether continuous actions are bounded by -1 and 1, so that nothing is rescaled."""
+        low, high = self.bounds
+        return bool((low == -1).all() and (high == 1).all())
+
     @property
     def columns(self) -> int:
         """Numbers in an agent's action; 1 for a choice."""
@@ -121,6 +127,8 @@ def to_action(values: Row, shapes: Shapes) -> Any:
     """Convert an agent's action to the environment's: a choice, or [-1, 1] rescaled to its bounds and clipped."""
     if shapes.choices:
         return int(values[0]) + shapes.first
+    if shapes.is_unit:
+        return values.clip(-1.0, 1.0).astype(shapes.dtype).reshape(shapes.action)
     low, high = shapes.bounds
     fraction = (values.astype(np.float64).clip(-1.0, 1.0) + 1) / 2
     return (low + fraction * (high - low)).clip(low, high).astype(shapes.dtype).reshape(shapes.action)

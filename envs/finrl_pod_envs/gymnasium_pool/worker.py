@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from typing import Any
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.process import die_with_parent, this_process
+from finrl_pod_envs.gymnasium_pool.channel import Channel
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
 from finrl_pod_envs.gymnasium_pool.spaces import Shapes
 
-STEP, DONE, BUSY = b"s", b"", b"b"  # BUSY: still working, the response follows
+STEP, DONE, BUSY = b"", b"", b"b"  # BUSY: still working, the response follows
 REFUSED, RAISED = "refused", "raised"  # invalid environment: the run ends; exception: the worker is replaced
 BUSY_SECONDS = 1.0  # between two BUSY messages
 _CODE = (
@@ -62,11 +63,14 @@ def run_worker(job: dict[str, Any]) -> None:
     Replies with DONE or an error; while repeating episodes, BUSY from time to time.
     """
     die_with_parent(job["parent"])
+    with contextlib.suppress(AttributeError, OSError):
+        # A worker that is woken up does not interrupt the parent before it has woken up the others. Linux only.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     name = job["name"]
     fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in job["shapes"].items()}
     shapes = Shapes(**fields)
     memory = mmap.mmap(job["memory"], 0)
-    pipe = Connection(job["pipe"])
+    pipe = Channel(job["pipe"])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             block = Block(job["total"], shapes.row, shapes.columns, memory)
@@ -75,10 +79,10 @@ def run_worker(job: dict[str, Any]) -> None:
                 for lane, stream in zip(job["lanes"], job["streams"], strict=True)
             }
             busy = _BusySignal(pipe)
-            pipe.send_bytes(DONE)
+            pipe.send(DONE)
             while True:
-                _handle(pipe.recv_bytes(), lanes, busy)
-                pipe.send_bytes(DONE)
+                _handle(pipe.receive(), lanes, busy)
+                pipe.send(DONE)
         except FinrlPodError as error:
             _send_error(pipe, REFUSED, str(error))
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -88,14 +92,14 @@ def run_worker(job: dict[str, Any]) -> None:
 
 
 class _BusySignal:
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Channel) -> None:
         self._pipe, self._last = pipe, time.monotonic()
 
     def __call__(self) -> None:
         """Send BUSY if the last message is older than `BUSY_SECONDS`."""
         if (now := time.monotonic()) - self._last > BUSY_SECONDS:
             self._last = now
-            self._pipe.send_bytes(BUSY)
+            self._pipe.send(BUSY)
 
 
 def _handle(message: bytes, lanes: dict[int, Lane], busy: Callable[[], None]) -> None:
@@ -107,5 +111,5 @@ def _handle(message: bytes, lanes: dict[int, Lane], busy: Callable[[], None]) ->
         lanes[index].repeat(episode, actions, busy)
 
 
-def _send_error(pipe: Connection, kind: str, text: str) -> None:
-    pipe.send_bytes(json.dumps({kind: text}).encode())
+def _send_error(pipe: Channel, kind: str, text: str) -> None:
+    pipe.send(json.dumps({kind: text}).encode())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from finrl_pod_envs.gymnasium_pool.channel import Channel
 from finrl_pod_envs.gymnasium_pool.drivers import PoolDriver, _Worker
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.worker import DONE, _BusySignal
@@ -146,7 +147,7 @@ def test_workers_ignore_sigterm() -> None:
 
 def test_worker_that_reports_busy_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod_envs.gymnasium_pool.worker.BUSY_SECONDS", 0.05)
-    parent_end, child_end = multiprocessing.Pipe()
+    parent_end, child_end = (Channel(end.detach()) for end in socket.socketpair())
     worker = _Worker(range(1), psutil.Popen(["true"]), parent_end)
 
     def work() -> None:
@@ -154,7 +155,7 @@ def test_worker_that_reports_busy_does_not_time_out(monkeypatch: pytest.MonkeyPa
         for _ in range(20):
             time.sleep(0.06)
             busy()
-        child_end.send_bytes(DONE)
+        child_end.send(DONE)
 
     thread = threading.Thread(target=work)
     thread.start()
