@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper-demo dashboard screenshots check browser test-fast test check-deploy legacy test-legacy simulators \
-  test-simulators soak soak-short clean
+.PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
+  legacy test-legacy simulators test-simulators soak soak-short clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -46,6 +46,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, 1 to 3 minutes
 	$(BIN)/finrl-pod demo $(ARGS)
+
+cluster-demo: setup ## a tournament on two Ray nodes on this machine, one of which is killed in the middle, some minutes
+	@$(BIN)/python -m finrl_pod_app.cluster_demo $(ARGS)
 
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)

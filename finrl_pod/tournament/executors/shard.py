@@ -5,14 +5,22 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Protocol
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.process import Parent, die_with_parent
+from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from finrl_pod.tournament.executors.wire import decode_assignment, encode_result
-from finrl_pod.tournament.trainer import CohortTrainer
+
+
+class Trainer(Protocol):
+    """Trains assignments; keeps nothing between them. `CohortTrainer` is one."""
+
+    def run(self, assignment: Assignment, report: Callable[[int], None]) -> AssignmentResult: ...
+
 
 # Number of the shard -> its trainer. Must be picklable: it is called in the shard's process.
-MakeTrainer = Callable[[int], CohortTrainer]
+MakeTrainer = Callable[[int], Trainer]
 
 # First byte of a message from a shard.
 READY, SAMPLES, RESULT, REJECTED, FAILED = b"y", b"s", b"r", b"e", b"f"

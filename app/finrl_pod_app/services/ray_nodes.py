@@ -1,0 +1,166 @@
+"""Ray nodes as processes of this machine, on loopback addresses: started, killed and ended by their process ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from finrl_pod.errors import SetupError
+from finrl_pod.process import this_process
+from finrl_pod.tournament.executors.ray_cluster import ENVIRONMENT, OBJECT_STORE_BYTES, import_ray
+
+HEAD = "127.0.0.2"
+START_SECONDS = 240.0
+END_SECONDS = 10.0
+# `ray start --block` ends with its parent: die_with_parent, then the command line of Ray.
+_START = (
+    "import sys; from finrl_pod.process import die_with_parent; "
+    "die_with_parent({'pid': int(sys.argv[1]), 'main_thread': sys.argv[2] == '1'}); "
+    "from ray.scripts.scripts import main; sys.argv = ['ray', *sys.argv[3:]]; main()"
+)
+
+
+class RayNode:
+    """One node: `ray start` with the processes that it started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process, self._log = process, log
+        self._known: dict[int, psutil.Process] = {}
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the node that have been seen."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            for process in (root, *root.children(recursive=True)):
+                self._known.setdefault(process.pid, process)
+        return list(self._known.values())
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of the node."""
+        return {process.pid for process in self.processes}
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the node at once, as when a machine loses its power."""
+        processes = self.processes
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()  # none can report the end of another
+        for process in {*processes, *self.processes}:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(processes, timeout=END_SECONDS)
+
+    def check(self) -> None:
+        """Raise SetupError if the node has ended."""
+        if self._process.poll() is not None:
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            raise SetupError(f"a Ray node ended with code {self._process.returncode}: {' '.join(lines[-2:])[:300]}")
+
+
+class LocalCluster:
+    """A head and further nodes on this machine, with a token of their own."""
+
+    def __init__(self, folder: Path, cpus: int, environment: dict[str, str] | None = None) -> None:
+        self._folder, self._cpus = folder, cpus
+        self.port = _free_port(HEAD)
+        self.address = f"{HEAD}:{self.port}"
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(secrets.token_hex(32))
+        self.environment = {
+            **ENVIRONMENT,
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            **(environment or {}),
+        }
+        self.nodes: list[RayNode] = []
+
+    def add_node(self) -> RayNode:
+        """Start the head, or one more node; returns at once."""
+        number = len(self.nodes)
+        where = ["--head", "--port", str(self.port), "--temp-dir", str(self._folder / "ray")]
+        options = where if not number else ["--address", self.address]
+        host = f"127.0.0.{2 + number}"
+        arguments = [
+            "start", *options, "--node-ip-address", host, "--num-cpus", str(self._cpus), "--num-gpus", "0",
+            "--object-store-memory", str(OBJECT_STORE_BYTES), "--include-dashboard", "false", "--disable-usage-stats",
+            "--block",
+        ]  # fmt: skip
+        if number:
+            arguments = [x for x in arguments if x not in ("--include-dashboard", "false")]
+        log, parent = self._folder / f"node-{number}.log", this_process()
+        command = [sys.executable, "-c", _START, str(parent["pid"]), str(int(parent["main_thread"])), *arguments]
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+            )
+        self.nodes.append(RayNode(process, log))
+        return self.nodes[-1]
+
+    def wait_for_head(self) -> None:
+        """Wait until the head accepts connections. Raises SetupError if it ends or takes too long."""
+        ends = time.monotonic() + START_SECONDS
+        while True:
+            self.nodes[0].check()
+            with contextlib.suppress(OSError):
+                socket.create_connection((HEAD, self.port), 1.0).close()
+                return
+            if time.monotonic() > ends:
+                raise SetupError(f"the head of the Ray cluster did not answer within {START_SECONDS:g} s")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End every node."""
+        for node in self.nodes:
+            node.kill()
+
+
+@contextlib.contextmanager
+def local_cluster(nodes: int, cpus: int = 1, environment: dict[str, str] | None = None) -> Iterator[LocalCluster]:
+    """Cluster of so many nodes, each with its CPUs, for this process to connect to; it ends with the context.
+
+    Raises SetupError if Ray is not installed or does not start.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="finrl-pod-ray-"))
+    cluster = LocalCluster(folder, cpus, environment)
+    before = {name: os.environ.get(name) for name in cluster.environment}
+    os.environ.update(cluster.environment)
+    try:
+        import_ray()
+        cluster.add_node()
+        cluster.wait_for_head()
+        for _ in range(nodes - 1):
+            cluster.add_node()
+        yield cluster
+    finally:
+        cluster.close()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,87 @@
+"""Executor on virtual time: trains in this process, and orders results as shards of given speeds would have them.
+
+For studies of schedulers: what many shards of unequal speed would do, in the time that their training takes here, and
+the same on every machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from finrl_pod.tournament.assignment import Assignment
+from finrl_pod.tournament.executors.protocol import Event, Finished, Lost, ReportSamples
+from finrl_pod.tournament.executors.shard import Trainer
+
+# Assignment -> seconds that it takes on a shard of speed 1.
+Duration = Callable[[Assignment], float]
+
+
+class VirtualExecutor:
+    """Shards that exist on paper. now: virtual seconds. busy: seconds that each shard has trained."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        speeds: Sequence[float],
+        duration: Duration = lambda _: 1.0,
+        *,
+        loss: float = 0.0,
+        restart_seconds: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """speeds: of each shard. loss: probability that a shard is lost during an assignment, at a uniform time of it.
+
+        restart_seconds: until another shard is in its place.
+        """
+        self.shards, self.now = len(speeds), 0.0
+        self.busy = [0.0] * len(speeds)
+        self._trainer, self._speeds, self._duration = trainer, speeds, duration
+        self._loss, self._restart, self._random = loss, restart_seconds, np.random.default_rng(seed)
+        self._idle = list(range(len(speeds)))
+        # (time, serial number, shard, its assignment or None while it restarts, whether it is lost then)
+        self._ends: list[tuple[float, int, int, Assignment | None, bool]] = []
+        self._serial = 0
+
+    @property
+    def free(self) -> int:
+        """Number of idle shards."""
+        return len(self._idle)
+
+    def submit(self, assignment: Assignment) -> str:
+        """Start an assignment on the idle shard of the lowest number."""
+        shard = self._idle.pop(0)
+        seconds = self._duration(assignment) / self._speeds[shard]
+        lost = bool(self._random.random() < self._loss)
+        if lost:
+            seconds *= float(self._random.random())
+        self.busy[shard] += seconds
+        self._schedule(seconds, shard, assignment, lost)
+        return f"virtual-{shard}"
+
+    def wait(self, report: ReportSamples) -> Sequence[Event]:
+        """Advance to the next result, loss or restart."""
+        self.now, _, shard, assignment, lost = heapq.heappop(self._ends)
+        if assignment is not None and lost:
+            self._schedule(self._restart, shard, None, False)
+            return [Lost(assignment.key, "lost on virtual time")]
+        self._idle = sorted([*self._idle, shard])
+        if assignment is None:
+            return []
+        group = assignment.group.number
+        result = self._trainer.run(assignment, lambda samples: report(group, samples))
+        return [Finished(result, f"virtual-{shard}")]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the shards' time until now in which they trained."""
+        return sum(self.busy) / (self.shards * self.now)
+
+    def _schedule(self, seconds: float, shard: int, assignment: Assignment | None, lost: bool) -> None:
+        self._serial += 1
+        heapq.heappush(self._ends, (self.now + seconds, self._serial, shard, assignment, lost))
