@@ -85,6 +85,8 @@ def run_demo(out: Path, seed: int) -> dict[str, Any]:
             )
         finally:
             killer.stop()
+        if not killer.killed:
+            cluster.nodes[1].check()
     if not killer.killed:
         raise RunError("the second node gave no result in time to be killed; run the demo again")
     return document

@@ -63,12 +63,7 @@ def sample_hyperparameters(config: AgentConfig, rng: np.random.Generator, search
 
     gamma and gae_lambda are sampled through their horizons 1 / (1 - x); an entropy coefficient of 0 as the module says.
     """
-    spread = math.log(RATE_FACTOR)
-    sampled = {}
-    for name, value in configured(config, search).items():
-        exponent = SENSITIVE_EXPONENT if name in SENSITIVE else 1.0
-        sampled[name] = _move(name, value, math.exp(rng.uniform(-spread, spread) * exponent), rng)
-    return sampled
+    return _sample(configured(config, search), rng)
 
 
 def perturb(
@@ -80,13 +75,24 @@ def perturb(
     search: Search = "full",
 ) -> dict[str, float]:
     """Multiply or divide each value by `factor` at even odds, or resample it with probability `resample`."""
-    sampled, centre = sample_hyperparameters(config, rng, search), configured(config, search)
+    centre = configured(config, search)
+    sampled = _sample(centre, rng)
     moved = {}
-    for name in searched(config, search):
+    for name in centre:
         up, resampled = rng.random() < 0.5, rng.random() < resample
         value = values.get(name, centre[name])
         moved[name] = sampled[name] if resampled else _move(name, value, factor if up else 1 / factor, rng)
     return moved
+
+
+def _sample(centre: Mapping[str, float], rng: np.random.Generator) -> dict[str, float]:
+    """Sample around the values `centre`."""
+    spread = math.log(RATE_FACTOR)
+    sampled = {}
+    for name, value in centre.items():
+        exponent = SENSITIVE_EXPONENT if name in SENSITIVE else 1.0
+        sampled[name] = _move(name, value, math.exp(rng.uniform(-spread, spread) * exponent), rng)
+    return sampled
 
 
 def _move(name: str, value: float, factor: float, rng: np.random.Generator) -> float:

@@ -6,25 +6,31 @@ import importlib
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from finrl_pod.errors import ConfigError, SetupError
 
 LOOPBACK = "127.0.0.1"
+# Keeps 127.0.0.1 for a cluster of one node, which Ray otherwise replaces by the network card's address.
+ONE_NODE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 CONNECT_SECONDS = 5.0
 OBJECT_STORE_BYTES = 200 << 20  # of a cluster started here; what crosses are snapshots and replay buffers
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps 127.0.0.1, which is otherwise replaced by the network card's
     "RAY_memory_monitor_refresh_ms": "0",  # it kills shards by the whole machine's memory
+    "RAY_worker_niceness": "0",  # 15 by default: every other process would go before shards
     "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # shards without a GPU keep CUDA_VISIBLE_DEVICES
 }
 
 
-def import_ray() -> Any:
-    """The ray module, set up for this program. Raises SetupError if it is not installed."""
-    for name, value in ENVIRONMENT.items():
+def import_ray(extra: Mapping[str, str] | None = None) -> Any:
+    """The ray module, set up for this program. Raises SetupError if it is not installed.
+
+    extra: environment variables besides `ENVIRONMENT`, which Ray reads when it is imported first.
+    """
+    for name, value in {**ENVIRONMENT, **(extra or {})}.items():
         os.environ.setdefault(name, value)
     try:
         return importlib.import_module("ray")
@@ -42,7 +48,7 @@ def connect(address: str | None) -> Any:
     """
     if address is not None:
         _check_listening(address)
-    ray = import_ray()
+    ray = import_ray(ONE_NODE if address is None else None)
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
     if address is None:
         if "RAY_AUTH_TOKEN_PATH" not in os.environ:
