@@ -19,6 +19,8 @@ from finrl_pod.tournament.event_log import LoggedRun, read_run
 from finrl_pod.tournament.executors.local import LocalExecutor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
 from finrl_pod.tournament.executors.protocol import Executor
+from finrl_pod.tournament.executors.ray_cluster import ONE_NODE, check_listening, import_ray
+from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.replay import ReplayExecutor
 from finrl_pod.tournament.trainer import CohortTrainer
 from finrl_pod.types import Panel
@@ -44,7 +46,7 @@ class EngineOptions:
     replay: Path | None = None
 
     def check(self) -> None:
-        """Raise ConfigError for options that do not fit together."""
+        """Raise ConfigError for options that do not fit together, SetupError for an engine that cannot be used here."""
         if self.name == "local" and self.shards not in (None, 1):
             raise ConfigError(f"--engine local trains in one process, got --shards {self.shards}; use processes or ray")
         if self.name != "ray" and self.address is not None:
@@ -53,6 +55,10 @@ class EngineOptions:
             raise ConfigError(f"--shard-cpus and --shard-gpus are for --engine ray, got --engine {self.name}")
         if self.name != "local" and self.replay is not None:
             raise ConfigError(f"--replay trains in one process, got --engine {self.name}; use --engine local")
+        if self.name == "ray":
+            if self.address is not None:
+                check_listening(self.address)
+            import_ray(ONE_NODE if self.address is None else None)
 
 
 LOCAL = EngineOptions()
@@ -83,8 +89,6 @@ def open_executor(
             partial(shard_trainer, config, panel, device.type, threads), shards, timeout=options.timeout
         )
     else:
-        from finrl_pod.tournament.executors.ray_shards import RayExecutor
-
         executor = RayExecutor(
             partial(
                 shard_trainer,

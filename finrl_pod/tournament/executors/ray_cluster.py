@@ -47,7 +47,7 @@ def connect(address: str | None) -> Any:
     malformed address, SetupError where nobody listens or where the cluster has another version or another token.
     """
     if address is not None:
-        _check_listening(address)
+        check_listening(address)
     ray = import_ray(ONE_NODE if address is None else None)
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
     if address is None:
@@ -66,11 +66,12 @@ def connect(address: str | None) -> Any:
     try:
         ray.init(**options)
     except (RuntimeError, ConnectionError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
-        raise SetupError(_explained(address, error, str(ray.__version__))) from None
+        raise SetupError(explained(address, error, str(ray.__version__))) from None
     return ray
 
 
-def _check_listening(address: str) -> None:
+def check_listening(address: str) -> None:
+    """Raise ConfigError for a malformed HOST:PORT, SetupError where nobody accepts connections."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"--address must be HOST:PORT of a Ray cluster, got {address!r}")
@@ -83,7 +84,7 @@ def _check_listening(address: str) -> None:
         ) from None
 
 
-def _explained(address: str | None, error: Exception, version: str) -> str:
+def explained(address: str | None, error: Exception, version: str) -> str:
     """One sentence on why a cluster cannot be used."""
     where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
     text = " ".join(str(error).split())
