@@ -149,7 +149,7 @@ def backtest(
         from finrl_pod_app.paper.execution_rules import rules_of_environment
 
         chosen = make_baseline(strategy) if isinstance(strategy, str) else strategy
-        paper, span = rules_of_environment(environment, setup.panel), spans[split]
+        paper, span = rules_of_environment(environment, setup.panel, chosen), spans[split]
         return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
     period = (spans[split].first, spans[split].last)
     account = (rules_of(environment), environment.cash)

@@ -12,6 +12,22 @@ from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Decimal
 WHOLE = Decimal(1)
 FRACTION = Decimal("1e-9")  # brokers take nine decimals
 ZERO = Decimal(0)
+TOLERANCE = 1e-9  # rounding error of weights
+
+
+@dataclass(frozen=True)
+class OrderLimits:
+    """Limits of orders as shares of equity.
+
+    max_position: a position. max_gross: all positions. max_order: a purchase. max_turnover: value bought and sold by
+    one decision. spread: what max_position cuts from a weight goes to the other positive weights, else stays in cash.
+    """
+
+    max_position: Decimal
+    max_gross: Decimal
+    max_order: Decimal
+    max_turnover: Decimal
+    spread: bool = True
 
 
 @dataclass(frozen=True)
@@ -20,7 +36,8 @@ class SizingRules:
 
     cash_buffer: fraction of equity kept in cash at the decision's prices. fractional: nine decimals, else whole shares.
     min_value: smaller orders, in currency, are dropped. cost_rate: trading cost as a fraction of traded value.
-    collar: distance of limit prices from the decision's price, as a fraction; 0: market orders.
+    collar: distance of limit prices from the decision's price, as a fraction; 0: market orders. limits: that weights
+    and purchases are cut to, None without any.
     """
 
     cash_buffer: Decimal = Decimal("0.02")
@@ -28,6 +45,29 @@ class SizingRules:
     min_value: Decimal = WHOLE
     cost_rate: Decimal = ZERO
     collar: Decimal = ZERO
+    limits: OrderLimits | None = None
+
+
+def limited_weights(weights: Sequence[float], rules: SizingRules) -> list[float]:
+    """Target weights [N], not negative, cut to the limits of a position and of all positions.
+
+    Weights are fractions of equity less the cash buffer, the limits fractions of equity. Weights within the limits are
+    returned unchanged.
+    """
+    limits = rules.limits
+    if limits is None:
+        return list(weights)
+    largest, total = (float(x / (1 - rules.cash_buffer)) for x in (limits.max_position, limits.max_gross))
+    cut = list(weights)
+    if max(cut, default=0.0) > largest * (1 + TOLERANCE):
+        cut = [min(weight, largest) for weight in weights]
+        excess = sum(weights) - sum(cut) if limits.spread else 0.0
+        while excess > TOLERANCE and (room := [i for i, weight in enumerate(cut) if 0 < weight < largest]):
+            factor = 1 + excess / sum(cut[i] for i in room)
+            excess = sum(max(cut[i] * factor - largest, 0.0) for i in room)
+            for i in room:
+                cut[i] = min(cut[i] * factor, largest)
+    return [weight * total / sum(cut) for weight in cut] if sum(cut) > total * (1 + TOLERANCE) else cut
 
 
 def size_orders(
@@ -38,13 +78,15 @@ def size_orders(
 
     cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now and get no
     order. Quantities are rounded towards zero; only a remaining fraction of a share that should be closed is sold as
-    such. If purchases and fees exceed cash plus proceeds less the buffer, they are scaled down by one factor.
+    such. If purchases and fees exceed cash plus proceeds less the buffer, or orders the turnover limit, purchases are
+    scaled down by one factor. Weights and purchases are cut to the limits first (`limited_weights`).
     """
     equity = cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO)
     investable = max(equity, ZERO) * (1 - rules.cash_buffer)
     step = FRACTION if rules.fractional else WHOLE
+    largest = None if rules.limits is None else rules.limits.max_order * max(equity, ZERO)
     quantities = []
-    for weight, held, price, is_fixed in zip(weights, shares, prices, fixed, strict=True):
+    for weight, held, price, is_fixed in zip(limited_weights(weights, rules), shares, prices, fixed, strict=True):
         if is_fixed:
             quantities.append(ZERO)
             continue
@@ -53,13 +95,17 @@ def size_orders(
         if target == 0 and held > 0:
             # Close the whole position: whole shares in the auction, then a fraction left by a split.
             change = -(held.quantize(step, ROUND_DOWN) or held)
+        if largest is not None and change * price > largest:
+            change = (largest / price).quantize(step, ROUND_DOWN)
         quantities.append(change if abs(change) * price >= rules.min_value else ZERO)
     sales = sum((-q * p for q, p in zip(quantities, prices, strict=True) if q < 0), ZERO)
     buys = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
     funds = cash + sales * (1 - rules.cost_rate) - max(equity, ZERO) * rules.cash_buffer
-    need = buys * (1 + rules.cost_rate)
-    if buys and need > funds:
-        factor = max(funds, ZERO) / need
+    allowed = funds / (1 + rules.cost_rate)
+    if rules.limits is not None:
+        allowed = min(allowed, rules.limits.max_turnover * max(equity, ZERO) - sales)
+    if buys and buys > allowed:
+        factor = max(allowed, ZERO) / buys
         quantities = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in quantities]
         quantities = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(quantities, prices, strict=True)]
     return quantities

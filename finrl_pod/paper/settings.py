@@ -76,10 +76,15 @@ class OrderSettings:
 class RiskSettings:
     """Limits as shares of own equity. An order that only reduces a position passes all of them except a halt.
 
+    Target weights and purchases are cut to them; an order that still exceeds one is not sent.
+
     Limits of 0 are set by `finrl_pod.paper.execution.mandate_limits.risk_limits`.
     """
 
     max_position: float = setting(0.0, "largest position; 0: from the mandate, 0.4 without one", at_least(0))
+    excess: Literal["spread", "cash"] = setting(
+        "spread", "what max_position cuts from a target weight: spread over the other positions, or left in cash"
+    )
     max_gross: float = setting(1.0, "gross exposure", POSITIVE_FINITE)
     max_net: float = setting(1.0, "net exposure", POSITIVE_FINITE)
     max_order: float = setting(0.0, "largest order; 0: from the mandate, 0.5 without one", at_least(0))

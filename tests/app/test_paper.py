@@ -88,6 +88,21 @@ def test_replay_status_orders_and_halt(call: Callable[..., CommandOutput], confi
     assert call("paper", "flatten", str(config), "--wait", "0").code == 1
 
 
+def test_concentrated_strategy_trades_under_the_default_limits(
+    call: Callable[..., CommandOutput], config: Path
+) -> None:
+    """The documented symbols, and a strategy whose weights of 49% exceed the largest position of 40%."""
+    text = config.read_text().replace("equal_weight", "momentum_12_1").replace("window = 30", "window = 600")
+    config.write_text(text.replace('["AAPL", "JPM", "KO"]', '["AAPL", "JPM", "KO", "PG", "XOM"]'))
+    done = call("paper", "replay", "2019-01-02", "2019-02-06", str(config), "--json")
+    assert done.code == 0, done.err
+    replayed = json.loads(done.out)
+    assert replayed["same"], replayed["differences"]
+    assert replayed["orders"] >= 2
+    assert [text for text in replayed["alerts"] if "risk.max_position" in text] == replayed["alerts"]
+    assert len(replayed["alerts"]) == 1
+
+
 @pytest.mark.parametrize(
     "result", [CommandResult("active"), CommandResult("not resumed: account and journal differ", refused=True)]
 )

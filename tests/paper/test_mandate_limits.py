@@ -86,3 +86,10 @@ def test_price_window_must_cover_the_strategy() -> None:
         risk_limits(config(window=276), slow)
     risk_limits(config(window=277), slow)
     risk_limits(config(window=0), slow)
+
+
+@pytest.mark.parametrize("name", ["max_position", "max_order", "max_turnover", "max_gross", "max_net"])
+def test_limit_below_the_smallest_order_is_refused(name: str) -> None:
+    limits = {"max_position": 1e-7, "max_gross": 1e-6, "max_net": 1e-6} if name == "max_gross" else {name: 1e-7}
+    with pytest.raises(ConfigError, match=r"so nothing can be bought; raise it"):
+        risk_limits(config(**limits), make_baseline("equal_weight"))

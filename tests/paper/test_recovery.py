@@ -303,7 +303,7 @@ def test_own_shares_sold_manually_stop_trading_until_acknowledged(tmp_path: Path
     sim.day(date(2024, 1, 11))
     assert sim.broker.called("submit") == sent
     assert any(f"other clients sold {shares} of {shares} own shares" in message for _, _, message in sim.alerts)
-    for name in (CommandName.RESUME, CommandName.RECONCILE, CommandName.FLATTEN):
+    for name in (CommandName.RESUME, CommandName.RECONCILE):
         number = enqueue(sim.store, name, sim.clock.now())
         sim.daemon.step()
         assert read_result(sim.store, number).refused, name

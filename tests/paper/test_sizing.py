@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.market.orders import SizingRules, limit_price, size_orders
+from finrl_pod.market.orders import OrderLimits, SizingRules, limit_price, limited_weights, size_orders
 
 prices = st.decimals("0.5", "900", places=2)
 books = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 300), prices, st.booleans()), min_size=1, max_size=6)
@@ -68,3 +68,51 @@ def test_fractional_position_is_closed_in_one_order() -> None:
 def test_limit_prices_are_rounded_to_broker_ticks() -> None:
     assert limit_price(Decimal("10.005"), Decimal(1), Decimal("0.1")) == Decimal("11.01")
     assert limit_price(Decimal("0.5"), Decimal(-1), Decimal("0.1")) == Decimal("0.4500")
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def rules_with(spread: bool = True, buffer: str = "0", **limits: str) -> SizingRules:
+    values = {"max_position": "1", "max_gross": "1", "max_order": "1", "max_turnover": "2", **limits}
+    bounds = OrderLimits(**{name: Decimal(value) for name, value in values.items()}, spread=spread)
+    return SizingRules(cash_buffer=Decimal(buffer), fractional=True, min_value=Decimal(0), limits=bounds)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0.05, 1), st.booleans())
+def test_weights_are_cut_to_a_position_and_the_excess_is_spread_in_proportion(
+    raw: list[float], largest: float, spread: bool
+) -> None:
+    """The conditions that define the cut weights, each checked on its own."""
+    weights = [w / max(sum(raw), 1.0) for w in raw]
+    cut = limited_weights(weights, rules_with(spread, max_position=repr(largest)))
+    assert max(cut) <= largest * (1 + 1e-6)
+    assert all(c == 0 for c, w in zip(cut, weights, strict=True) if w == 0)
+    if max(weights) <= largest:
+        assert cut == weights
+    elif not spread:
+        assert cut == pytest.approx([min(w, largest) for w in weights])
+    else:
+        positive = sum(w > 0 for w in weights)
+        assert sum(cut) == pytest.approx(min(sum(weights), positive * largest), abs=1e-6)
+        below = [c / w for c, w in zip(cut, weights, strict=True) if w > 1e-9 and c < largest * (1 - 1e-6)]
+        assert below == pytest.approx([below[0]] * len(below), rel=1e-4) if below else True
+
+
+def test_limits_are_shares_of_equity_and_weights_of_what_is_invested() -> None:
+    assert limited_weights([0.5, 0.5], rules_with(False, "0.02", max_position="0.4")) == pytest.approx([0.4 / 0.98] * 2)
+    assert sum(limited_weights([0.5, 0.5], rules_with(max_gross="0.6"))) == pytest.approx(0.6)
+    assert limited_weights([0.5, 0.5], SizingRules()) == [0.5, 0.5]
+
+
+def test_purchases_are_cut_to_an_order_and_the_turnover() -> None:
+    cost, nothing = [Decimal(10), Decimal(10)], [Decimal(0), Decimal(0)]
+    sized = size_orders([0.5, 0.5], Decimal(1000), nothing, cost, [False] * 2, rules_with(max_order="0.2"))
+    assert sized == [Decimal(20), Decimal(20)]
+    sized = size_orders([0.5, 0.5], Decimal(1000), nothing, cost, [False] * 2, rules_with(max_turnover="0.5"))
+    assert sum(sized) == Decimal(50)
+    held = [Decimal(100), Decimal(0)]  # a sale is never cut; what is left of the turnover is bought
+    sized = size_orders([0.0, 1.0], Decimal(0), held, cost, [False] * 2, rules_with(max_turnover="1.5"))
+    assert sized == [Decimal(-100), Decimal(50)]
+    sized = size_orders([0.0, 0.0], Decimal(0), held, cost, [False] * 2, rules_with(max_turnover="0.5"))
+    assert sized == [Decimal(-100), Decimal(0)]

@@ -9,8 +9,9 @@ from decimal import Decimal
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.orders import SizingRules
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_plan import sizing_rules
-from finrl_pod.paper.settings import OrderSettings, PaperConfig
+from finrl_pod.paper.settings import DataSettings, PaperConfig
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
@@ -46,6 +47,7 @@ class PaperRules:
             f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
             f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction.",
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
+            *self._limits(),
             "Positions in a delisted ticker stay in the account at the last close.",
         ]
         if rules.collar:
@@ -55,16 +57,31 @@ class PaperRules:
             )
         return found
 
+    def _limits(self) -> list[str]:
+        limits = self.rules.limits
+        if limits is None:
+            return []
+        rest = "spread over the others" if limits.spread else "left in cash"
+        return [
+            f"Target weights are cut to {float(100 * limits.max_position):g}% of equity (what is cut is {rest}), "
+            f"purchases to {float(100 * limits.max_order):g}%."
+        ]
 
-def rules_of_config(config: PaperConfig, cost_bps: float | None = None, cash: float | None = None) -> PaperRules:
-    """Return the rules of a daemon's config, optionally with another cost or starting cash."""
-    rules = sizing_rules(config)
+
+def rules_of_config(
+    config: PaperConfig, strategy: Strategy, cost_bps: float | None = None, cash: float | None = None
+) -> PaperRules:
+    """Return the rules of a daemon that trades a strategy, optionally with another cost or starting cash.
+
+    Raises ConfigError if the daemon would refuse the strategy.
+    """
+    rules = sizing_rules(config, risk_limits(config, strategy))
     if cost_bps is not None:
         rules = dataclasses.replace(rules, cost_rate=_rate(cost_bps))
     return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode)
 
 
-def rules_of_environment(environment: EnvironmentConfig, panel: Panel) -> PaperRules:
+def rules_of_environment(environment: EnvironmentConfig, panel: Panel, strategy: Strategy) -> PaperRules:
     """Return the rules of a daemon with default settings, but the environment's proportional cost and cash.
 
     Raises ConfigError if the environment has a setting that orders in an auction do not support.
@@ -76,14 +93,9 @@ def rules_of_environment(environment: EnvironmentConfig, panel: Panel) -> PaperR
                 f"execution = paper does not support environment.{name} = {getattr(environment, name)!r}; it must be "
                 f"{getattr(defaults, name)!r}"
             )
-    orders = OrderSettings()
-    rules = SizingRules(
-        cash_buffer=Decimal(str(orders.cash_buffer)),
-        fractional=orders.fractional,
-        min_value=Decimal(str(orders.min_value)),
-        cost_rate=_rate(environment.cost_bps),
-        collar=Decimal(str(orders.collar)),
-    )
+    daemon = PaperConfig(symbols=panel.symbols, capital=environment.cash, data=DataSettings(window=0))
+    rules = sizing_rules(daemon, risk_limits(daemon, strategy))
+    rules = dataclasses.replace(rules, cost_rate=_rate(environment.cost_bps))
     return PaperRules(rules, environment.cash, "close" if panel.open is None else "open")
 
 

@@ -16,6 +16,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
@@ -42,7 +43,8 @@ def run_replay(
     replayed = replay(config, panel, source, start, end, journal, progress)
     strategy = fresh_copy(source.current().strategy)
     market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-    terms = (first, last, sizing_rules(config), config.capital, config.schedule.mode)
+    rules = sizing_rules(config, risk_limits(config, strategy))
+    terms = (first, last, rules, config.capital, config.schedule.mode)
     tested = backtest_paper(strategy, panel, market, *terms)
     store = Store.open(journal)
     try:

@@ -21,6 +21,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.files import write_json
+from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.journal import schema
@@ -63,7 +64,7 @@ def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Trackin
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
     strategy = fresh_copy(strategy_source(config, allow_unpromoted=True).current().strategy)
     market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-    terms = (sizing_rules(config), config.capital, config.schedule.mode)
+    terms = (sizing_rules(config, risk_limits(config, strategy)), config.capital, config.schedule.mode)
     tested = backtest_paper(strategy, panel, market, first, last, *terms)
     # The last decision's orders fill after the last mark: the backtest's period ends there.
     sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]

@@ -169,9 +169,11 @@ def _on_paper(
     from finrl_pod_app.paper.execution_rules import rules_of_config, rules_of_environment
 
     environment = prepared.config.environment
-    terms = (
-        rules_of_environment(environment, prepared.panel) if paper is None else rules_of_config(paper, cost_bps, cash)
-    )
+    # The limits of the daemon that trades the strategy, for the baselines too.
+    if paper is None:
+        terms = rules_of_environment(environment, prepared.panel, prepared.strategy)
+    else:
+        terms = rules_of_config(paper, prepared.strategy, cost_bps, cash)
     results: dict[str, BacktestResult] = {}
     sent: dict[str, int] = {}
     for name in dict.fromkeys((prepared.name, *REFERENCES)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
@@ -25,7 +26,8 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
 
     Under a mandate the largest position and order are `DRIFT_ALLOWANCE` times the largest desired weight, at most
     `max_gross`; the turnover of a session is that of buying the whole account. Without one they are `UNBOUNDED`.
-    Raises ConfigError if the limits contradict the mandate, or the price window is too short for the strategy.
+    Raises ConfigError if the limits contradict the mandate or admit no order at all, or the price window is too short
+    for the strategy.
     """
     _check_window(config, strategy)
     risk, mandate = config.risk, mandate_of(strategy)
@@ -36,7 +38,21 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
         limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ALLOWANCE * largest)
         limits["max_turnover"] = risk.max_gross
     capped = {name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()}
-    return replace(risk, **{name: getattr(risk, name) or limit for name, limit in capped.items()})
+    values: dict[str, Any] = {name: getattr(risk, name) or limit for name, limit in capped.items()}
+    found = replace(risk, **values)
+    _check_admissible(config, found)
+    return found
+
+
+def _check_admissible(config: PaperConfig, limits: RiskSettings) -> None:
+    """Raises ConfigError if a limit is below the smallest order, so that nothing could ever be bought."""
+    smallest = config.orders.min_value / config.capital
+    for name in ("max_position", "max_order", "max_turnover", "max_gross", "max_net"):
+        if getattr(limits, name) < smallest:
+            raise ConfigError(
+                f"risk.{name} = {getattr(limits, name):g} of a capital of {config.capital:,.2f} is below "
+                f"orders.min_value = {config.orders.min_value:g}, so nothing can be bought; raise it"
+            )
 
 
 def _check_window(config: PaperConfig, strategy: Strategy) -> None:

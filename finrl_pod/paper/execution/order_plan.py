@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from finrl_pod.market.orders import WHOLE, SizingRules, limit_price, size_orders
+import numpy as np
+
+from finrl_pod.market.orders import WHOLE, OrderLimits, SizingRules, limit_price, limited_weights, size_orders
 from finrl_pod.paper.execution.decision import Decision, Holdings
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.runtime.schedule import TradingCycle
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, RiskSettings
 
 ZERO = Decimal(0)
 
 
-def sizing_rules(config: PaperConfig) -> SizingRules:
-    """Return the sizing rules of a config, as exact decimals."""
+def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
+    """Return the sizing rules of a config, as exact decimals. limits: of `risk_limits`; None to cut nothing."""
     orders = config.orders
     return SizingRules(
         cash_buffer=Decimal(str(orders.cash_buffer)),
@@ -24,12 +26,39 @@ def sizing_rules(config: PaperConfig) -> SizingRules:
         min_value=Decimal(str(orders.min_value)),
         cost_rate=Decimal(str(config.broker.cost_bps)) / 10_000,
         collar=Decimal(str(orders.collar)),
+        limits=None if limits is None else order_limits(limits),
+    )
+
+
+def order_limits(limits: RiskSettings) -> OrderLimits:
+    """Return the limits that weights and purchases are cut to."""
+    return OrderLimits(
+        max_position=Decimal(str(limits.max_position)),
+        max_gross=Decimal(str(min(limits.max_gross, limits.max_net))),
+        max_order=Decimal(str(limits.max_order)),
+        max_turnover=Decimal(str(limits.max_turnover)),
+        spread=limits.excess == "spread",
+    )
+
+
+def limits_note(decision: Decision, rules: SizingRules) -> str:
+    """Return what the limits cut from a decision's weights, empty if nothing. Does not depend on the weights."""
+    if decision.weights is None or rules.limits is None:
+        return ""
+    weights = [float(weight) for weight in decision.weights]
+    if np.allclose(limited_weights(weights, rules), weights, rtol=0, atol=1e-9):
+        return ""
+    rest = "spread over the other positions" if rules.limits.spread else "left in cash"
+    return (
+        f"target weights are cut to risk.max_position = {float(rules.limits.max_position):g} (the rest is {rest}) and "
+        f"to a sum of {float(rules.limits.max_gross):g}"
     )
 
 
 def plan_orders(
-    config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset]
-) -> tuple[list[Intent], dict[str, str]]:
+    config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset],
+    rules: SizingRules,
+) -> tuple[list[Intent], dict[str, str]]:  # fmt: skip
     """Return the intents of a decision (sales first, then by value) and the skipped symbols with the reason.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
@@ -37,7 +66,7 @@ def plan_orders(
     """
     if decision.weights is None:
         return [], {}
-    rules, symbols = sizing_rules(config), decision.prices.panel.symbols
+    symbols = decision.prices.panel.symbols
     skipped = dict(decision.prices.problems)
     for symbol in symbols:
         asset = assets.get(symbol)

@@ -23,7 +23,7 @@ from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, fetch_checked_prices
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
-from finrl_pod.paper.execution.order_plan import plan_orders, sizing_rules
+from finrl_pod.paper.execution.order_plan import limits_note, plan_orders, sizing_rules
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
@@ -186,7 +186,9 @@ class Trader:
             self.skip(cycle, "failed", str(error))
             return
         assets = c.broker.assets(config.symbols)
-        intents, skipped = plan_orders(config, decision, cycle, own, assets)
+        rules = sizing_rules(config, c.risk.limits)
+        intents, skipped = plan_orders(config, decision, cycle, own, assets, rules)
+        self._alert_cut_weights(limits_note(decision, rules))
         halted = self._halted_symbols()
         kept = [i for i in intents if i.symbol not in halted or i.side is Side.SELL]
         skipped |= {i.symbol: f"not bought while halted: {halted[i.symbol]}" for i in intents if i not in kept}
@@ -202,6 +204,12 @@ class Trader:
         before = saved.get("base") or {}
         if base is not None and (message := stop_rule.warning(base["active_return"], before.get("active_return"))):
             c.alert("warning", stop_rule.ALERT, message)
+
+    def _alert_cut_weights(self, note: str) -> None:
+        """Alert once in the life of a journal that the limits cut target weights, again if the limits change."""
+        alerts = schema.alerts.c
+        if note and self._c.ledger.store.last(schema.alerts, alerts.kind == "limits", alerts.message == note) is None:
+            self._c.alert("warning", "limits", note)
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
