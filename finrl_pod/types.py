@@ -177,7 +177,7 @@ class EnvStep(NamedTuple):
     observation: the next one, after auto-reset; final_observation: the one before the reset, equal elsewhere.
     reward: float. terminated: bool, the task ended (ruin on a market). truncated: bool, a limit of time was reached.
     Of markets only, elsewhere a single 0: equity: currency, at the close of the reached bar, before a reset. turnover:
-    traded value (buys plus sells) / equity. cost: currency.
+    value traded, both sides, over equity, per bar. cost: currency.
     """
 
     observation: Any
@@ -288,7 +288,7 @@ class BacktestResult:
     """Result of a backtest: a strategy's account over T bars, marked at the close.
 
     times: [T]. equity: [T] currency. weights: [T, N] after the bar's fills, fractions of equity.
-    turnover: [T], sum of |traded value| / equity of the bar's fills. costs: [T] currency.
+    turnover: [T], value traded, both sides, over equity, per bar. costs: [T] currency.
     cost_parts: [T] currency by cost model; they add up to `costs`.
     risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
     borrow fees, in currency, over all bars.

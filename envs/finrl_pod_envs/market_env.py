@@ -52,6 +52,7 @@ from finrl_pod_envs.state import EnvState
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
 FORMER_STATE_NAMES = {
     "day": "bar",
+    "round": "episode_index",
     "left": "steps_left",
     "memory": "reward_state",
 }  # in checkpoints saved by earlier versions
@@ -230,8 +231,8 @@ class MarketEnv(ABC):
         window_ends = self._state.steps_left <= 1
         next_state, outcome = self._gradient(self._state, action.to(self.dtype).reshape(shape), window_ends, RUIN)
         outcome = self._with_reward(outcome, self._state.bar)
-        bar, steps_left, rounds = self._next_window(next_state, window_ends)
-        self._state = next_state._replace(bar=bar, steps_left=steps_left, round=rounds)
+        bar, steps_left, episode_index = self._next_window(next_state, window_ends)
+        self._state = next_state._replace(bar=bar, steps_left=steps_left, episode_index=episode_index)
         self._observation = outcome.observation._replace(bar=bar)
         return outcome._replace(observation=self._observation)
 
@@ -372,7 +373,15 @@ class MarketEnv(ABC):
         window_ends = steps_left <= 0  # [P, G]
         virtual, budget = self._next_virtual(decision, close_next / close)
         next_state = EnvState(
-            next_bar, steps_left, state.round, filled.cash, filled.shares, reward_state, pending, virtual, budget
+            next_bar,
+            steps_left,
+            state.episode_index,
+            filled.cash,
+            filled.shares,
+            reward_state,
+            pending,
+            virtual,
+            budget,
         )
         after_reset = self._reset_where(next_state, window_ends, ruined)
         flat = (p, g * a)
@@ -441,7 +450,7 @@ class MarketEnv(ABC):
 
     def _reset_where(self, state: EnvState, window_ends: Tensor, ruined: Tensor) -> EnvState:
         """Move groups whose window has ended to their next one; reset their accounts, and ruined ones, to cash."""
-        bar, steps_left, rounds = self._next_window(state, window_ends)
+        bar, steps_left, episode_index = self._next_window(state, window_ends)
         again = window_ends.unsqueeze(-1) | ruined  # [P, G, A]
         first, reward_state = self._initial_reward_state(tuple(again.shape)), state.reward_state
         reward_state = (
@@ -453,7 +462,7 @@ class MarketEnv(ABC):
         return EnvState(
             bar,
             steps_left,
-            rounds,
+            episode_index,
             torch.where(again, self.config.cash, state.cash),
             torch.where(again.unsqueeze(-1), 0.0, state.shares),
             reward_state,
@@ -463,12 +472,12 @@ class MarketEnv(ABC):
         )
 
     def _next_window(self, state: EnvState, window_ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Next bar, steps left and round, [P, G] each. window_ends: [P, G] bool, groups whose window has ended."""
-        start = self._starts.gather(1, (state.round % START_ROUNDS).unsqueeze(1)).squeeze(1)
+        """Next bar, steps left and episode index, [P, G] each. window_ends: [P, G] bool, groups whose window ended."""
+        start = self._starts.gather(1, (state.episode_index % START_ROUNDS).unsqueeze(1)).squeeze(1)
         return (
             torch.where(window_ends, start, state.bar),
             torch.where(window_ends, self.episode_bars, state.steps_left),
-            state.round + window_ends,
+            state.episode_index + window_ends,
         )
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:

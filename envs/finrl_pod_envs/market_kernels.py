@@ -251,11 +251,11 @@ class _Outputs:
         self._last_budget = None if budget is None else torch.empty_like(budget)
         optional = (virtual, budget, self._last_virtual, self._last_budget)
         self.pointers += [None if x is None else x.data_ptr() for x in optional]
-        reached, bar, steps_left, rounds = bars.unbind()
+        reached, bar, steps_left, episode_index = bars.unbind()
         account, last_account = accounts.unbind()
         reward, equity, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
-        self.state = EnvState(bar, steps_left, rounds, cash[0], holdings[0], None, None, virtual, budget)
+        self.state = EnvState(bar, steps_left, episode_index, cash[0], holdings[0], None, None, virtual, budget)
         observation, final = Observation(bar, account), Observation(reached, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
         self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
@@ -354,7 +354,9 @@ class GradientKernel:
             turnover=turnover.view(flat),
             cost=cost.view(flat),
         )
-        next_state = EnvState(state.bar + 1, state.steps_left - 1, state.round, cash, shares, None, None, virtual)
+        next_state = EnvState(
+            state.bar + 1, state.steps_left - 1, state.episode_index, cash, shares, None, None, virtual
+        )
         return next_state, step
 
 

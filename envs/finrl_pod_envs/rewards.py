@@ -46,7 +46,7 @@ class Interval(NamedTuple):
     """What a step's reward may depend on: tensors [P, G, A], one number per account, for the interval of two fills.
 
     before, after: equity in currency at the fill prices of both bars, `before` ahead of the first fill's trades.
-    turnover: value traded at the first fill, buys and sells, as a fraction of `before`. base_growth: log growth over
+    turnover: value traded at the first fill, both sides, over `before`. base_growth: log growth over
     the interval of the base portfolio, rebalanced without costs; the mandate's, else equal weights.
     """
 

@@ -16,9 +16,10 @@ from finrl_pod.types import MarketTensor, Tensor
 class EnvState(NamedTuple):
     """State of P members x G groups x A accounts on a market of N assets.
 
-    bar: [P, G] int64, the decision bar. steps_left: [P, G] int64, to the end of the window. round: [P, G] int64, index
-    of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the environment's dtype. memory:
-    [2, P, G, A, S], numbers kept by the reward, as of the last fill and as known at the close, or None. pending:
+    bar: [P, G] int64, the decision bar. steps_left: [P, G] int64, to the end of the window. episode_index: [P, G]
+    int64, episodes started so far, the index of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the
+    environment's dtype. reward_state: [2, P, G, A, S], numbers of the reward, as of the last fill and as known at the
+    close, or None. pending:
     [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where there is none; None without a
     delay; target weights under a mandate. virtual: [P, G, A, N], virtual holdings of a mandate as weights, or None.
     budget: [P, G, A], what is left of its turnover budget, or None.
@@ -26,7 +27,7 @@ class EnvState(NamedTuple):
 
     bar: Tensor
     steps_left: Tensor
-    round: Tensor
+    episode_index: Tensor
     cash: Tensor
     shares: Tensor
     reward_state: Tensor | None

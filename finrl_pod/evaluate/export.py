@@ -30,8 +30,8 @@ def write_results(out: Path, results: Mapping[str, BacktestResult]) -> None:
 def bars_table(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
     """Columns of a table with one row per strategy and bar.
 
-    strategy, time, equity (currency), turnover (share of equity), costs (currency), and one column "cost: NAME" for
-    every kind of cost, 0.0 where a strategy has none of it.
+    strategy, time, equity (currency), turnover (value traded, both sides, over equity, per bar), costs (currency),
+    and one column "cost: NAME" for every kind of cost, 0.0 where a strategy has none of it.
     """
     columns: dict[str, list[Any]] = {"strategy": [], "time": [], "equity": [], "turnover": [], "costs": []}
     parts = list(dict.fromkeys(part for result in results.values() for part in result.cost_parts))

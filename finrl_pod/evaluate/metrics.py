@@ -150,8 +150,9 @@ def summary(
 ) -> dict[str, float]:
     """All of `METRICS` for one account.
 
-    equity: [T] currency. turnover: [T], traded value over equity. costs: [T] currency; `costs_paid` is their sum.
-    Without turnover or costs the metric is 0.0. risk_free: [T-1], simple return of cash.
+    equity: [T] currency. turnover: [T], value traded, both sides, over equity, per bar; its metric is one-sided, a
+    year. costs: [T] currency; `costs_paid` is their sum. Without turnover or costs the
+    metric is 0.0. risk_free: [T-1], simple return of cash.
     """
     return {
         "cumulative_return": cumulative_return(equity),

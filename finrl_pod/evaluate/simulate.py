@@ -32,7 +32,7 @@ class Ledger:
     """B accounts over L = last - first + 1 bars, marked at the close. All float64, on the market's device.
 
     equity: [L, B] currency. weights: [L, B, N], holdings after the bar's fill over equity (0 after ruin).
-    turnover: [L, B], value traded in the bar (buys + sells) over the equity before, at fill prices.
+    turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill prices.
     costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
     cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
     risk_free: [L-1] simple return of cash from one mark to the next, or None.

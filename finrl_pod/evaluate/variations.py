@@ -1,7 +1,7 @@
 """Backtest many variations of recorded decisions at once: other costs, other periods, other seeds.
 
-`RecordingStrategy` records a strategy's decisions in one backtest; `replay` simulates accounts that follow them under
-any number of rule sets, in a compiled kernel where possible.
+`RecordingStrategy` records a strategy's decisions in one backtest; `simulate_recorded` simulates accounts that
+follow them under any number of rule sets, in a compiled kernel where possible.
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplayResult:
-    """Accounts of V jobs.
+class RecordedBacktest:
+    """Accounts of V jobs that follow recorded decisions.
 
-    equity: [V, L] currency at the closes first..last of each job, NaN beyond its last bar. turnover: [V], sum of traded
-    value over equity. costs: [V] currency. risk_free: per job the return of cash [L_v - 1], or None.
+    equity: [V, L] currency at the closes first..last of each job, NaN beyond its last bar. turnover: [V], sum over
+    the bars of value traded, both sides, over equity. costs: [V] currency. risk_free: per job the return of cash
+    [L_v - 1], or None.
     """
 
     jobs: tuple[Job, ...]
@@ -110,7 +111,7 @@ class ReplayResult:
         return rows
 
 
-def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> ReplayResult:
+def simulate_recorded(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> RecordedBacktest:
     """Simulate every job; each account starts with `cash` at the job's first bar.
 
     tables: [W, T, N] float64 or float32 target weights on the bars of `market`, NaN rows where nothing is decided.
@@ -120,13 +121,13 @@ def replay(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: floa
     _check(market, tables, jobs, cash)
     kernel, rates = kernel_for(market), [proportional_rate(job.rules) for job in jobs]
     if kernel is not None and all(rate is not None for rate in rates):
-        done = replay_native(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
+        done = simulate_recorded_native(kernel, market, tables, jobs, [rate or 0.0 for rate in rates], cash)
         if done is not None:
-            return ReplayResult(tuple(jobs), *done, (None,) * len(jobs), bars_per_year(market.times))
-    return _replay_in_torch(market, tables, jobs, cash)
+            return RecordedBacktest(tuple(jobs), *done, (None,) * len(jobs), bars_per_year(market.times))
+    return _simulate_in_torch(market, tables, jobs, cash)
 
 
-def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> ReplayResult:
+def _simulate_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> RecordedBacktest:
     length = max(job.last - job.first for job in jobs) + 1
     equity = np.full((len(jobs), length), np.nan)
     turnover, costs = np.zeros(len(jobs)), np.zeros(len(jobs))
@@ -151,12 +152,12 @@ def _replay_in_torch(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], 
             known = ledger.risk_free.cpu().numpy()
             for v in members:
                 risk_free[v] = known
-    return ReplayResult(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_per_year(market.times))
+    return RecordedBacktest(tuple(jobs), equity, turnover, costs, tuple(risk_free), bars_per_year(market.times))
 
 
 def _check(market: MarketTensor, tables: Tensor, jobs: Sequence[Job], cash: float) -> None:
     if not jobs:
-        raise InputError("replay needs at least one job, got none")
+        raise InputError("simulate_recorded needs at least one job, got none")
     if not (cash > 0 and np.isfinite(cash)):
         raise InputError(f"starting cash must be above zero, got {cash}")
     bars, assets, _ = market.shape
@@ -216,7 +217,7 @@ def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
     return load(SOURCE, _ReplayMarket, _ReplayJobs) if market.close.device.type == "cpu" else None
 
 
-def replay_native(
+def simulate_recorded_native(
     kernel: ctypes.CDLL, market: MarketTensor, tables: Tensor, jobs: Sequence[Job], rates: Sequence[float], cash: float
 ) -> tuple[Floats, Floats, Floats] | None:
     """Simulate every job in the kernel: equity [V, L] (NaN beyond a job's last bar), turnover [V], costs [V].
@@ -282,7 +283,7 @@ def cost_curve(
     """
     tables = torch.from_numpy(recording.table(market.times)).unsqueeze(0)
     jobs = [Job(0, first, last, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
-    done = replay(market, tables, jobs, cash)
+    done = simulate_recorded(market, tables, jobs, cash)
     return [
         {"cost_bps": float(cost), **{name: metrics[name] for name in CURVE_METRICS}}
         for cost, metrics in zip(costs_bps, done.metrics(), strict=True)

@@ -200,7 +200,7 @@ def trade_towards(
     """Move the virtual holdings [.., N] towards the desired weights [.., N].
 
     entry: [.., N], what an account in cash holds at once. held: [.., N] weights of the actual holdings. budget: [..] of
-    turnover (half the sum of absolute changes), or None without a limit.
+    one-sided turnover (half the sum of absolute changes), or None without a limit.
     Holdings that cannot be traded keep their weight. Money freed by a delisting is spread over the others in
     proportion.
     """

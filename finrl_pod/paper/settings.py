@@ -89,7 +89,9 @@ class RiskSettings:
     max_net: float = setting(1.0, "net exposure", POSITIVE_FINITE)
     max_order: float = setting(0.0, "largest order; 0: from the mandate, 0.5 without one", at_least(0))
     max_turnover: float = setting(
-        0.0, "traded value per session; 0: what buying the account needs under a mandate, 2 without one", at_least(0)
+        0.0,
+        "value traded, both sides, over equity, per session; 0: to buy the account under a mandate, 2 without one",
+        at_least(0),
     )
     daily_loss: float = setting(0.05, "loss per session; beyond it only reducing orders are sent", POSITIVE_FINITE)
     drawdown: float = setting(0.25, "fall from the peak; beyond it only reducing orders are sent", POSITIVE_FINITE)

@@ -243,7 +243,7 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
-class SimulatorConfig(AgentConfig):
+class DifferentiableConfig(AgentConfig):
     """Settings shared by the algorithms that differentiate through the market."""
 
     horizon: int = setting(8, "steps per iteration; gradients stop there", at_least(1))
@@ -253,7 +253,7 @@ class SimulatorConfig(AgentConfig):
 
 
 @dataclass(frozen=True)
-class AnalyticConfig(SimulatorConfig):
+class AnalyticConfig(DifferentiableConfig):
     """Analytic policy gradient: ascends the derivative of the rewards over a short horizon."""
 
     algorithm: Literal["analytic"] = "analytic"
@@ -261,7 +261,7 @@ class AnalyticConfig(SimulatorConfig):
 
 
 @dataclass(frozen=True)
-class SHACConfig(SimulatorConfig):
+class SHACConfig(DifferentiableConfig):
     """Short-horizon actor-critic: the analytic gradient plus a critic that values the state at the horizon."""
 
     algorithm: Literal["shac"] = "shac"

@@ -200,7 +200,9 @@ class EnvironmentConfig:
     )
     risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
     turnover_penalty: float = setting(
-        0.0, "log growth charged for a turnover of 1 (value bought plus sold / equity), besides its costs", at_least(0)
+        0.0,
+        "log growth charged for a turnover of 1 (value traded, both sides, over equity, per bar), besides its costs",
+        at_least(0),
     )
     cvar_penalty: float = setting(
         0.0, "weight of the mean shortfall of a step's log growth beyond cvar_loss, in units of its CVaR", at_least(0)
@@ -301,7 +303,7 @@ class MandateConfig:
     )
     max_weight: float = setting(1.0, "limit on the desired weight of an asset", above_and_at_most(0, 1))
     max_turnover: float = setting(
-        0.0, "limit on turnover a year (half the sum of absolute weight changes); 0: off", at_least(0)
+        0.0, "limit on turnover, one-sided, a year (half the sum of absolute weight changes); 0: off", at_least(0)
     )
     decide_every: int | Literal["week", "month"] = setting(
         1,

@@ -17,7 +17,7 @@ from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.base import Actor
-from finrl_pod.rl.algorithms.registry import make_actor
+from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.acting import DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig

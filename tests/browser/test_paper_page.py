@@ -92,7 +92,7 @@ def test_account_status_orders_and_risk_are_shown(page: Page, harness: DaemonHar
     assert fills > 0
     expect(page.get_by_role("heading", name=f"Fills: {fills}")).to_be_visible()
     page.get_by_role("tab", name="Costs").click()
-    expect(page.get_by_text("Slippage of")).to_be_visible()
+    expect(page.get_by_text("Implementation shortfall of")).to_be_visible()
     page.get_by_role("tab", name="Risk").click()
     expect(page.get_by_text("Active since the start")).to_be_visible()
 

@@ -10,7 +10,7 @@ import torch
 from finrl_pod_app.cli.main import run
 
 from finrl_pod.errors import RunError
-from finrl_pod.rl.algorithms.registry import OFF_POLICY, ON_POLICY, SIMULATOR, make_actor, member_settings
+from finrl_pod.rl.algorithms.factory import DIFFERENTIABLE, OFF_POLICY, ON_POLICY, make_actor, member_settings
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.all_algorithms import NAMES, small_config, small_learner, training_state
 
@@ -168,7 +168,7 @@ def test_learning_rate_schedule_scales_every_step(name: str) -> None:
 
 
 def test_registry_is_complete() -> None:
-    assert set(ON_POLICY) | set(OFF_POLICY) | set(SIMULATOR) == set(NAMES)
+    assert set(ON_POLICY) | set(OFF_POLICY) | set(DIFFERENTIABLE) == set(NAMES)
     for name, info in ALGORITHMS.items():
         assert info.name == name
         assert info.summary

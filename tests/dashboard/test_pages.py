@@ -126,7 +126,7 @@ def test_strategy_errors_are_shown(visit: Callable[..., Any], finished: Path) ->
     assert list(app.dataframe[0].value["strategy"]) == ["equal weight"]
 
 
-@pytest.mark.parametrize("view", ["Prices", "Missing bars", "Jumps", "Correlations"])
+@pytest.mark.parametrize("view", ["Prices", "Availability of bars", "Jumps", "Correlations"])
 def test_views_of_the_data(view: str, visit: Callable[..., Any], tmp_path: Path) -> None:
     app = visit("data", tmp_path)
     app.selectbox(key="data: panel").set_value("main").run()

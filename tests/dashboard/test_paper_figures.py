@@ -6,21 +6,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.figures import paper
-from finrl_pod_app.dashboard.queries.paper_performance import Slippage, Tracking
+from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference, Slippage
 
 
-def tracking(equity: list[float], backtest: list[float]) -> Tracking:
+def difference(equity: list[float], backtest: list[float]) -> BacktestDifference:
     sessions = [f"2024-01-{2 + n:02d}" for n in range(len(equity))]
     curve = pd.DataFrame({"session": sessions, "equity": equity, "backtest": backtest})
     curve["difference"] = (curve.equity / curve.equity[0] - curve.backtest / curve.backtest[0]) * 1e4
     has_replay = bool(np.isfinite(curve.backtest).any())
-    return Tracking(curve, 0.0, 0.0, 0, "2024-02-01" if has_replay else "", "made", ())
+    return BacktestDifference(curve, 0.0, 0.0, 0, "2024-02-01" if has_replay else "", "made", ())
 
 
 def test_equity_of_account_and_replay_with_their_difference() -> None:
-    figure = paper.equity(tracking([100.0, 101.0, 99.0], [100.0, 100.5, 99.5]), 100.0)
+    figure = paper.equity(difference([100.0, 101.0, 99.0], [100.0, 100.5, 99.5]), 100.0)
     names = [trace.name for trace in figure.data]
-    assert names == ["paper account", "replayed backtest", "tracking difference"]
+    assert names == ["paper account", "replayed backtest", "difference to the backtest"]
     assert list(figure.data[0].y) == [100.0, 101.0, 99.0]
     assert figure.data[2].y == pytest.approx([0.0, 50.0, -50.0])
     low, high = figure.layout.yaxis.range
@@ -29,12 +29,12 @@ def test_equity_of_account_and_replay_with_their_difference() -> None:
 
 
 def test_equity_without_a_replay() -> None:
-    figure = paper.equity(tracking([100.0, 101.0], [np.nan, np.nan]), 100.0)
+    figure = paper.equity(difference([100.0, 101.0], [np.nan, np.nan]), 100.0)
     assert [trace.name for trace in figure.data] == ["paper account"]
 
 
 def test_axes_have_a_minimum_range() -> None:
-    figure = paper.equity(tracking([90_000.0, 90_000.0], [90_000.0, 90_000.0]), 90_000.0)
+    figure = paper.equity(difference([90_000.0, 90_000.0], [90_000.0, 90_000.0]), 90_000.0)
     low, high = figure.layout.yaxis.range
     assert high - low == pytest.approx(900.0)
     assert max(figure.layout.yaxis2.range) > 1.0

@@ -281,14 +281,14 @@ def test_mismatch_is_shown_until_acknowledged(tmp_path: Path) -> None:
     store.close()
 
 
-def test_tracking_difference_is_the_difference_in_growth(sim: SimulatedDaemon) -> None:
+def test_backtest_difference_is_the_difference_in_growth(sim: SimulatedDaemon) -> None:
     sessions = list(paper_journal.load(sim.journal).equity.session)
     replayed = [100_000.0 * 1.001**n for n in range(len(sessions) - 1)]  # the replay does not cover the last session
     file = sim.journal.with_name("journal.tracking.json")
     document = {"made": "2024-02-01T00:00:00+00:00", "strategy": "rotating", "sessions": sessions[:-1]}
     write_json(file, {**document, "backtest": replayed, "differences": []})
     journal = paper_journal.load(sim.journal)
-    found = paper_performance.tracking(journal)
+    found = paper_performance.backtest_difference(journal)
     mine = journal.equity.equity.to_numpy()[:-1]
     expected = (mine[-1] / mine[0] - replayed[-1] / replayed[0]) * 10_000
     assert found.end == pytest.approx(expected)
@@ -297,9 +297,9 @@ def test_tracking_difference_is_the_difference_in_growth(sim: SimulatedDaemon) -
     assert found.behind == 1
     write_json(file, {**document, "backtest": [1.0]})
     with pytest.raises(RunError, match="is damaged"):
-        paper_performance.tracking(journal)
+        paper_performance.backtest_difference(journal)
     file.unlink()
-    assert not paper_performance.tracking(journal).is_available
+    assert not paper_performance.backtest_difference(journal).is_available
 
 
 def test_empty_journal(empty: Journal) -> None:
@@ -313,7 +313,7 @@ def test_empty_journal(empty: Journal) -> None:
     assert paper_state.halted_symbols(empty).empty
     assert paper_state.daily_loss_and_drawdown(empty) == (0.0, 0.0)
     assert [badge.level for badge in paper_state.statuses(empty, NOW)] == ["good", "unknown", "unknown", "good"]
-    assert not paper_performance.tracking(empty).is_available
+    assert not paper_performance.backtest_difference(empty).is_available
     assert empty.state == ("active", "")
     assert "account unknown" in paper_state.journal_caption(empty)
 

@@ -65,7 +65,7 @@ def test_figures_escape_tickers(panel: Panel) -> None:
     odd = dataclasses.replace(panel, symbols=("<i>A</i>", "B", "C"))
     assert figures.growth(prices.growth(odd, ["<i>A</i>", "B"])).data[0].name == "&lt;i&gt;A&lt;/i&gt;"
     assert figures.correlations(prices.correlations(odd, list(odd.symbols))).data[0].x[0] == "&lt;i&gt;A&lt;/i&gt;"
-    share = figures.missing_bars(odd).data[0]
+    share = figures.available_bars(odd).data[0]
     assert share.y[0] == "&lt;i&gt;A&lt;/i&gt;"
     np.testing.assert_array_equal(np.asarray(share.z), panel.tradable.T)
 

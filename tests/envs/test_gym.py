@@ -21,7 +21,7 @@ from tests.markets import random_market
 
 MARKET = random_market(6, bars=60)
 CONFIG = EnvironmentConfig(window=8)
-STATE_FIELDS = ("bar", "steps_left", "round", "cash", "shares")
+STATE_FIELDS = ("bar", "steps_left", "episode_index", "cash", "shares")
 KINDS: list[dict[str, Any]] = [{}, {"short": True}, {"kind": "stock_trading"}]
 
 

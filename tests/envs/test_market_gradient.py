@@ -102,7 +102,7 @@ def test_values_and_gradients_match_autograd(
     for one, other in zip(states, expected_states, strict=True):
         assert torch.equal(one.bar, other.bar)
         assert torch.equal(one.steps_left, other.steps_left)
-        assert torch.equal(one.round, other.round)
+        assert torch.equal(one.episode_index, other.episode_index)
         torch.testing.assert_close(one.cash, other.cash, rtol=tolerance, atol=tolerance * 1e6)
         torch.testing.assert_close(one.shares, other.shares, rtol=tolerance, atol=tolerance * 1e4)
         torch.testing.assert_close(one.virtual, other.virtual, rtol=tolerance, atol=tolerance)

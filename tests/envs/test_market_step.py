@@ -88,7 +88,7 @@ def test_kernel_matches_transition(
                 assert (one is None) == (other is None)
                 if one is not None:
                     torch.testing.assert_close(one, other, rtol=0, atol=10 * tolerance)
-            for name in ("bar", "steps_left", "round"):
+            for name in ("bar", "steps_left", "episode_index"):
                 assert torch.equal(getattr(native_state, name), getattr(state, name))
             for name in ("terminated", "truncated"):
                 assert torch.equal(getattr(native, name), getattr(plain, name))

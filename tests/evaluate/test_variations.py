@@ -9,7 +9,14 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import Job, RecordingStrategy, kernel_for, proportional_rate, replay, replay_native
+from finrl_pod.evaluate.variations import (
+    Job,
+    RecordingStrategy,
+    kernel_for,
+    proportional_rate,
+    simulate_recorded,
+    simulate_recorded_native,
+)
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.weights import WEIGHT_TOLERANCE
@@ -67,9 +74,11 @@ def test_kernel_equals_the_engine(seed: int, fill: str, hold_probability: float,
         pytest.skip("no C++ compiler")
     kinds = (*PLAIN, QUOTED)
     jobs = [Job(v % 9, v % 5, BARS - 1 - v % 4, kinds[v % 4]) for v in range(31)]
-    replayed = replay_native(kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH)
-    assert replayed is not None
-    equity, turnover, costs = replayed
+    simulated = simulate_recorded_native(
+        kernel, market, tables, jobs, [proportional_rate(job.rules) or 0.0 for job in jobs], CASH
+    )
+    assert simulated is not None
+    equity, turnover, costs = simulated
     for v, job in enumerate(jobs):
         expected = simulate_job(market, tables[job.table].double(), job)
         length = job.last - job.first + 1
@@ -86,10 +95,10 @@ def test_kernel_supports_any_number_of_assets(assets: int) -> None:
     if kernel is None:
         pytest.skip("no C++ compiler")
     table = torch.rand(1, 20, assets, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / assets
-    replayed = replay_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
-    assert replayed is not None
+    simulated = simulate_recorded_native(kernel, market, table, [Job(0, 0, 19, PLAIN[1])], [0.01], CASH)
+    assert simulated is not None
     np.testing.assert_allclose(
-        replayed[0][0], simulate_job(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
+        simulated[0][0], simulate_job(market, table[0], Job(0, 0, 19, PLAIN[1])).equity[:, 0], rtol=1e-12
     )
 
 
@@ -120,14 +129,14 @@ def test_every_job_equals_a_single_simulation(fill: str, hold_probability: float
         ExecutionRules(0.001, frictions=Frictions((PerShare(0.01, 1.0),), cash_rates=(("2020-01-01", 0.05),))),
     ]
     jobs = [Job(v % 7, v % 3, BARS - 1 - v % 4, rules[v % len(rules)]) for v in range(30)]
-    replayed = replay(market, tables, jobs, CASH)
+    simulated = simulate_recorded(market, tables, jobs, CASH)
     for v, job in enumerate(jobs):
         expected = simulate_job(market, tables[job.table], job)
         length = job.last - job.first + 1
-        np.testing.assert_allclose(replayed.equity[v, :length], expected.equity[:, 0], rtol=1e-12)
-        assert np.isnan(replayed.equity[v, length:]).all()
-        assert replayed.costs[v] == pytest.approx(expected.costs.sum().item(), rel=1e-10, abs=1e-9)
-        assert replayed.turnover[v] == pytest.approx(expected.turnover.sum().item(), rel=1e-10)
+        np.testing.assert_allclose(simulated.equity[v, :length], expected.equity[:, 0], rtol=1e-12)
+        assert np.isnan(simulated.equity[v, length:]).all()
+        assert simulated.costs[v] == pytest.approx(expected.costs.sum().item(), rel=1e-10, abs=1e-9)
+        assert simulated.turnover[v] == pytest.approx(expected.turnover.sum().item(), rel=1e-10)
 
 
 def test_replay_of_a_recorded_strategy_has_the_metrics_of_its_backtest(market_of) -> None:
@@ -144,8 +153,10 @@ def test_replay_of_a_recorded_strategy_has_the_metrics_of_its_backtest(market_of
     strategy = RecordingStrategy(DriftingWeights())
     result = backtest(strategy, panel, market, 4, 50, ExecutionRules(0.002), 1e5)
     tables = torch.from_numpy(strategy.table(market.times)).unsqueeze(0)
-    replayed = replay(market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5)
-    same, at_higher_cost = replayed.metrics()
+    simulated = simulate_recorded(
+        market, tables, [Job(0, 4, 50, ExecutionRules(0.002)), Job(0, 4, 50, ExecutionRules(0.02))], 1e5
+    )
+    same, at_higher_cost = simulated.metrics()
     assert same == pytest.approx(dict(result.metrics), rel=1e-9)
     assert at_higher_cost["cumulative_return"] < same["cumulative_return"]
 
@@ -162,8 +173,8 @@ def test_replay_of_a_strategy_without_decisions_stays_in_cash(market_of) -> None
     backtest(strategy, panel, market, 4, 20, ExecutionRules(), 1e5)
     table = strategy.table(market.times)
     assert table.shape == (30, 3)
-    replayed = replay(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
-    assert replayed.metrics()[0]["cumulative_return"] == 0.0
+    simulated = simulate_recorded(market, torch.from_numpy(table).unsqueeze(0), [Job(0, 4, 20, ExecutionRules())], 1e5)
+    assert simulated.metrics()[0]["cumulative_return"] == 0.0
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -183,15 +194,15 @@ def test_invalid_targets_are_refused_with_their_bar(corrupt, message: str, nativ
     tables = random_tables(3)
     corrupt(tables)
     with pytest.raises(InputError, match=f"2020-01-06 .*{message}"):
-        replay(gappy_market(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
+        simulate_recorded(gappy_market(1), tables, [Job(w, 2, 20, ExecutionRules()) for w in range(3)], CASH)
 
 
 def test_invalid_jobs_are_refused() -> None:
     tables = random_tables(2)
     for job in (Job(2, 0, 5, ExecutionRules()), Job(0, 5, 5, ExecutionRules()), Job(0, 0, BARS, ExecutionRules())):
         with pytest.raises(InputError):
-            replay(gappy_market(1), tables, [job], CASH)
+            simulate_recorded(gappy_market(1), tables, [job], CASH)
     with pytest.raises(InputError, match="shape"):
-        replay(gappy_market(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
+        simulate_recorded(gappy_market(1), tables[:, :5], [Job(0, 0, 3, ExecutionRules())], CASH)
     with pytest.raises(InputError, match="at least one job"):
-        replay(gappy_market(1), tables, [], CASH)
+        simulate_recorded(gappy_market(1), tables, [], CASH)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import Job, replay
+from finrl_pod.evaluate.variations import Job, simulate_recorded
 from finrl_pod.market.costs import BarLiquidity, Frictions, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.frictions import execute_with_frictions
@@ -75,9 +75,9 @@ def test_a_backtest_equals_the_account_by_hand(seed: int, gaps: bool) -> None:
     np.testing.assert_allclose(ledger.equity[:, 0], expected, rtol=1e-12)
     assert ledger.costs.sum().item() == pytest.approx(paid, rel=1e-10)
     np.testing.assert_allclose(ledger.cost_parts["spread"][:, 0], spreads, rtol=1e-9, atol=1e-9)
-    replayed = replay(market, targets.unsqueeze(0), [Job(0, 0, BARS - 1, QUOTED)], CASH)  # in the kernel
-    np.testing.assert_allclose(replayed.equity[0], expected, rtol=1e-12)
-    assert replayed.costs[0] == pytest.approx(paid, rel=1e-10)
+    simulated = simulate_recorded(market, targets.unsqueeze(0), [Job(0, 0, BARS - 1, QUOTED)], CASH)  # in the kernel
+    np.testing.assert_allclose(simulated.equity[0], expected, rtol=1e-12)
+    assert simulated.costs[0] == pytest.approx(paid, rel=1e-10)
 
 
 @settings(max_examples=30, deadline=None)
@@ -121,9 +121,9 @@ def test_replay_refuses_a_market_without_spreads() -> None:
     market = random_market(0, bars=12)
     table = torch.full((1, 12, 3), 0.3, dtype=torch.float64)
     with pytest.raises(InputError, match="needs prices with spreads"):
-        replay(market, table, [Job(0, 0, 11, QUOTED)], CASH)
+        simulate_recorded(market, table, [Job(0, 0, 11, QUOTED)], CASH)
     zero = dataclasses.replace(market, half_spread=torch.zeros_like(market.close))
     charged, plain = (
-        replay(zero, table, [Job(0, 0, 11, rules)], CASH).equity for rules in (QUOTED, ExecutionRules(RATE))
+        simulate_recorded(zero, table, [Job(0, 0, 11, rules)], CASH).equity for rules in (QUOTED, ExecutionRules(RATE))
     )
     np.testing.assert_allclose(charged, plain, rtol=1e-14)

@@ -9,7 +9,13 @@ import torch
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig, OffPolicyConfig, PPOConfig, SimulatorConfig
+from finrl_pod.settings.algorithm_configs import (
+    A2CConfig,
+    AgentConfig,
+    DifferentiableConfig,
+    OffPolicyConfig,
+    PPOConfig,
+)
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
@@ -18,7 +24,7 @@ NAMES = tuple(ALGORITHMS)
 SMALL: Mapping[type, dict[str, Any]] = {
     PPOConfig: {"horizon": 6, "epochs": 2, "minibatches": 2},
     A2CConfig: {"horizon": 6},
-    SimulatorConfig: {"horizon": 6},
+    DifferentiableConfig: {"horizon": 6},
     OffPolicyConfig: {"batch_size": 12, "buffer_size": 60, "learning_starts": 12, "gradient_steps": 2, "tau": 0.1},
 }
 

@@ -12,7 +12,7 @@ import torch
 from finrl_pod.native.library import find_compiler
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.ddpg import TD3
-from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.networks.observation_adapter import ObservationAdapter, make_adapter, spec_of
 from finrl_pod.settings.algorithm_configs import DDPGConfig, OffPolicyConfig, REDQConfig, SACConfig, TD3Config
 from tests.markets import random_market

@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.data.worlds import LEAD_BARS
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms.registry import make_actor
+from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, distinct, dropout_factors
 from finrl_pod.rl.networks.lookback import Attention, Convolution, GatedRecurrence, LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec

@@ -10,8 +10,8 @@ import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from finrl_pod.random import generator
+from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import Batch
-from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.algorithms.sac import LOG_STD_BOUNDS, squashed
 from finrl_pod.rl.networks.critics import combine_values, draw_subsets
 from finrl_pod.rl.networks.layers import mlp, mlp_init

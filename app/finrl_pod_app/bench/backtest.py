@@ -21,7 +21,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, SetupError
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import Job, ReplayResult, kernel_for, replay
+from finrl_pod.evaluate.variations import Job, RecordedBacktest, kernel_for, simulate_recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Tensor
 from finrl_pod_app.bench.rows import Row, median_row
@@ -102,9 +102,9 @@ def draw_weights(variations: int, days: int, assets: int, seed: int = 0) -> Tens
     return torch.from_numpy(weights)
 
 
-def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> ReplayResult:
+def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> RecordedBacktest:
     last = len(market.times) - 1
-    return replay(market, weights, [Job(v, 0, last, rules) for v in range(len(weights))], CASH)
+    return simulate_recorded(market, weights, [Job(v, 0, last, rules) for v in range(len(weights))], CASH)
 
 
 def _seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules, runs: int) -> list[float]:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
-from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.types import EnvStep
 from finrl_pod_app.bench.rows import Row, median_row

@@ -82,7 +82,7 @@ def show_training_result(result: Mapping[str, Any]) -> None:
     ]
     for p, alive in enumerate(result["alive"]):
         score = result["score"][p]
-        words = [f"score {score:.1f} (mean return of its last 100 episodes)"] if score is not None else []
+        words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
         if evaluated is not None:
             words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
         words += [] if alive else ["diverged (its loss is NaN)"]
@@ -118,8 +118,9 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     for line in (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
-        f"Champion {champion['id']} ({champion['algorithm']}): mean return {champion['score']:.2f} on validation.",
-        f"Test: {test['mean_return']:.2f} +- {test['standard_error']:.2f} (mean and standard error of "
+        f"Champion {champion['id']} ({champion['algorithm']}): mean episode return {champion['score']:.2f} on "
+        "validation.",
+        f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
         f"{test['episodes']} other episodes).",
         f"Result: {out / 'result.json'}",
     ):
@@ -129,7 +130,7 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
 def _spread(mean: float | None, deviation: float | None) -> str:
     """Format the mean and standard deviation of evaluation returns."""
     numbers = "NaN" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
-    return f"{numbers} without exploration"
+    return f"mean episode return {numbers} without exploration"
 
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:

@@ -185,13 +185,13 @@ def track(
     import dataclasses
 
     from finrl_pod.paper.settings import load
+    from finrl_pod_app.paper.backtest_difference import compare_journal, recorded_settings
     from finrl_pod_app.paper.status_view import show_track
-    from finrl_pod_app.paper.tracking_error import recorded_settings, run_track
 
     settings = (
         load(config) if journal is None else dataclasses.replace(recorded_settings(journal), journal=str(journal))
     )
-    document = run_track(settings, panel)
+    document = compare_journal(settings, panel)
     if as_json:
         print_json(document)
     else:

@@ -22,9 +22,9 @@ from finrl_pod.files import write_text
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import read_heartbeat, status
 from finrl_pod.paper.settings import load
+from finrl_pod_app.paper.backtest_difference import compare_with_backtest, save_difference
 from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
-from finrl_pod_app.paper.tracking_error import measure_tracking, save_tracking
 from finrl_pod_app.services.presets import preset
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training import run_tournament
@@ -114,11 +114,11 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
     store = Store.open(Path(config.journal))
     try:
         document = status(store, config)
-        tracking = measure_tracking(config, store, load_panel(preset("quick")))
+        difference = compare_with_backtest(config, store, load_panel(preset("quick")))
     finally:
         store.close()
-    save_tracking(Path(config.journal), tracking)
-    marks, backtest, differences = tracking.marks, tracking.backtest, tracking.differences
+    save_difference(Path(config.journal), difference)
+    marks, backtest, differences = difference.marks, difference.backtest, difference.differences
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
         "capital": str(Decimal(CASH)),

@@ -39,7 +39,13 @@ STRATEGY_COLUMNS = (
     Column("sortino", "Sortino", "Sortino ratio", "ratio", "annualised mean excess return over downside deviation"),
     Column("calmar", "Calmar", "Calmar ratio", "ratio", "annual return over maximum drawdown"),
     Column("max_drawdown", "drawdown", "Max drawdown", "percent", "largest decline from a peak"),
-    Column("turnover", "turnover", "Turnover", "times", "half of the value traded per year, as a multiple of equity"),
+    Column(
+        "turnover",
+        "turnover",
+        "Turnover",
+        "times",
+        "one-sided, a year: half of the value traded, as a multiple of equity",
+    ),
     Column("costs_paid", "costs", "Costs paid", "currency", "total over the period"),
 )
 

@@ -31,7 +31,7 @@ USAGE = (
     Measure("active_share", "Active share", "percent", "half the sum of absolute differences to the weights at tilt 0"),
     Measure("effective_holdings", "Effective holdings", "number", "(sum of weights)^2 / sum of squares, mean of bars"),
     Measure("effective_holdings_low", "Effective holdings, 5%", "number", "exceeded on 95% of the bars"),
-    Measure("turnover", "Turnover", "times", "half of the value traded per year, as a multiple of equity"),
+    Measure("turnover", "Turnover", "times", "one-sided, a year: half of the value traded, as a multiple of equity"),
     Measure("turnover_at_tilt_zero", "Turnover at tilt 0", "times", "of the base with the same trading"),
     Measure("tracking_error", "Tracking error", "percent", "annualised deviation of returns from those at tilt 0"),
     Measure(

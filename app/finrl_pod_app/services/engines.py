@@ -118,7 +118,7 @@ def logged_run(log: Path, config: RunConfig) -> LoggedRun:
 
 
 def shard_trainer(config: RunConfig, panel: Panel, device: str, threads: int, number: int) -> CohortTrainer:
-    """Trainer of a shard in a process of its own. device: "cpu", or "cuda" for the shard's one of several."""
+    """Trainer of a shard in a separate process. device: "cpu", or "cuda" for the shard's one of several."""
     splits = make_splits(panel.times, config.splits)
     if device == "cuda":
         torch_device = torch.device("cuda", number % max(torch.cuda.device_count(), 1))

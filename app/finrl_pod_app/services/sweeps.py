@@ -16,7 +16,7 @@ from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
 from finrl_pod.evaluate.metrics import METRICS
-from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
+from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
@@ -30,7 +30,7 @@ from finrl_pod_app.services.overrides import override_config
 Period = tuple[str | None, str | None]
 KEYS = ("strategy", "seed", "start", "end", "cost_bps", "in_sample")
 MAX_COMBINATIONS = 100_000  # a larger sweep is probably a mistake
-MAX_TABLE_BYTES = 2**27  # of recorded decisions in memory, before they are replayed and freed
+MAX_TABLE_BYTES = 2**27  # of recorded decisions in memory, before they are simulated and freed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def run_sweep(
 
 
 class _Sweep:
-    """Rows of a sweep in progress. Decisions are freed once they are replayed, because they may be large."""
+    """Rows of a sweep in progress. Decisions are freed once they are simulated, because they may be large."""
 
     def __init__(self, costs: Sequence[float]) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ class _Sweep:
 
     def _replay_decisions(self) -> None:
         began = time.perf_counter()
-        # Tables of one market are replayed together: all but those of the index and of runs on other data.
+        # Tables of one market are simulated together: all but those of the index and of runs on other data.
         for group in group_by_market(self._tables):
             self.rows += _rows(group, self._costs)
         self._tables.clear()
@@ -228,7 +228,7 @@ def group_by_market(tables: Sequence[DecisionTable]) -> list[list[DecisionTable]
 
 
 def replay_job(table: DecisionTable, index: int, cost_bps: float) -> Job:
-    """Replay job of recorded decisions at another cost. index: of the table among those that are replayed."""
+    """Simulation job of recorded decisions at another cost. index: of the table among those that are simulated."""
     prepared = table.prepared
     rules = rules_of(override_config(prepared.config, cost_bps=cost_bps).environment)
     return Job(index, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
@@ -244,5 +244,5 @@ def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[s
             start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
             head = (prepared.name, table.seed, start, end, cost, prepared.in_sample is not None)
             heads.append(dict(zip(KEYS, head, strict=True)))
-    done = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
+    done = simulate_recorded(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
     return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]

@@ -1,4 +1,4 @@
-"""The contract of a VecEnv, checked by running one. Faults are told in words, with the environment's index.
+"""The contract of a VecEnv, checked by running one. Faults are reported in words, with the environment's index.
 
     assert not check_env(lambda envs, members: Mine(envs=envs, members=members))
 

@@ -22,7 +22,7 @@ from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.simulators.adapters import FINAL, GROUP
 
-ENDLESS = 1_000_000  # told to trainers that ask for the length of episodes without a limit
+ENDLESS = 1_000_000  # reported to trainers that ask for the length of episodes without a limit
 
 
 class _Exported:

@@ -10,7 +10,7 @@ import torch
 
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
-from finrl_pod.evaluate.variations import Job, RecordingStrategy, replay
+from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, MarketTensor
 
@@ -58,7 +58,7 @@ def sensitivity(
     jobs = [Job(which, first, last, rule) for which in (0, 1) for rule in cost_rules]
     jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
     periods = bars_per_year(market.times)
-    growth = [log_growth(equity, periods) for equity in replay(market, tables, jobs, cash).equity]
+    growth = [log_growth(equity, periods) for equity in simulate_recorded(market, tables, jobs, cash).equity]
     own, base, late = growth[: len(costs)], growth[len(costs) : 2 * len(costs)], growth[2 * len(costs) :]
     return Sensitivity(
         tuple(costs), tuple(own), tuple(base), tuple(delays), tuple(late), interpolate_break_even(costs, own, base)

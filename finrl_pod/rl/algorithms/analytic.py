@@ -33,7 +33,7 @@ from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.training.optimiser import CRITIC_PREFIXES
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
-from finrl_pod.settings.algorithm_configs import SimulatorConfig
+from finrl_pod.settings.algorithm_configs import DifferentiableConfig
 from finrl_pod.types import Observation, Tensor
 
 NOT_LEARNED = "log_std"  # exploration is a setting here; its gradient could only lower it
@@ -65,7 +65,7 @@ class DifferentiableAlgorithm(ABC):
         spec: PolicySpec,
         features: Tensor,
         tradable: Tensor | None,
-        config: SimulatorConfig,
+        config: DifferentiableConfig,
         *,
         seed: int = 0,
         members: Sequence[int] = (0,),
@@ -115,7 +115,7 @@ class DifferentiableAlgorithm(ABC):
     # ------------------------------------------------------------------ an iteration
 
     @property
-    def steps(self) -> int:
+    def steps_per_iteration(self) -> int:
         return self.config.horizon
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
@@ -234,7 +234,7 @@ class DifferentiableAlgorithm(ABC):
             raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
 
 
-def validate(config: SimulatorConfig, env: MarketVecEnv) -> None:
+def validate(config: DifferentiableConfig, env: MarketVecEnv) -> None:
     """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
     if config.horizon > env.episode_bars:
         raise ConfigError(

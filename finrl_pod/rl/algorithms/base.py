@@ -57,7 +57,7 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def steps(self) -> int:
+    def steps_per_iteration(self) -> int:
         """Steps of every environment in one iteration."""
         ...
 

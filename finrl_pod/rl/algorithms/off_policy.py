@@ -138,7 +138,7 @@ class OffPolicy(ABC):
     # ------------------------------------------------------------------ an iteration
 
     @property
-    def steps(self) -> int:
+    def steps_per_iteration(self) -> int:
         return self.config.horizon
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:

@@ -104,7 +104,7 @@ class OnPolicy(ABC):
         return self.running or IDENTITY
 
     @property
-    def steps(self) -> int:
+    def steps_per_iteration(self) -> int:
         return self.config.horizon
 
     @torch.no_grad()

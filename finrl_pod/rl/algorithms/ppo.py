@@ -211,12 +211,12 @@ class PPO(OnPolicy):
                 return self._kernel.value(bar, account)
             return self._value(self.parameters.views, bar, account)
 
-        final = (rollout.last, *rollout.ends)
+        final = (rollout.last, *rollout.final_observations)
         bars = torch.cat([rollout.bar, *(x.bar.unsqueeze(0) for x in final)])
         grouped = (1, p, groups, accounts, -1)
         all_accounts = torch.cat(
             [rollout.account, *(x.account.view(grouped) for x in final)]
-        )  # [H + 1 + rounds of episode ends, P, G, A, 1 + N]
+        )  # [H + 1 + final observations, P, G, A, 1 + N]
         flat = value(
             bars.transpose(0, 1).reshape(p, -1), all_accounts.transpose(0, 1).reshape(p, -1, *all_accounts.shape[3:])
         )

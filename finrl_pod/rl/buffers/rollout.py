@@ -14,9 +14,9 @@ class Rollout(NamedTuple):
 
     bar: [H, P, G] int64; account: [H, P, G, A, 1 + N]; action: [H, P, G, A, D]; log_probability, reward: [H, P, G, A];
     terminated, truncated: [H, P, G, A] bool; last: the observation after the last step.
-    truncated_groups: [H, P, G] bool, steps at which a group's window or episode was truncated. ends: the
-    observations before those resets; ends[r] holds the r-th of each group: (bar [P, G], account [P, E, 1 + N]). On a
-    market there is at most one. Flat observations are stored as accounts of bar 0, one environment a group.
+    truncated_groups: [H, P, G] bool, steps at which a group's window or episode was truncated. final_observations:
+    those before the resets; final_observations[r] holds the r-th of each group: (bar [P, G], account [P, E, 1 + N]). On
+    a market there is at most one. Flat observations are stored as accounts of bar 0, one environment a group.
     """
 
     bar: Tensor
@@ -27,7 +27,7 @@ class Rollout(NamedTuple):
     terminated: Tensor
     truncated: Tensor
     last: Observation
-    ends: tuple[Observation, ...]
+    final_observations: tuple[Observation, ...]
     truncated_groups: Tensor
 
 

@@ -19,7 +19,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
-from finrl_pod.rl.algorithms.registry import make_algorithm
+from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
@@ -63,7 +63,7 @@ class Learner:
     @property
     def iteration_samples(self) -> int:
         """Environment steps of a member in one iteration."""
-        return int(self.algorithm.steps * self.env.envs)
+        return int(self.algorithm.steps_per_iteration * self.env.envs)
 
     def learn(
         self,

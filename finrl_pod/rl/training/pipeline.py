@@ -1,12 +1,13 @@
-"""Asynchronous training of off-policy algorithms: two processes share a replay buffer in shared memory.
+"""Asynchronous training of off-policy algorithms: a collector and a learner run at the same time in two processes.
 
-One process steps the environments with a copy of the acting weights and writes into the buffer; this process samples,
-learns and publishes new weights. Each waits for the other, so that updates per sample stay at `gradient_steps` /
-(`horizon` x environments) to within `AHEAD` rounds of samples. The staleness of the acting weights is measured in
-updates. Results depend on the timing of the processes; `Learner` alternates both steps and is reproducible.
+The collector steps the environments with a copy of the acting weights and writes into a replay buffer in shared memory;
+this process draws batches from it, learns and publishes new weights. Each waits for the other, so that updates per
+sample stay at `gradient_steps` / (`horizon` x environments) to within `AHEAD` iterations. A sample is one step of one
+environment; an item of the buffer holds one step of all accounts of a group. The staleness of the acting weights is
+measured in updates. Results depend on the timing of the processes; `Learner` alternates both and is reproducible.
 
-The buffer is on the device of the environments' observations. This process may learn on another device; samples are
-moved there.
+The buffer is on the device of the environments' observations. This process may learn on another device; sampled
+batches are moved there.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import torch.multiprocessing as mp
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
 from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_process
 from finrl_pod.protocols import PooledVecEnv, VecEnv
+from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
-from finrl_pod.rl.algorithms.registry import make_algorithm
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
-AHEAD = 8  # rounds of samples collected before learning from them; also the limit of updates at once
+AHEAD = 8  # iterations by which the collector may lead the learner; also the limit of updates at once, in iterations
 WAIT = 2e-4  # seconds between polls
 SAMPLE_SECONDS, END_SECONDS = 120.0, 10.0  # limits on the wait for a sample, and for the end of the collector
 SAMPLES, WRITTEN, UPDATES, VERSION, STOP, RESTARTS, COUNTS = range(7)  # indices of the shared counts
@@ -59,7 +60,7 @@ class SharedReplay(Replay):
     """Replay buffer written by another process. The oldest items are not sampled, as they may be overwritten."""
 
     def __init__(self, data: dict[str, Tensor], margin: int, device: torch.device) -> None:
-        """device: of the samples. margin: oldest items that are not sampled."""
+        """device: of the sampled batches. margin: oldest items that are not sampled."""
         first = next(iter(data.values()))
         self.data, self.device, self._storage_device = data, device, first.device
         self.members, self.capacity = first.shape[:2]
@@ -98,8 +99,8 @@ class Pipeline:
             raise ConfigError(f"an async pipeline needs an off-policy algorithm, got {config.algorithm}")
         self.env, self.config, self.timeout = make_env(), config, timeout
         algorithm = _make_off_policy(config, self.env, seed)
-        self.round = algorithm.steps * self.env.envs  # samples of a member
-        margin = AHEAD * algorithm.steps * algorithm.adapter.groups
+        self.samples_per_iteration = algorithm.steps_per_iteration * self.env.envs  # of a member
+        margin = AHEAD * algorithm.steps_per_iteration * algorithm.adapter.groups
         data, capacity = algorithm.replay.data, algorithm.replay.capacity
         if capacity < 2 * margin:
             raise ConfigError(
@@ -156,7 +157,7 @@ class Pipeline:
         and RunError if it sends no sample for `timeout` seconds.
         """
         config, algorithm, counts = self.config, self.algorithm, self._counts
-        per_sample = config.gradient_steps / self.round
+        per_sample = config.gradient_steps / self.samples_per_iteration
         decays, total = config.learning_rate_schedule == "linear", max(samples - config.learning_starts, 1) * per_sample
         began = last = fresh = time.perf_counter()
         before = -1
@@ -165,7 +166,7 @@ class Pipeline:
             if collected > before:
                 before, fresh = collected, time.perf_counter()
             learned_from = collected - config.learning_starts
-            due = max(learned_from, 0) * config.gradient_steps // self.round - algorithm.updates
+            due = max(learned_from, 0) * config.gradient_steps // self.samples_per_iteration - algorithm.updates
             self._register_items(int(counts[WRITTEN]))
             if due > 0:
                 algorithm.samples, algorithm.ages = collected, [collected] * algorithm.members
@@ -308,8 +309,8 @@ def _collect_loop(
     pipe: Any,
 ) -> None:
     config, replay = algorithm.config, algorithm.replay
-    round_ = algorithm.steps * collector.env.envs
-    ahead, per_sample = AHEAD * round_, config.gradient_steps / round_
+    samples_per_iteration = algorithm.steps_per_iteration * collector.env.envs
+    ahead, per_sample = AHEAD * samples_per_iteration, config.gradient_steps / samples_per_iteration
     pool = collector.env if isinstance(collector.env, PooledVecEnv) else None
     acting = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version, last_report = 0, time.monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.paper.tracking_error import run_track
+from finrl_pod_app.paper.backtest_difference import compare_journal
 from finrl_pod_strategies import baselines
 
 from finrl_pod.data.store import Store
@@ -45,7 +45,7 @@ def test_orders_fills_and_equity_equal_the_backtest(
         harness.run_clock()
         harness.run_until(harness.days[SESSIONS].close + 1200, harness.slow_clock)
         assert harness.stop() == 0
-        found = run_track(load(harness.toml))
+        found = compare_journal(load(harness.toml))
         assert found["differences"] == []
         assert found["same"]
         assert len(found["sessions"]) >= SESSIONS

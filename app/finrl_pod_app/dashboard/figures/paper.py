@@ -1,4 +1,4 @@
-"""Figures of the paper account: equity compared with the replayed backtest, and slippage."""
+"""Figures of the paper account: equity compared with the replayed backtest, and implementation shortfall."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL
 if TYPE_CHECKING:
     import pandas as pd
 
-    from finrl_pod_app.dashboard.queries.paper_performance import Slippage, Tracking
+    from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference, Slippage
 
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
 
-def equity(tracking: Tracking, capital: float) -> Any:
-    """Equity at each close of account and replayed backtest; below it the tracking difference in basis points."""
+def equity(difference: BacktestDifference, capital: float) -> Any:
+    """Equity at each close of account and replayed backtest; below it their difference in basis points."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
-    curve = tracking.curve
-    rows = 2 if tracking.is_available else 1
+    curve = difference.curve
+    rows = 2 if difference.is_available else 1
     figure = make_subplots(rows=rows, shared_xaxes=True, row_heights=[0.72, 0.28][:rows], vertical_spacing=0.06)
     figure.add_scatter(
         x=curve.session,
@@ -34,7 +34,7 @@ def equity(tracking: Tracking, capital: float) -> Any:
         row=1,
         col=1,
     )
-    if tracking.is_available:  # dashed and on top, so that both are visible where they agree
+    if difference.is_available:  # dashed and on top, so that both are visible where they agree
         figure.add_scatter(
             x=curve.session,
             y=curve.backtest,
@@ -48,12 +48,12 @@ def equity(tracking: Tracking, capital: float) -> Any:
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
     figure.update_yaxes(tickformat="$,.0f", range=_equity_range(curve[["equity", "backtest"]]), row=1, col=1)
-    if tracking.is_available:
+    if difference.is_available:
         figure.add_trace(
             go.Bar(
                 x=curve.session,
                 y=curve.difference,
-                name="tracking difference",
+                name="difference to the backtest",
                 showlegend=False,
                 marker_color=[GOOD if value >= 0 else BAD for value in curve.difference.fillna(0.0)],
                 hovertemplate="%{y:.1f} bp",
@@ -110,6 +110,6 @@ def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
             line={"color": REPLAY, "dash": "dash", "width": 2},
             hovertemplate="%{y:.1f} bp",
         )
-    figure.update_yaxes(title_text="slippage, bp (positive is a cost)")
+    figure.update_yaxes(title_text="implementation shortfall, bp (positive is a cost)")
     figure.update_xaxes(**_session_axis(len(sessions)))
     return figure

@@ -1,4 +1,4 @@
-"""Figures of stored prices: growth of 1, missing bars, correlations."""
+"""Figures of stored prices: growth of 1, available bars, correlations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report.charts import dates, decimated, log_ticks
 
-MAX_BLOCKS = 240  # columns of the map of missing bars; more are not visible
+MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
 
 
 def growth(frame: pd.DataFrame) -> Any:
@@ -38,16 +38,16 @@ def growth(frame: pd.DataFrame) -> Any:
     return figure
 
 
-def missing_bars(panel: Panel) -> Any:
-    """Map of available bars: their share by ticker and block of time."""
+def available_bars(panel: Panel) -> Any:
+    """Map of available bars: their fraction by ticker and block of time."""
     import plotly.graph_objects as go
 
     edges = np.unique(np.linspace(0, len(panel.times), min(MAX_BLOCKS, len(panel.times)) + 1).astype(int))
     counts = np.add.reduceat(panel.tradable.astype(np.float64), edges[:-1], axis=0)
-    share = counts / np.diff(edges)[:, None]
+    fraction = counts / np.diff(edges)[:, None]
     figure = go.Figure(
         go.Heatmap(
-            z=share.T,
+            z=fraction.T,
             x=[str(day) for day in panel.times[edges[:-1]].astype("datetime64[D]")],
             y=[theme.escape_html(symbol) for symbol in panel.symbols],
             zmin=0,

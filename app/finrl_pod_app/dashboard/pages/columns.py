@@ -19,11 +19,11 @@ DEFINITIONS = {
     "sortino": "Like the Sharpe ratio, but over the downside deviation of the returns.",
     "calmar": "Annual return over maximum drawdown.",
     "max_drawdown": "Largest decline of equity from a previous peak.",
-    "turnover": "Half of the value traded per year over equity: 1 replaces the whole portfolio once.",
-    "costs_paid": "Fees, spread and slippage paid over the period.",
-    "tracking_difference": "Growth of the paper account minus growth of the replayed backtest over the same sessions.",
-    "slippage": "Fill price against the reference price of the decision, in basis points (1 bp = 0.01%). Positive "
-    "slippage is a cost.",
+    "turnover": "One-sided, a year: half of the value traded over equity. 1 replaces the whole portfolio once.",
+    "costs_paid": "Commission, spread and market impact paid over the period.",
+    "backtest_difference": "Growth of the paper account minus growth of the replayed backtest over the same sessions.",
+    "implementation_shortfall": "Fill price against the reference price of the decision, in basis points (1 bp = "
+    "0.01%). Includes the move of the market in between. Positive is a cost.",
     "validation_score": "Sharpe ratio on the validation period, by which the tournament selects its champion. The "
     "test period is not used.",
     "samples_per_second": "Environment steps per second over all agents, including the time for learning.",

@@ -12,7 +12,7 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.settings import Settings
 
-VIEWS = ("Issues", "Prices", "Missing bars", "Jumps", "Correlations")
+VIEWS = ("Issues", "Prices", "Availability of bars", "Jumps", "Correlations")
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
 BAR_LENGTHS = ("1d", "1h", "15m", "1m")
 
@@ -51,7 +51,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     show_view = {
         "Issues": _show_issues,
         "Prices": _show_prices,
-        "Missing bars": _show_missing_bars,
+        "Availability of bars": _show_available_bars,
         "Jumps": _show_jumps,
         "Correlations": _show_correlations,
     }[view]
@@ -74,12 +74,12 @@ def _show_prices(panel: Any) -> None:
         show_figure(figures.growth(prices.growth(panel, chosen)), "growth", alt="Growth of 1 by ticker.", height=460)
 
 
-def _show_missing_bars(panel: Any) -> None:
+def _show_available_bars(panel: Any) -> None:
     from finrl_pod_app.dashboard.figures import prices as figures
     from finrl_pod_app.dashboard.queries import prices
 
     height = 120 + 18 * len(panel.symbols)
-    show_figure(figures.missing_bars(panel), "gaps", alt="Available bars of each ticker over time.", height=height)
+    show_figure(figures.available_bars(panel), "gaps", alt="Availability of bars by ticker over time.", height=height)
     column: Any = st.column_config
     columns = {
         "symbol": column.TextColumn("Symbol"),

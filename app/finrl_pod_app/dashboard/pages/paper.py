@@ -63,11 +63,11 @@ def _show_status(path: Path) -> None:
 @show_errors
 def _show_performance(path: Path) -> None:
     journal = paper_journal.load(path)
-    tracking = paper_performance.tracking(journal)
+    difference = paper_performance.backtest_difference(journal)
     slippage = paper_performance.slippage(journal)
-    _show_metrics(journal, tracking, slippage)
+    _show_metrics(journal, difference, slippage)
     sections: dict[str, Callable[[], None]] = {
-        "Account": lambda: _show_account(journal, tracking),
+        "Account": lambda: _show_account(journal, difference),
         "Orders and fills": lambda: _show_orders(journal),
         "Costs": lambda: _show_costs(journal, slippage),
         "Risk": lambda: _show_risk(journal),
@@ -82,7 +82,9 @@ def _show_performance(path: Path) -> None:
 
 
 def _show_metrics(
-    journal: paper_journal.Journal, tracking: paper_performance.Tracking, slippage: paper_performance.Slippage
+    journal: paper_journal.Journal,
+    difference: paper_performance.BacktestDifference,
+    slippage: paper_performance.Slippage,
 ) -> None:
     summary = paper_state.summary(journal)
     with st.container(horizontal=True):
@@ -97,24 +99,25 @@ def _show_metrics(
         cash = "Capital less purchases and fees, plus sales and dividends."
         st.metric("Cash", theme.money(journal.cash), help=cash, width=METRIC_WIDTH)
         st.metric("Drawdown", theme.percent(summary.drawdown, 2), help=definition("max_drawdown"), width=METRIC_WIDTH)
-        st.metric("Tracking", theme.signed_bp(tracking.end), help=definition("tracking_difference"), width=METRIC_WIDTH)
+        help_text = definition("backtest_difference")
+        st.metric("Difference to the backtest", theme.signed_bp(difference.end), help=help_text, width=METRIC_WIDTH)
         st.metric(
-            "Slippage",
+            "Implementation shortfall",
             theme.signed_bp(slippage.realised),
-            help=f"{definition('slippage')} Modelled: {theme.signed_bp(slippage.modelled)}. "
+            help=f"{definition('implementation_shortfall')} Modelled: {theme.signed_bp(slippage.modelled)}. "
             f"Standard error: {theme.signed_bp(slippage.error)}.",
             width=METRIC_WIDTH,
         )
 
 
-def _show_account(journal: paper_journal.Journal, tracking: paper_performance.Tracking) -> None:
+def _show_account(journal: paper_journal.Journal, difference: paper_performance.BacktestDifference) -> None:
     if len(journal.equity) > 1:
         alt = "Equity of the paper account, and of the replayed backtest if there is one."
-        height = 430 if tracking.is_available else 320
-        show_figure(figures.equity(tracking, journal.capital), "paper-equity", alt=alt, height=height)
+        height = 430 if difference.is_available else 320
+        show_figure(figures.equity(difference, journal.capital), "paper-equity", alt=alt, height=height)
     else:
         st.info("The equity curve appears after two sessions.")
-    paper_replay.show_replay(journal, tracking)
+    paper_replay.show_replay(journal, difference)
     st.subheader("Positions", anchor=False)
     held = paper_account.positions(journal)
     if held.empty:
@@ -153,9 +156,11 @@ def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slip
         return
     st.markdown(theme.escape_markdown(paper_performance.slippage_summary(slippage)))
     figure = figures.slippage(paper_performance.slippage_by_session(journal), slippage)
-    show_figure(figure, "paper-slippage", alt="Slippage by session, its cumulative mean, and the modelled cost.")
+    show_figure(
+        figure, "paper-slippage", alt="Implementation shortfall by session, its cumulative mean, and the modelled cost."
+    )
     by_symbol = paper_performance.slippage_by_symbol(journal)
-    show_table(by_symbol, columns.slippage(), "paper-costs", alt="Slippage by symbol")
+    show_table(by_symbol, columns.slippage(), "paper-costs", alt="Implementation shortfall by symbol")
 
 
 def _show_risk(journal: paper_journal.Journal) -> None:

@@ -80,7 +80,7 @@ def fills() -> dict[str, Any]:
         "price": _number("Price", "dollar"),
         "value": _number("Value", "dollar"),
         "fee": _number("Fee", "dollar"),
-        "slippage": _number("Slippage, bp", "%.1f", help=definition("slippage")),
+        "slippage": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
         "source": _text("Source", "small", help="How the daemon received it: the broker's stream or a poll."),
         "client_order_id": _text("Client order ID"),
     }
@@ -92,8 +92,8 @@ def slippage() -> dict[str, Any]:
         "symbol": _text("Symbol", "small", pinned=True),
         "fills": _number("Fills", SHARES),
         "value": _number("Value traded", "dollar"),
-        "cost": _number("Slippage", "dollar", help="Against the prices at the decision; negative is a gain."),
-        "bp": _number("Slippage, bp", "%.1f", help=definition("slippage")),
+        "cost": _number("Shortfall", "dollar", help="Against the prices at the decision; negative is a gain."),
+        "bp": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
     }
 
 

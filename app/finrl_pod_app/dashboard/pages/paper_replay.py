@@ -14,7 +14,7 @@ import streamlit as st
 from finrl_pod_app.cli.paper import DIFFERS
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
-from finrl_pod_app.dashboard.queries.paper_performance import Tracking
+from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
 from finrl_pod_app.dashboard.queries.paper_state import is_simulated
 
 MAX_DIFFERENCES = 10
@@ -22,23 +22,23 @@ SAMPLE = "sample"
 TIMEOUT = 600.0  # seconds
 
 
-def show_replay(journal: Journal, tracking: Tracking) -> None:
+def show_replay(journal: Journal, difference: BacktestDifference) -> None:
     """Draw the last replay and the form for a new one."""
-    if tracking.is_available:
-        made = tracking.made[:16].replace("T", " ")
-        match = "Orders, fills and equity match the backtest to the cent." if not tracking.differences else ""
-        late = f" It does not cover the last {tracking.behind} sessions." if tracking.behind else ""
-        st.caption(theme.escape_markdown(f"Replayed with {tracking.strategy} on {made} UTC.{late} {match}"))
-        if tracking.differences:
-            with st.expander(f"{len(tracking.differences):,} differences from the backtest"):
-                for sentence in tracking.differences[:MAX_DIFFERENCES]:
+    if difference.is_available:
+        made = difference.made[:16].replace("T", " ")
+        match = "Orders, fills and equity match the backtest to the cent." if not difference.differences else ""
+        late = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
+        st.caption(theme.escape_markdown(f"Replayed with {difference.strategy} on {made} UTC.{late} {match}"))
+        if difference.differences:
+            with st.expander(f"{len(difference.differences):,} differences from the backtest"):
+                for sentence in difference.differences[:MAX_DIFFERENCES]:
                     st.markdown(f"- {theme.escape_markdown(sentence)}")
-                if (more := len(tracking.differences) - MAX_DIFFERENCES) > 0:
+                if (more := len(difference.differences) - MAX_DIFFERENCES) > 0:
                     st.markdown(f"and {more:,} more (`finrl-pod paper track --json`)")
-    with st.expander("Replay the backtest", expanded=not tracking.is_available):
+    with st.expander("Replay the backtest", expanded=not difference.is_available):
         st.markdown(
             "Runs the backtest over the same sessions with the orders that the daemon would have sent. The remaining "
-            "difference in growth is the tracking difference."
+            "difference in growth is the difference to the backtest."
         )
         prices = st.text_input(
             "Stored prices",

@@ -18,7 +18,7 @@ from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.evaluate.variations import replay
+from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
@@ -80,11 +80,11 @@ def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | Non
     for group in group_by_market(list(decisions.values())):
         tables = torch.from_numpy(np.stack([table.table for table in group]))
         jobs = [replay_job(table, place, _cost(table, cost_bps)) for place, table in enumerate(group)]
-        replayed = replay(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
-        for place, (table, metrics) in enumerate(zip(group, replayed.metrics(), strict=True)):
+        simulated = simulate_recorded(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
+        for place, (table, metrics) in enumerate(zip(group, simulated.metrics(), strict=True)):
             first, last = table.prepared.first, table.prepared.last
             times = table.market.times[first : last + 1]
-            equity, risk_free = replayed.equity[place, : len(times)], replayed.risk_free[place]
+            equity, risk_free = simulated.equity[place, : len(times)], simulated.risk_free[place]
             curves[name_of[id(table)]] = Curve(times, equity, risk_free, metrics)
     return {name: curves[name] for name in decisions}
 

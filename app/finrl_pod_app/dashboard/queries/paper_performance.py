@@ -1,4 +1,4 @@
-"""Performance of the paper account against expectations: slippage against the modelled cost, and tracking difference
+"""Performance of the paper account against expectations: shortfall against the modelled cost, and difference
 against the replayed backtest."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
-from finrl_pod_app.paper.tracking_error import tracking_file
+from finrl_pod_app.paper.backtest_difference import difference_file
 
 BASIS_POINTS = 10_000.0
 BARS_PER_YEAR = 252
@@ -54,8 +54,8 @@ def slippage_summary(costs: Slippage) -> str:
     """Realised against modelled slippage in one sentence each."""
     error = f" ± {costs.error:.1f}" if np.isfinite(costs.error) else ""
     realised = (
-        f"Slippage of {costs.fills:,} fills: {costs.realised:+.1f}{error} bp against the prices at the decision, "
-        "market moves until the fill included"
+        f"Implementation shortfall of {costs.fills:,} fills: {costs.realised:+.1f}{error} bp against the prices at the "
+        "decision, market moves until the fill included"
     )
     if costs.modelled is None:
         return f"{realised}. The modelled cost is not recorded in the journal."
@@ -105,7 +105,7 @@ def _decision_fills(journal: Journal) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, eq=False)
-class Tracking:
+class BacktestDifference:
     """Equity of the paper account and of the replayed backtest.
 
     curve: session, equity, backtest (NaN where the replay has none), difference (of growth, in basis points).
@@ -127,10 +127,10 @@ class Tracking:
         return bool(self.made)
 
 
-def tracking(journal: Journal) -> Tracking:
+def backtest_difference(journal: Journal) -> BacktestDifference:
     """The journal's equity with the result of `paper track`. Raises RunError if that is damaged."""
     curve = journal.equity[["session", "equity"]].copy()
-    document = _tracking_document(journal.path)
+    document = _saved_difference(journal.path)
     replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))
     curve["backtest"] = curve.session.map(replayed).astype(float)
     both = curve.dropna(subset=["backtest"])
@@ -143,7 +143,7 @@ def tracking(journal: Journal) -> Tracking:
         end = float(curve.difference.dropna().iloc[-1])
     else:
         error = end = float("nan")
-    return Tracking(
+    return BacktestDifference(
         curve=curve,
         end=end,
         error=error,
@@ -154,8 +154,8 @@ def tracking(journal: Journal) -> Tracking:
     )
 
 
-def _tracking_document(journal: Path) -> dict[str, list[str]]:
-    file = tracking_file(journal)
+def _saved_difference(journal: Path) -> dict[str, list[str]]:
+    file = difference_file(journal)
     if not file.is_file():
         return {}
     document = read_json(file)

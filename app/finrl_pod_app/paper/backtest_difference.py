@@ -33,13 +33,13 @@ from finrl_pod_app.paper.replay_report import compare
 from finrl_pod_app.paper.sources import strategy_source
 
 
-def tracking_file(journal: Path) -> Path:
+def difference_file(journal: Path) -> Path:
     """Return the path of the saved result, next to the journal."""
     return journal.with_name(f"{journal.stem}.tracking.json")
 
 
 @dataclass(frozen=True)
-class Tracking:
+class BacktestDifference:
     """Own equity by session, the backtest of the same sessions, their differences as sentences, and the prices."""
 
     marks: tuple[tuple[date, Decimal], ...]
@@ -48,7 +48,7 @@ class Tracking:
     panel: Panel
 
 
-def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Tracking:
+def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> BacktestDifference:
     """Backtest the daemon's current strategy over the journal's sessions, with the orders that the daemon would send.
 
     panel: prices of config.symbols. Raises InputError if journal and prices have fewer than two sessions in common.
@@ -68,29 +68,29 @@ def measure_tracking(config: PaperConfig, store: Store, panel: Panel) -> Trackin
     tested = backtest_paper(strategy, panel, market, first, last, *terms)
     # The last decision's orders fill after the last mark: the backtest's period ends there.
     sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]
-    return Tracking(tuple(marks), tested, compare(marks, tested, sent), panel)
+    return BacktestDifference(tuple(marks), tested, compare(marks, tested, sent), panel)
 
 
-def save_tracking(journal: Path, tracking: Tracking) -> dict[str, Any]:
+def save_difference(journal: Path, difference: BacktestDifference) -> dict[str, Any]:
     """Write the result next to the journal and return it, with one equity per session that both have."""
-    days = [str(day) for day in tracking.backtest.result.times.astype("datetime64[D]")]
-    backtest = dict(zip(days, tracking.backtest.equity, strict=True))
-    both = [(str(day), equity) for day, equity in tracking.marks if str(day) in backtest]
+    days = [str(day) for day in difference.backtest.result.times.astype("datetime64[D]")]
+    backtest = dict(zip(days, difference.backtest.equity, strict=True))
+    both = [(str(day), equity) for day, equity in difference.marks if str(day) in backtest]
     document = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "strategy": tracking.backtest.result.name,
-        "prices": {"name": tracking.panel.name, "source": tracking.panel.source, "sha256": tracking.panel.sha256},
+        "strategy": difference.backtest.result.name,
+        "prices": {"name": difference.panel.name, "source": difference.panel.source, "sha256": difference.panel.sha256},
         "sessions": [day for day, _ in both],
         "equity": [float(equity) for _, equity in both],
         "backtest": [float(backtest[day]) for day, _ in both],
-        "same": not tracking.differences,
-        "differences": tracking.differences,
+        "same": not difference.differences,
+        "differences": difference.differences,
     }
-    write_json(tracking_file(journal), document)
+    write_json(difference_file(journal), document)
     return document
 
 
-def run_track(config: PaperConfig, panel: str = "") -> dict[str, Any]:
+def compare_journal(config: PaperConfig, panel: str = "") -> dict[str, Any]:
     """Compare the journal of a config with the backtest, save the result and return it as JSON values.
 
     panel: name of stored prices; empty for the daemon's own feed. Raises FinrlPodError.
@@ -99,7 +99,7 @@ def run_track(config: PaperConfig, panel: str = "") -> dict[str, Any]:
     store = Store.open(journal)
     try:
         prices = select(PanelStore().load(panel), config.symbols) if panel else _fetch_prices(config, store)
-        return save_tracking(journal, measure_tracking(config, store, prices))
+        return save_difference(journal, compare_with_backtest(config, store, prices))
     finally:
         store.close()
 

@@ -26,17 +26,17 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.q_networks import GreedyActor
 from finrl_pod.settings.algorithm_configs import (
     AgentConfig,
+    DifferentiableConfig,
     OffPolicyConfig,
     OnPolicyConfig,
     SHACConfig,
-    SimulatorConfig,
 )
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import check_settings
 
 POLICIES = ("equivariant", "linear", "mlp")
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
-SIMULATOR: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
+DIFFERENTIABLE: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
     "ddpg": DDPG,
     "td3": TD3,
@@ -77,8 +77,8 @@ def make_algorithm(
     decided = market.tradable[env.first : env.last + 2]
     # Encoders read rows before the first decision, where assets may be missing.
     tradable = None if bool(decided.all()) and spec.encoder == "none" else market.tradable
-    if isinstance(config, SimulatorConfig):
-        return SIMULATOR[config.algorithm](spec, market.features, tradable, config, **terms)
+    if isinstance(config, DifferentiableConfig):
+        return DIFFERENTIABLE[config.algorithm](spec, market.features, tradable, config, **terms)
     assert isinstance(config, OnPolicyConfig)
     return ON_POLICY[config.algorithm](spec, market.features, tradable, config, **terms)
 
@@ -98,7 +98,7 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
 
 def member_settings(algorithm: str) -> tuple[str, ...]:
     """Names of the settings that may differ between members of a population."""
-    return (ON_POLICY.get(algorithm) or SIMULATOR.get(algorithm) or OFF_POLICY[algorithm]).MEMBER_SETTINGS
+    return (ON_POLICY.get(algorithm) or DIFFERENTIABLE.get(algorithm) or OFF_POLICY[algorithm]).MEMBER_SETTINGS
 
 
 def validate(config: AgentConfig, env: VecEnv) -> None:
@@ -118,7 +118,7 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
     if isinstance(config, OffPolicyConfig):
         off_policy.validate(config, env)
         actor_critic.validate(config)
-    elif isinstance(config, SimulatorConfig):
+    elif isinstance(config, DifferentiableConfig):
         assert isinstance(env, MarketVecEnv)  # see `_validate_action_space`
         analytic.validate(config, env)
         if isinstance(config, SHACConfig):
@@ -156,7 +156,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
     able = [
         name
         for name, facts in ALGORITHMS.items()
-        if facts.actions in (given, "both") and (on_market or name not in SIMULATOR)
+        if facts.actions in (given, "both") and (on_market or name not in DIFFERENTIABLE)
     ]
     facts = ALGORITHMS[config.algorithm]
     if facts.actions not in (given, "both"):
@@ -170,7 +170,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
                 f'agent.policy "{config.policy}" reads the assets of a market, and this environment shows one flat '
                 'row; set agent.policy = "mlp"'
             )
-        if config.algorithm in SIMULATOR:
+        if config.algorithm in DIFFERENTIABLE:
             raise ConfigError(
                 f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
             )
