@@ -37,10 +37,10 @@ def account_by_hand(market: MarketTensor, table: Floats, last: int) -> tuple[Flo
     assets = close.shape[1]
     cash, shares, equity, paid, spreads = CASH, [0.0] * assets, [CASH], 0.0, [0.0]
     for t in range(last):
-        equity = cash + sum(shares[n] * close[t, n] for n in range(assets))
+        account_value = cash + sum(shares[n] * close[t, n] for n in range(assets))
         desired = []
         for n in range(assets):
-            target = table[t, n] * equity / close[t, n]
+            target = table[t, n] * account_value / close[t, n]
             desired.append(target if fillable[t, n] else (0.0 if delisted[t, n] else shares[n]))
         charged = 0.0
         buys = [0.0] * assets
