@@ -86,7 +86,9 @@ def trainings() -> list[Training]:
     found += [
         Training(f"competition_{n}", seed, recipes.competition(n), _competition) for n in TRADERS for seed in (0, 1)
     ]
-    found += [Training("making_noise", 0, recipes.making(), _making)]
+    league = dataclasses.replace(recipes.competition(2), algorithm="league")
+    found += [Training("league_2", seed, league, _competition) for seed in (0, 1)]
+    found += [Training("making_noise", seed, recipes.making(), _making) for seed in (0, 1, 2)]
     found += [Training("making_informed", 0, recipes.making(INFORMED), _informed)]
     return found + [
         Training(f"desk_{name}", seed, recipes.desk(name), _desk) for seed in SEEDS for name in DESK_ALGORITHMS
@@ -101,7 +103,7 @@ def run(jobs: Iterable[Training], study: MarketStudy) -> None:
             continue
         start, plan = time.perf_counter(), job.recipe
         policy = train_agents(
-            plan.make_market(), plan.algorithm, plan.agent, samples=plan.samples, shared=plan.shared, seed=job.seed
+            plan.training_market(), plan.algorithm, plan.agent, samples=plan.samples, shared=plan.shared, seed=job.seed
         )
         seconds = time.perf_counter() - start
         about = {"algorithm": plan.algorithm, "samples": plan.samples, "seconds": round(seconds, 1)}
@@ -253,20 +255,20 @@ def read(kept: Path) -> list[Result]:
 def rows_of(results: Sequence[Result]) -> list[Row]:
     """Rows of all results: one for each training, one for each algorithm of the desk."""
     rows = []
-    informed = {r["seed"]: r for r in results if r["name"] == "making_informed"}
+    informed = next((r for r in results if r["name"] == "making_informed"), None)
     for result in results:
         name, seed = result["name"], result["seed"]
         config = {key: x for key, x in result.items() if key not in ("name", "value")}
         if name.startswith("execution_"):
             rows.append(_single(f"{name}_seed{seed}", result, "excess over the optimum", config))
-        elif name.startswith("competition_"):
+        elif name.startswith(("competition_", "league_")):
             rows.append(_single(f"{name}_seed{seed}", result, "distance from equilibrium", config))
         elif name.startswith("intraday_"):
             config = {key: x for key, x in config.items() if key not in ("low", "high")}
             interval = {"interval": f"{LEVEL:.0%} bootstrap over sessions"}
             rows.append(Row(name, result["value"], result["low"], result["high"], "bp", {**config, **interval}))
-        elif name == "making_noise" and seed in informed:
-            spreads = {"spread_noise": result["spread"], "spread_informed": informed[seed]["spread"]}
+        elif name == "making_noise" and informed is not None:
+            spreads = {"spread_noise": result["spread"], "spread_informed": informed["spread"]}
             rows.append(_single(f"{name}_seed{seed}", result, "share of the optimum", {**config, **spreads}))
     return rows + _desk_rows(_by_algorithm(results))
 

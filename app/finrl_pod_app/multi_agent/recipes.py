@@ -39,6 +39,11 @@ class Recipe:
             return MakingMarket(self.market, envs=number, members=members)
         return ExecutionMarket(self.market, envs=number, members=members)
 
+    def training_market(self) -> ExecutionMarket | MakingMarket:
+        """The market to train on; a league needs one with a member for each agent."""
+        agents = self.make_market(envs=1).agents if self.algorithm == "league" else 1
+        return self.make_market(members=tuple(range(agents)))
+
 
 def execution(kappa_horizon: float = 3.0) -> Recipe:
     """One order in the market of Almgren and Chriss. kappa_horizon: urgency, decay rate times horizon."""

@@ -55,10 +55,7 @@ def train_market(
     plan = _plan(training)
     if (out / CONFIG).exists():
         raise RunError(f"{out} already holds a run; name another folder")
-    members = 1
-    if plan.algorithm == "league":
-        members = plan.make_market(envs=1).agents
-    market = plan.make_market(members=tuple(range(members)))
+    market = plan.training_market()
     begin = time.perf_counter()
     policy = train_agents(
         market, plan.algorithm, plan.agent, samples=plan.samples, shared=plan.shared, seed=training.seed,
