@@ -2,8 +2,8 @@
 
     python benchmarks/pools.py --workers 64 --out benchmarks/pools.json
 
-All step as many environments, one for each process of the first two; EnvPool, if it is installed, steps them by
-threads.
+One environment for each process: `own`, `gymnasium`, and EnvPool's threads (if it is installed) on as many. In
+`own_several` each process steps four, which AsyncVectorEnv cannot.
 Actions are drawn beforehand. The systems take turns, and a rate is the median of their turns.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import statistics
 import sys
@@ -31,14 +32,15 @@ Step = Callable[[int], object]
 
 
 @contextlib.contextmanager
-def own_pool(name: str, workers: int, actions: np.ndarray) -> Iterator[Step]:
-    """Yield a function that takes step i in all environments."""
-    env = GymnasiumVecEnv(f"gym:{name}", envs=workers, workers=workers)
+def own_pool(name: str, workers: int, actions: np.ndarray, each: int = 1) -> Iterator[Step]:
+    """Yield a function that takes step i in all environments. each: environments of a worker, which act alike."""
+    env = GymnasiumVecEnv(f"gym:{name}", envs=each * workers, workers=workers)
+    actions = np.repeat(actions, each, 1)
     with contextlib.closing(env):
         env.reset(0)
         low, high = env.shapes.bounds if not env.actions else (0.0, 0.0)
         scaled = actions if env.actions else 2 * (actions - low) / (np.asarray(high) - low) - 1
-        tensors = torch.as_tensor(scaled.reshape(len(actions), 1, workers, -1))
+        tensors = torch.as_tensor(scaled.reshape(len(actions), 1, each * workers, -1))
         tensors = tensors.long() if env.actions else tensors.float()
         yield lambda i: env.step(tensors[i])
 
@@ -67,7 +69,13 @@ def envpool_threads(name: str, workers: int, actions: np.ndarray) -> Iterator[St
         env.close()
 
 
-SYSTEMS = {"own": own_pool, "gymnasium": gymnasium_async, "envpool": envpool_threads}
+SEVERAL = 4
+SYSTEMS = {
+    "own": own_pool,
+    "own_several": functools.partial(own_pool, each=SEVERAL),
+    "gymnasium": gymnasium_async,
+    "envpool": envpool_threads,
+}
 
 
 def actions_of(name: str, workers: int, steps: int) -> np.ndarray:
@@ -94,22 +102,24 @@ def measure(name: str, workers: int, steps: int, turns: int) -> tuple[list[Row],
                 missing = NO_ENVPOOL if isinstance(error, ImportError) else f"EnvPool failed: {error}"
         for turn in range(turns + 1):  # the first warms up
             for system, step in stepping.items():
+                count = steps * workers * (SEVERAL if system == "own_several" else 1)
                 began = time.perf_counter()
                 for i in range(steps):
                     step(i)
                 seconds = time.perf_counter() - began
                 if turn:
-                    rates[system].append(workers * steps / seconds)
-                sys.stderr.write(f"{name} {system}: {workers * steps / seconds:,.0f} steps/s\n")
+                    rates[system].append(count / seconds)
+                sys.stderr.write(f"{name} {system}: {count / seconds:,.0f} steps/s\n")
     config = {"env": name, "processes": workers, "steps": steps, "turns": turns}
     rows = [median_row(f"{system}_{name}", x, "steps/s", config) for system, x in rates.items() if x]
-    ratios = [a / b for a, b in zip(rates["own"], rates["gymnasium"], strict=True)]
-    rows.append(
-        Row(
-            f"ratio_{name}", statistics.median(ratios), min(ratios), max(ratios), "own / gymnasium",
-            {**config, "interval": "range of the turns"},
-        )
-    )  # fmt: skip
+    for system in ("own", "own_several"):
+        ratios = [a / b for a, b in zip(rates[system], rates["gymnasium"], strict=True)]
+        rows.append(
+            Row(
+                f"ratio_{system}_{name}", statistics.median(ratios), min(ratios), max(ratios), f"{system} / gymnasium",
+                {**config, "interval": "range of the turns"},
+            )
+        )  # fmt: skip
     return rows, missing
 
 

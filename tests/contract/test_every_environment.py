@@ -14,16 +14,24 @@ from finrl_pod_envs.custom.contract import check_env
 from finrl_pod_envs.custom.episode_recorder import ResumableEpisodeRecorder, record_episodes
 from finrl_pod_envs.custom.template import Drift
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
+from finrl_pod_envs.intraday_execution import IntradayExecutionEnv
+from finrl_pod_envs.multi_agent.execution import ExecutionMarket
+from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod_envs.simulators.adapters import IsaacLabEnv, RslRlEnv, VecTaskEnv
 from finrl_pod_envs.simulators.isaac_gym import IsaacGymCartpole
 from finrl_pod_envs.trading_envs import DiscreteTradingEnv, PortfolioEnv, StockTradingEnv, make_env
+from torch import Tensor
 
+from finrl_pod.market.intraday import simulated_sessions
 from finrl_pod.protocols import VecEnv
+from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.types import EnvStep
 from tests.envs.simulators.tasks import IsaacGymTask, IsaacLabTask, RslRlTask
 from tests.envs.simulators.test_isaac_gym import cartpole
 from tests.markets import random_market
 
+SESSIONS = simulated_sessions(12, bars=8)
 MARKET = random_market(4, gaps=0.1, ends={0: 20}, starts={1: 5})
 Make = Callable[[int, Sequence[int]], VecEnv]
 
@@ -49,6 +57,30 @@ def pool(name: str, workers: int | None) -> Make:
     return lambda envs, members: GymnasiumVecEnv(name, envs=envs, members=members, workers=workers)
 
 
+class Joint:
+    """A market with M agents as P x (E * M) environments: all agents of a market start and end together."""
+
+    action_kind, actions = "direct", 0
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.members, self.envs = env, env.members, env.envs * env.agents
+        self.member_ids, self.device = env.member_ids, env.device
+        self.observation_size, self.action_size = env.observation_size, env.action_size
+
+    def reset(self, seed: int) -> Tensor:
+        return self._flat(self.env.reset(seed).own)
+
+    def step(self, action: Tensor) -> EnvStep:
+        out = self.env.step(action.view(self.members, self.env.envs, self.env.agents, -1))
+        assert out.profit.shape == out.reward.shape
+        flags = (x.repeat_interleave(self.env.agents, 1) for x in (out.terminated, out.truncated))
+        now, final = (self._flat(x.own) for x in (out.observation, out.final_observation))
+        return EnvStep(now, out.reward.view(self.members, self.envs), *flags, final)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        return x.reshape(self.members, self.envs, -1)
+
+
 CASES = {
     "portfolio": Case(PortfolioEnv, market("portfolio")),
     "portfolio under a mandate": Case(PortfolioEnv, market("portfolio", MandateConfig())),
@@ -63,12 +95,25 @@ CASES = {
     "VecTask": Case(VecTaskEnv, lambda envs, members: VecTaskEnv(IsaacGymTask(), members=members), 6, (0,)),
     "Isaac Lab": Case(IsaacLabEnv, lambda _, members: IsaacLabEnv(IsaacLabTask(keep=True), members=members), 6, (0,)),
     "rsl_rl": Case(RslRlEnv, lambda _, members: RslRlEnv(RslRlTask(keep=True), members=members), 6, (0,)),
+    "intraday execution": Case(
+        IntradayExecutionEnv, lambda envs, members: IntradayExecutionEnv(SESSIONS, envs=envs, members=members)
+    ),
+    "agents in an execution market": Case(
+        ExecutionMarket,
+        lambda envs, members: Joint(
+            ExecutionMarket(ExecutionMarketConfig(orders=(1e6, -5e5), order_std=1e5), envs=envs, members=members)
+        ),
+    ),
+    "competing market makers": Case(
+        MakingMarket,
+        lambda envs, members: Joint(MakingMarket(MakingMarketConfig(makers=2), envs=envs, members=members)),
+    ),
     "Isaac Gym": Case(IsaacGymCartpole, lambda envs, members: cartpole(envs, members)[0]),
 }
 
 
 def concrete_environments() -> set[type]:
-    """All classes of finrl_pod_envs whose step() returns an EnvStep."""
+    """All classes of finrl_pod_envs whose step() returns an EnvStep or a JointStep."""
     found: set[type] = set()
     for module in pkgutil.walk_packages(finrl_pod_envs.__path__, "finrl_pod_envs."):
         for value in vars(import_module(module.name)).values():
@@ -76,7 +121,9 @@ def concrete_environments() -> set[type]:
             step = getattr(value, "step", None) if is_own else None
             if step is None or not hasattr(value, "reset") or inspect.isabstract(value):
                 continue
-            if inspect.signature(step).return_annotation == "EnvStep" and not getattr(value, "_is_protocol", False):
+            if inspect.signature(step).return_annotation in ("EnvStep", "JointStep") and not getattr(
+                value, "_is_protocol", False
+            ):
                 found.add(value)
     return found
 

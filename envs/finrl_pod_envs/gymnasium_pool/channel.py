@@ -25,14 +25,16 @@ class Channel:
 
     def send(self, message: bytes) -> None:
         """Send a message. Raises BrokenPipeError or ConnectionResetError if the other end is closed."""
-        data = memoryview(_LENGTH.pack(len(message)) + message if message else _EMPTY)
+        if not message and os.write(self._descriptor, _EMPTY) == len(_EMPTY):
+            return
+        data = memoryview(_LENGTH.pack(len(message)) + message)
         while data:
             data = data[os.write(self._descriptor, data) :]
 
     def receive(self) -> bytes:
         """Wait for a message. Raises EOFError or ConnectionResetError if the other end is closed."""
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        return self._read(length) if length else b""
+        head = self._read(_LENGTH.size)
+        return b"" if head == _EMPTY else self._read(_LENGTH.unpack(head)[0])
 
     def has_message(self, seconds: float) -> bool:
         """Wait up to that long for a message, or for the other end to be closed."""
