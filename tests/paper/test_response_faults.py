@@ -357,6 +357,23 @@ def test_untradable_fraction_is_alerted_and_kept(tmp_path: Path) -> None:
     sim.assert_journal_matches_broker()
 
 
+def test_every_expired_order_is_alerted(tmp_path: Path) -> None:
+    """Limit prices so close to the decision's that the auctions' prices are beyond many of them."""
+    sim = SimulatedDaemon(tmp_path, config(orders=OrderSettings(collar=0.001)))
+    sim.day(date(2024, 1, 17))
+    expired = [i for i in sim.intents() if sim.intent_state(i) == "expired"]
+    assert expired
+    alerted = [message.split(" shares were filled in time")[0] for _, kind, message in sim.alerts if kind == "expired"]
+    filled = {i.id: int(sum(Decimal(f.quantity) for f in fills_of(sim, i))) for i in expired}
+    assert alerted == [f"{i.side} {i.symbol}: {filled[i.id]} of {i.quantity}" for i in expired]
+    assert max(filled.values()) > 0  # one was filled in part
+
+
+def fills_of(sim: SimulatedDaemon, intent: Any) -> list[Any]:
+    orders = {row.id for row in sim.store.rows(schema.orders, schema.orders.c.intent_id == intent.id)}
+    return [row for row in sim.store.rows(schema.fills) if row.order_id in orders]
+
+
 def test_untradable_symbol_is_skipped(tmp_path: Path) -> None:
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
     sim.broker.overrides["assets"] = lambda original, symbols: {

@@ -303,12 +303,23 @@ class OrderManager:
             status = tracked.orders[-1].view.status
             state = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
             detail = f"{status.value}, {tracked.filled} of {tracked.intent.quantity} filled"
-            self.ledger.close(tracked, state.get(status, IntentState.EXPIRED), now, detail)
+            self._close_unfilled(tracked, state.get(status, IntentState.EXPIRED), detail)
         elif now > tracked.intent.deadline:
-            detail = f"{tracked.filled} of {tracked.intent.quantity} filled"
-            self.ledger.close(tracked, IntentState.EXPIRED, now, detail)
+            self._close_unfilled(tracked, IntentState.EXPIRED, f"{tracked.filled} of {tracked.intent.quantity} filled")
 
     # ------------------------------------------------------------------ helpers
+
+    def _close_unfilled(self, tracked: TrackedIntent, state: IntentState, detail: str) -> None:
+        """Close an intent with shares that were not filled; an expiry raises an alert."""
+        intent = tracked.intent
+        if state is IntentState.EXPIRED:
+            filled = format(tracked.filled.normalize(), "f")
+            message = (
+                f"{intent.side} {intent.symbol}: {filled} of {intent.quantity} shares were filled in time; the rest "
+                "waits for the next decision"
+            )
+            self.alert("warning", "expired", message)
+        self.ledger.close(tracked, state, self.clock.now(), detail)
 
     def _adopt_replacement(self, tracked: TrackedIntent) -> None:
         """If an intent's last order was replaced externally, track the replacement as the intent's order."""
