@@ -163,7 +163,7 @@ def fill_slice(wanted: Tensor, left: Tensor, bar: Bar, last: bool, config: Intra
     share = filled / bar.volume.clamp(min=1.0)
     own = config.gamma * bar.volatility * filled / bar.daily_volume
     temporary = config.eta * bar.volatility * share**config.exponent + config.half_spread_bps * BASIS_POINT
-    # A slice pays half of its own permanent impact.
+    # A slice pays half of the permanent impact that it causes.
     paid = bar.price + bar.arrival * (bar.moved + own / 2 + torch.where(filled > 0, temporary, 0.0))
     return Slice(filled, filled * (paid - bar.arrival), bar.moved + own)
 
