@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from finrl_pod.data.sources.files import read_file
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.intraday import (
     SCHEDULES,
@@ -42,7 +44,7 @@ def intraday_panel(days: int, bars: int, seed: int = 0, drop: int | None = None)
     volume = rng.uniform(1e3, 1e4, (days * bars, 1))
     return Panel(
         times.astype("datetime64[ns]"), ("XYZ",), close, tradable, open=close * 0.999, high=close * 1.002,
-        low=close * 0.997, volume=volume, bar="15min",
+        low=close * 0.997, volume=volume, bar="15m",
     )  # fmt: skip
 
 
@@ -130,6 +132,22 @@ def test_sessions_of_a_panel_leave_out_short_days_and_use_earlier_ones() -> None
     np.testing.assert_allclose(sessions.profile[0], volume[:5].mean(0) / volume[:5].mean(0).sum())
     np.testing.assert_allclose(sessions.volume[0], volume[5])
     torch.testing.assert_close(sessions.profile.sum(1), torch.ones(24).double())
+
+
+def test_imported_bars_become_sessions(tmp_path: Path) -> None:
+    panel = intraday_panel(24, 6)
+    assert panel.open is not None
+    assert panel.high is not None
+    assert panel.low is not None
+    assert panel.volume is not None
+    columns = {"open": panel.open, "high": panel.high, "low": panel.low, "close": panel.close, "volume": panel.volume}
+    table = pd.DataFrame({"time": panel.times, "symbol": "XYZ", **{name: x[:, 0] for name, x in columns.items()}})
+    table.to_csv(tmp_path / "minutes.csv", index=False)
+    imported = sessions_of(read_file(tmp_path / "minutes.csv", bar="15m"), "XYZ")
+    expected = sessions_of(panel, "XYZ")
+    torch.testing.assert_close(imported.price, expected.price)
+    torch.testing.assert_close(imported.volume, expected.volume)
+    assert imported.dates == expected.dates
 
 
 def test_unsuitable_panels_are_refused() -> None:
