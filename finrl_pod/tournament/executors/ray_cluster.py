@@ -20,6 +20,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it kills shards by the whole machine's memory
     "RAY_worker_niceness": "0",  # 15 by default: every other process would go before shards
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints errors of nodes to standard output, where the report goes
     "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # shards without a GPU keep CUDA_VISIBLE_DEVICES
 }
