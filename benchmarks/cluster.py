@@ -321,10 +321,10 @@ def schedulers() -> dict[str, Any]:
 
 
 def busy_shares() -> dict[str, float]:
-    """Busy shares of four shards, one twice as slow, with four equal groups and 50 assignments each."""
+    """Busy shares of four shards, one twice as slow, with four equal groups and 20 assignments each."""
     shares = {}
     for scheduler in ("asynchronous", "generational"):
-        config = waiting_config(scheduler, 4, 1, 50)
+        config = waiting_config(scheduler, 4, 1, 20)
         trainer = WaitingTrainer(lambda _: 0.0, 8, 10, sleep=lambda _: None)
         executor = VirtualExecutor(trainer, (1.0, 1.0, 1.0, SLOW))
         with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from finrl_pod.tournament.assignment import Group
+from finrl_pod.tournament.assignment import AssignmentResult
 from finrl_pod.tournament.run_state import Pending, RunState
 from finrl_pod.tournament.scheduler import Scheduler
 
@@ -31,26 +31,30 @@ class AsynchronousScheduler(Scheduler):
             return state.pending
         return tuple(pending for group in state.groups for pending in self.generate(state, [group], 0))
 
-    def train(self, state: RunState, pending: Sequence[Pending]) -> RunState:
-        """Train until all assignments have a result or the budget is spent."""
+    def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
+        """Count the assignments that have been made."""
         self._total = len(state.groups) * self.config.tournament.generations
         numbers = {score.slot: score.generation for score in state.current}
         numbers |= {slot: waiting.number for waiting in pending for slot in waiting.group.slots}
         self._made = sum(1 + numbers[group.slots[0]] for group in state.groups)
-        self.dispatcher.add(pending)
-        while (result := self.dispatcher.next_result(self._seconds)) is not None:
-            group, number = state.groups[result.group], result.number + 1
 
-            def follow(after: RunState, group: Group = group, number: int = number) -> Sequence[Pending]:
-                if self.budget.is_spent(after):
-                    self.dispatcher.clear()
-                elif self._made < self._total:
-                    self._made += 1
-                    self.dispatcher.add(self.generate(after, [group], number, self._max_age))
-                return self.dispatcher.pending
+    def receive(self, state: RunState, result: AssignmentResult) -> RunState:
+        """Rank a result at once and generate its group's next assignment, unless all have been made."""
+        group, number = state.groups[result.group], result.number + 1
 
-            state = self.accept(state, [result], follow)
-        return state
+        def follow(after: RunState) -> Sequence[Pending]:
+            if self.budget.is_spent(after):
+                self.dispatcher.clear()
+            elif self._made < self._total:
+                self._made += 1
+                self.dispatcher.add(self.generate(after, [group], number, self._max_age))
+            return self.dispatcher.pending
+
+        return self.accept(state, [result], follow)
+
+    def limit(self, rounds: int) -> float:  # noqa: ARG002
+        """Limit of an assignment: the updater's period, and what is left of the run's."""
+        return min(self.config.tournament.update_seconds or math.inf, self.budget.share(1))
 
     def stage(self, group: int) -> str:
         """How many of the assignments have been made, and the algorithm if there are several."""
@@ -61,7 +65,3 @@ class AsynchronousScheduler(Scheduler):
     def _max_age(self) -> int:
         settings = self.config.tournament
         return settings.generations * settings.samples_per_generation
-
-    def _seconds(self, rounds: int) -> float:  # noqa: ARG002
-        """Limit of an assignment: the updater's period, and what is left of the run's."""
-        return min(self.config.tournament.update_seconds or math.inf, self.budget.share(1))

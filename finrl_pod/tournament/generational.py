@@ -17,6 +17,8 @@ class GenerationalScheduler(Scheduler):
     """Waits for all groups of a generation before the next one begins."""
 
     _number = 0
+    _awaited = 0
+    _results: tuple[AssignmentResult, ...] = ()
 
     def first_pending(self, state: RunState) -> tuple[Pending, ...]:
         """All groups in the generation after the last saved one; none after the last generation."""
@@ -28,20 +30,25 @@ class GenerationalScheduler(Scheduler):
         ]
         return tuple(pending for groups in cohorts for pending in self.generate(state, groups, number))
 
-    def train(self, state: RunState, pending: Sequence[Pending]) -> RunState:
-        """Train generations until the last one or until the budget is spent."""
-        while pending:
-            self._number = pending[0].number
+    def begin(self, state: RunState, pending: Sequence[Pending]) -> None:  # noqa: ARG002
+        """Wait for the results of one generation."""
+        self._results, self._awaited = (), len(pending)
+        self._number = pending[0].number if pending else 0
+
+    def receive(self, state: RunState, result: AssignmentResult) -> RunState:
+        """Keep a result until the generation is complete; then rank it and begin the next one."""
+        self._results += (result,)
+        if len(self._results) < self._awaited:
+            return state
+        state = self.accept(state, sorted(self._results, key=lambda result: result.group))
+        if not self.budget.is_spent(state) and (pending := self.first_pending(state)):
+            self.begin(state, pending)
             self.dispatcher.add(pending)
-            results: list[AssignmentResult] = []
-            while len(results) < len(pending):
-                result = self.dispatcher.next_result(self.budget.share)
-                if result is None:
-                    return state
-                results.append(result)
-            state = self.accept(state, sorted(results, key=lambda result: result.group))
-            pending = () if self.budget.is_spent(state) else self.first_pending(state)
         return state
+
+    def limit(self, rounds: int) -> float:
+        """An equal share of what is left."""
+        return self.budget.share(rounds)
 
     def stage(self, group: int) -> str:
         """The generation, and the algorithm if there are several."""

@@ -33,7 +33,10 @@ Follow = Callable[[RunState], Sequence[Pending]]
 
 
 class Scheduler(ABC):
-    """Decides which assignments a run consists of. Subclasses decide when a group gets its next one."""
+    """Decides which assignments a run consists of. Subclasses decide when a group gets its next one.
+
+    `start`, then `receive` with every result that the dispatcher gives.
+    """
 
     def __init__(
         self,
@@ -57,25 +60,33 @@ class Scheduler(ABC):
         self._taken = 0  # since the last accepted result
 
     @abstractmethod
-    def train(self, state: RunState, pending: Sequence[Pending]) -> RunState:
-        """Train `pending` and what follows from it, until nothing is left to do."""
-
-    @abstractmethod
     def first_pending(self, state: RunState) -> tuple[Pending, ...]:
         """Assignments that a run starts or continues with."""
+
+    @abstractmethod
+    def receive(self, state: RunState, result: AssignmentResult) -> RunState:
+        """State after a result; what follows from it is put into the queue."""
+
+    @abstractmethod
+    def limit(self, rounds: int) -> float:
+        """Seconds for the next assignment. rounds: in which free shards take all assignments of the queue."""
 
     @abstractmethod
     def stage(self, group: int) -> str:
         """What is being done while a group trains, for a person."""
 
-    def run(self, state: RunState) -> RunState:
-        """Begin or continue the event log, then train."""
+    def start(self, state: RunState) -> None:
+        """Begin or continue the event log, and queue the first assignments unless the budget is spent."""
         self._state = state
         pending = self.first_pending(state)
         self.log.start(self.config.sha256, state.groups, self.shards, pending)
-        if state.generation >= 0 and self.budget.is_spent(state):
-            return state
-        return self.train(state, pending)
+        if state.generation < 0 or not self.budget.is_spent(state):
+            self.begin(state, pending)
+            self.dispatcher.add(pending)
+
+    @abstractmethod
+    def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
+        """Count what a run starts or continues with."""
 
     def algorithm_of(self, group: int) -> str:
         """Name of the algorithm of a group."""

@@ -14,6 +14,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.assignment import Group, make_groups
 from finrl_pod.tournament.asynchronous import AsynchronousScheduler
+from finrl_pod.tournament.cohort import CohortTrainer, MakeEnv
 from finrl_pod.tournament.executors.local import LocalExecutor
 from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.generational import GenerationalScheduler
@@ -23,7 +24,6 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import initial_state, restored_state
 from finrl_pod.tournament.scheduler import Record
 from finrl_pod.tournament.scoring import Scorer
-from finrl_pod.tournament.trainer import CohortTrainer, MakeEnv
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class Tournament:
         state = restored_state(run, config.tournament, groups) or initial_state(config.tournament, groups)
         kind = GenerationalScheduler if config.tournament.scheduler == "generational" else AsynchronousScheduler
         scheduler = kind(config, run, executor, self.report, self.record, self.clock, state.train_seconds)
-        state = scheduler.run(state)
+        scheduler.start(state)
+        while (result := scheduler.dispatcher.next_result(scheduler.limit)) is not None:
+            state = scheduler.receive(state, result)
         if not state.leaderboard.scores:
             raise RunError("all agents diverged: no validation score is a number; lower agent.learning_rate")
         return Outcome(state.leaderboard, state.parents, state.samples, state.train_seconds)

@@ -37,6 +37,10 @@ def results(events: Events) -> int:
     return sum(event["event"] == "result" for event in events)
 
 
+def nodes(events: Events) -> int:
+    return sum(event["event"] == "node_joined" for event in events)
+
+
 def when(log: Path, condition: Callable[[Events], bool], action: Callable[[], None]) -> threading.Thread:
     """Do something once a log satisfies a condition, in a thread."""
 
@@ -77,10 +81,11 @@ def faults(folder: Path) -> dict[str, Any]:
     """A worker is killed, a node joins, another one is killed, and the disk of shard 1 is full all the time."""
     log = folder / "run" / "events.jsonl"
     with local_cluster(2) as cluster:
+        when(log, lambda events: nodes(events) >= 2, (folder / "go").touch)
         when(log, lambda events: results(events) >= 2, lambda: kill_worker(cluster))
         when(log, lambda events: results(events) >= 4, lambda: cluster.add_node() and None)  # type: ignore[func-returns-value]
         when(log, lambda events: results(events) >= 6, cluster.nodes[1].kill)
-        run_on(cluster, folder / "run", config(generations=6), shard_faults.full_disk)
+        run_on(cluster, folder / "run", config(generations=6), shard_faults.full_disk_once_started)
         dead = cluster.nodes[1].pids
     return {"dead": sorted(dead)}
 

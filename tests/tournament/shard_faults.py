@@ -14,6 +14,8 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from tests.tournament.small_tournament import trainer
 
+LOOK_SECONDS = 0.05
+
 
 class FaultyTrainer:
     """Trains like any other, after `fault` was called with the folder, the shard's number and the assignment."""
@@ -45,6 +47,13 @@ def full_disk(folder: Path, number: int, assignment: Assignment) -> None:
         with (folder / "full").open("a") as file:
             file.write("x")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_disk_once_started(folder: Path, number: int, assignment: Assignment) -> None:
+    """Wait for the file `go`, then `full_disk`."""
+    while not (folder / "go").exists():
+        time.sleep(LOOK_SECONDS)
+    full_disk(folder, number, assignment)
 
 
 def reject(folder: Path, number: int, assignment: Assignment) -> None:

@@ -11,12 +11,12 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament.assignment import Group
+from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.executors.local import LocalExecutor
 from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.tournament import Tournament
-from finrl_pod.tournament.trainer import CohortTrainer
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

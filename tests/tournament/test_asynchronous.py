@@ -14,11 +14,11 @@ from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import Assignment, groups_of_slots, make_groups
+from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import read_events, read_run
 from finrl_pod.tournament.executors.protocol import Event, Finished, Lost, NodeLost, ReportSamples
 from finrl_pod.tournament.executors.replay import ReplayExecutor
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.trainer import CohortTrainer
 from finrl_pod.types import Score
 from tests.tournament.small_tournament import SAMPLES, small_config, tournament, trainer
 

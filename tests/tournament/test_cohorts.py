@@ -17,7 +17,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import DDPGConfig, SACConfig
 from finrl_pod.settings.run import RunConfig, parse
-from finrl_pod.tournament import trainer as trainer_module
+from finrl_pod.tournament import cohort as cohort_module
 from finrl_pod.tournament.replay_segments import join_segments, load_segments
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Positions, Window
@@ -159,7 +159,7 @@ def test_a_wall_clock_limit_is_shared_by_the_cohorts(tmp_path: Path, monkeypatch
     """On a clock that advances by a second at each reading, the first cohort must not use all of the limit."""
     readings = itertools.count()
     clock = types.SimpleNamespace(perf_counter=lambda: float(next(readings)))
-    monkeypatch.setattr(trainer_module, "time", clock)
+    monkeypatch.setattr(cohort_module, "time", clock)
     config = mixed_config(generations=1, samples_per_generation=10_000 * SAMPLES, seconds=90.0)
     outcome = tournament(config, tmp_path / "run", clock=clock.perf_counter).run()
     seconds = {"ppo": 64, "sac": 8, "ddpg": 8}  # samples of an iteration

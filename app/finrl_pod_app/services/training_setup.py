@@ -15,8 +15,8 @@ from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.settings.run import RunConfig, validate_tournament
+from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.scoring import MarketScorer
-from finrl_pod.tournament.trainer import CohortTrainer
 from finrl_pod.types import MarketTensor, Normaliser, Panel
 
 

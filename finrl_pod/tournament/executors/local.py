@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from finrl_pod.tournament.assignment import Assignment
+from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.executors.protocol import Event, Finished, NodeJoined, ReportSamples
-from finrl_pod.tournament.trainer import CohortTrainer
 
 NODE = "local"
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from finrl_pod.errors import RunError
 from finrl_pod.tournament.assignment import Assignment
+from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import LoggedRun
 from finrl_pod.tournament.executors.local import NODE
 from finrl_pod.tournament.executors.protocol import Event, Exhausted, Finished, ReportSamples
-from finrl_pod.tournament.trainer import CohortTrainer
 
 
 class ReplayExecutor:
