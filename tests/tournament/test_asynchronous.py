@@ -18,6 +18,8 @@ from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import read_events, read_run
 from finrl_pod.tournament.executors.protocol import Event, Finished, Lost, NodeLost, ReportSamples
 from finrl_pod.tournament.executors.replay import ReplayExecutor
+from finrl_pod.tournament.executors.virtual import VirtualExecutor
+from finrl_pod.tournament.executors.waiting import WaitingTrainer
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Score
 from tests.tournament.small_tournament import SAMPLES, small_config, tournament, trainer
@@ -191,3 +193,13 @@ def test_trainer_is_stateless(tmp_path: Path) -> None:
     used.run(seen[0])
     one, two = used.run(seen[-1]), trainer(config).run(seen[-1])
     assert [score.score for score in one.scores] == [score.score for score in two.scores]
+
+
+@pytest.mark.parametrize(("scheduler", "low", "high"), [("asynchronous", 0.95, 1.0), ("generational", 0.6, 0.65)])
+def test_a_slow_shard_keeps_only_a_generation_waiting(scheduler: str, low: float, high: float, tmp_path: Path) -> None:
+    """Four shards, one half as fast, on virtual time: share of it in which they train."""
+    config = small_config(pods=4, generations=20, batch_pods=1, scheduler=scheduler)
+    waiting = WaitingTrainer(lambda _: 0.0, parameters=4, bars=5, sleep=lambda _: None)
+    executor = VirtualExecutor(waiting, (1.0, 1.0, 1.0, 0.5))
+    tournament(config, tmp_path / "run", executor=executor).run()
+    assert low <= executor.busy_share <= high
