@@ -18,6 +18,7 @@ from finrl_pod.rl.training.episodes import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import load
+from finrl_pod.tournament.progress import Progress
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import EpisodeScorer
 
@@ -102,6 +103,14 @@ def test_cohorts_share_a_leaderboard_and_a_resumed_run_equals_a_whole_one(
     again = result(capsys, str(file), "--out", str(home / "part"), "--resume")
     assert again["leaderboard"] == whole["leaderboard"]
     assert again["test"] == whole["test"]
+
+
+def test_progress_tells_the_mean_return_not_a_sharpe_ratio(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Progress] = []
+    config = load(config_file(home, "ppo"))
+    custom_tournament.run_custom_tournament(config, home / "run", resume=False, device="cpu", progress=seen.append)
+    assert all(progress.best is None for progress in seen)
+    assert seen[-1].detail.startswith("best mean return -")
 
 
 def test_score_is_the_mean_return_of_the_same_episodes_for_all(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

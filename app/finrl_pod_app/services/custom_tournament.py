@@ -27,7 +27,7 @@ from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.settings.toml import record_lines, value_text
 from finrl_pod.tournament.leaderboard import ancestry
-from finrl_pod.tournament.progress import ProgressCallback
+from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import EpisodeScorer
 from finrl_pod.tournament.tournament import Outcome, Tournament
@@ -64,9 +64,10 @@ def run_custom_tournament(
             run = open_run(out, config, sha256)
             with live_progress(out) as write_progress:
 
-                def report(now: Any) -> None:
-                    progress(now)
+                def report(now: Progress) -> None:
                     write_progress(now)
+                    best = "" if now.best is None else f"best mean return {now.best:.2f}"
+                    progress(dataclasses.replace(now, best=None, detail=best))  # `best` is shown as a Sharpe ratio
 
                 outcome = Tournament.local(
                     config, train, EpisodeScorer(evaluation, config.seed), run, sha256, report
