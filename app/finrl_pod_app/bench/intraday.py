@@ -1,7 +1,7 @@
 """Order execution within a session: benchmark schedules and a trained agent on sessions that it has not seen.
 
 Sessions are simulated (`market.intraday.simulated_sessions`), as no package with a fitting licence holds intraday bars;
-`compare` takes those of a panel of one's own just as well. Each session counts once: the mean of a purchase and a sale,
+`compare` takes those of any panel just as well. Each session counts once: the mean of a purchase and a sale,
 in which the price path cancels.
 """
 
