@@ -197,7 +197,7 @@ def for_two_members(rollout: Rollout) -> Rollout:
     for name, value in rollout._asdict().items():
         if name == "last":
             parts[name] = repeat_members(value)
-        elif name == "ends":
+        elif name == "final_observations":
             parts[name] = tuple(map(repeat_members, value))
         else:
             parts[name] = value.repeat(1, 2, *[1] * (value.dim() - 2))

@@ -85,7 +85,8 @@ def faults(folder: Path) -> dict[str, Any]:
         when(log, lambda events: results(events) >= 2, lambda: kill_worker(cluster))
         when(log, lambda events: results(events) >= 4, lambda: cluster.add_node() and None)  # type: ignore[func-returns-value]
         when(log, lambda events: results(events) >= 6, cluster.nodes[1].kill)
-        run_on(cluster, folder / "run", config(generations=6), shard_faults.full_disk_once_started)
+        when(log, lambda events: any(event["event"] == "node_lost" for event in events), (folder / "lost").touch)
+        run_on(cluster, folder / "run", config(generations=6), shard_faults.full_disk_until_a_node_is_lost)
         dead = cluster.nodes[1].pids
     return {"dead": sorted(dead)}
 

@@ -49,9 +49,9 @@ def full_disk(folder: Path, number: int, assignment: Assignment) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def full_disk_once_started(folder: Path, number: int, assignment: Assignment) -> None:
-    """Wait for the file `go`, then `full_disk`."""
-    while not (folder / "go").exists():
+def full_disk_until_a_node_is_lost(folder: Path, number: int, assignment: Assignment) -> None:
+    """`full_disk`; the first assignments wait for the file `go`, those of number 5 for the file `lost`."""
+    while not (folder / ("lost" if assignment.number >= 5 else "go")).exists():
         time.sleep(LOOK_SECONDS)
     full_disk(folder, number, assignment)
 

@@ -1,4 +1,4 @@
-"""A shard in a process of its own: builds its trainer once, then trains one assignment after another."""
+"""A shard in a separate process: builds its trainer once, then trains one assignment after another."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
         (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
         (["--save-every", "nan"], "--save-every must be 0 seconds or more, got nan"),
-        (["config.toml"], "train takes either a config file or --env"),
+        (["config.toml"], "train takes one of a config file, --env and --market"),
     ],
 )
 def test_bad_input_is_reported_in_one_line(
