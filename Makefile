@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	if [ -z "$${found:-}" ]; then \
 	  echo "make: needs Python 3.11, 3.12 or 3.13 with its venv module: install one, or name it with PYTHON=..." >&2; exit 2; \
 	fi; \
-	echo "setting up .venv with $$found (a few minutes, once)"; \
+	echo "setting up .venv with $$found (a few minutes, once)" >&2; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
 	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,s3,ray,tpe,dev]'
