@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod.errors import AddressNotAllowed
 from finrl_pod.paper.brokers.alpaca.credentials import within
+from finrl_pod.paper.brokers.alpaca.deadline import RequestDeadline, watch_connections
 from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimiter
 from finrl_pod.paper.brokers.port import Clock
 from finrl_pod.paper.records import RateLimit
@@ -19,13 +18,14 @@ from finrl_pod.paper.records import RateLimit
 if TYPE_CHECKING:
     from requests import Session
 
-CONNECT, ANSWER = 5.0, 15.0  # time limits to connect and to receive the whole response, in the clock's seconds
+CONNECT, ANSWER = 5.0, 15.0  # in the clock's seconds; their sum is the time limit of the whole request
 TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
 DATA_METHODS = ("GET",)
 MAX_SUBMIT_WAIT = 2.0  # the clock's seconds that an order waits for the rate limiter before it is rejected
 _MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
+_LATE = "the broker's response did not end within the limit of time"
 _MAX_TEXT_SHOWN = 200  # characters of a response that is not JSON
 _MAX_RATE_LIMIT_WAIT = 90.0  # seconds: a limit per minute never needs more
 
@@ -102,11 +102,15 @@ def bounded_session(context: RequestContext, base: str, methods: tuple[str, ...]
 
 def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:
     from requests import ConnectionError as NoResponse
-    from requests import Response
+    from requests import RequestException, Response
     from requests.adapters import HTTPAdapter
 
     class BoundedAdapter(HTTPAdapter):
-        """The request's headers already contain the keys here: a forbidden request is refused before it is sent."""
+        """Checks and bounds every request. Its headers already contain the keys: a forbidden one is refused unsent."""
+
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options)
+            watch_connections(self.poolmanager)
 
         def send(self, request: Any, *_: Any, **options: Any) -> Response:
             if request.method not in methods or not within(request.url or "", base):
@@ -117,10 +121,16 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
             max_wait = MAX_SUBMIT_WAIT if request.method in ("POST", "PATCH") else None
             with context.limiter.request(urgent=urgent, max_wait=max_wait):
                 connect, answer = (max(context.clock.real_seconds(s), _MIN_TIMEOUT) for s in (CONNECT, ANSWER))
-                deadline = time.monotonic() + answer
                 options.update(timeout=(connect, answer), stream=True, proxies={})
-                response = super().send(request, **options)
-                _read_body(response, lambda: time.monotonic() > deadline, NoResponse)
+                with RequestDeadline(connect + answer) as deadline:
+                    try:
+                        response = super().send(request, **options)
+                        _read_body(response, NoResponse)
+                    except (RequestException, OSError):
+                        if not deadline.expired:
+                            raise
+                    if deadline.expired:  # headers and body may look complete, but were cut off
+                        raise NoResponse(_LATE)
             status = response.status_code
             wait = context.process_headers(status, response.headers)
             if 300 <= status < 400:
@@ -133,15 +143,15 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
     return BoundedAdapter(max_retries=0)
 
 
-def _read_body(response: Any, is_late: Callable[[], bool], error: type[Exception]) -> None:
-    """Read the whole body at once, so that its total time is limited and not only the time of each chunk."""
+def _read_body(response: Any, error: type[Exception]) -> None:
+    """Read the whole body within the limit of size, while the deadline of the request runs."""
     chunks, size = [], 0
     for chunk in response.iter_content(_CHUNK_BYTES):
         chunks.append(chunk)
         size += len(chunk)
-        if size > _MAX_RESPONSE_BYTES or is_late():
+        if size > _MAX_RESPONSE_BYTES:
             response.close()
-            raise error("the broker's response did not end within the limits of time and size")
+            raise error(f"the broker's response is longer than {_MAX_RESPONSE_BYTES:,} bytes")
     response._content = b"".join(chunks)
     response._content_consumed = True
 

@@ -1,0 +1,101 @@
+"""A bound on the total time of one HTTP request: connecting, TLS handshake, status line, headers and body.
+
+Timeouts of sockets restart with every byte received, so a server that sends one byte at a time could hold a request for
+ever. A timer shuts the connection down instead, whatever it is waiting for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Any
+
+_current = threading.local()
+
+
+class RequestDeadline:
+    """Shuts the connections of the requests that this thread sends inside the context down after `seconds`.
+
+    A context manager. expired: the time was up, so whatever was read is incomplete.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.expired = False
+        self._lock = threading.Lock()
+        self._watched: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._expire)
+        self._timer.daemon = True
+
+    def __enter__(self) -> RequestDeadline:
+        _current.deadline = self
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.deadline = None
+        self._timer.cancel()
+        with self._lock:
+            self._watched.clear()
+
+    def watch(self, connection: socket.socket) -> None:
+        """Shut this connection down too when the time is up, or now if it is."""
+        with self._lock:
+            self._watched.append(connection)
+            if self.expired:
+                _shut_down(connection)
+
+    def _expire(self) -> None:
+        with self._lock:
+            self.expired = True
+            for connection in self._watched:
+                _shut_down(connection)
+
+
+def watch_connections(pools: Any) -> None:
+    """Make the connections that a PoolManager of urllib3 opens from now on keep to the thread's deadline."""
+    pools.pool_classes_by_scheme = {
+        scheme: type(f"Bounded{pool.__name__}", (pool,), {"ConnectionCls": _bounded(pool.ConnectionCls)})
+        for scheme, pool in pools.pool_classes_by_scheme.items()
+    }
+
+
+def _bounded(base: Any) -> Any:
+    """A connection class whose connections can be shut down from another thread, before and after the TLS handshake."""
+
+    class BoundedConnection(base):  # type: ignore[misc]
+        _handle: socket.socket | None = None
+
+        def _new_conn(self) -> socket.socket:
+            connected: socket.socket = super()._new_conn()
+            # A duplicate: TLS takes over the descriptor of the connected socket.
+            self._handle = connected.dup()
+            _watch(self._handle)
+            return connected
+
+        def request(self, *arguments: Any, **options: Any) -> None:
+            if self._handle is not None:  # else it connects now, which watches it
+                _watch(self._handle)
+            super().request(*arguments, **options)
+
+        def close(self) -> None:
+            super().close()
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                handle.close()
+
+    return BoundedConnection
+
+
+def _watch(connection: socket.socket) -> None:
+    deadline: RequestDeadline | None = getattr(_current, "deadline", None)
+    if deadline is not None:
+        deadline.watch(connection)
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed already
+        connection.shutdown(socket.SHUT_RDWR)
