@@ -156,6 +156,11 @@ class Exchange(Account):
         session = self._lifecycle.session_for(moment)
         return session is not None and self.prices.trades_on(symbol, session.date)
 
+    @property
+    def shorting(self) -> bool:
+        """Whether short sales are allowed, by the server's settings and the account's configuration."""
+        return self.settings.shorting and not self.conditions.no_shorting
+
     def balances(self, moment: float, without: Order | None = None) -> Balances:
         """Equity and buying power at the prices of a time, as if the order `without` did not exist."""
         prices = {s: self.price(s, moment) for s in self.ledger.holdings}
@@ -189,7 +194,7 @@ class Exchange(Account):
             validation.check_available_shares(order, held, self.available(order.symbol) + released)
             return
         if order.side == "sell":
-            validation.check_short_sale(order, allowed=self.settings.shorting)
+            validation.check_short_sale(order, allowed=self.shorting)
         validation.check_buying_power(order, held, self.balances(moment, without=instead_of).buying_power)
 
     # ---- time -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Every check raises ApiError with the status, code and message of Alpaca's paper 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.account import opening_quantity
@@ -21,6 +21,7 @@ from finrl_pod.fake_alpaca.wire_format import (
     UNPROCESSABLE,
     ApiError,
     decimal_text,
+    parse_number,
 )
 
 _ORDER_TYPES = ("market", "limit", "stop", "stop_limit")
@@ -89,12 +90,9 @@ def parse_decimal(body: Mapping[str, Any], name: str) -> Decimal | None:
     if value is None:
         return None
     try:
-        result = Decimal(str(value)) if not isinstance(value, bool) else Decimal("NaN")
-    except InvalidOperation:
-        result = Decimal("NaN")
-    if not result.is_finite():
-        raise _invalid(f"{name} is not a number")
-    return result
+        return parse_number(value)
+    except ValueError:
+        raise _invalid(f"{name} is not a number") from None
 
 
 def _parse_choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> str:

@@ -143,8 +143,8 @@ def _edit_fields(content: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def _parse_json(raw: bytes) -> Any:
-    """The body as JSON values; None if it is empty or not JSON."""
+    """The body as JSON values; None if it is empty, not JSON, or nested too deeply to read."""
     try:
         return json.loads(raw) if raw else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

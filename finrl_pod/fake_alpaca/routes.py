@@ -56,12 +56,6 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         symbols = sorted(exchange.ledger.holdings)
         return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
 
-    def configure(request: ApiRequest) -> ApiResponse:
-        changes = request.body if isinstance(request.body, Mapping) else {}
-        if "suspend_trade" in changes:
-            exchange.conditions.suspended = changes["suspend_trade"] is True
-        return OK, trading.configurations(exchange)
-
     def find(request: ApiRequest) -> ApiResponse:
         return OK, exchange.find(request.names["order_id"]).to_json()
 
@@ -81,7 +75,7 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/account/activities/{kind}", activities_of_kind),
         ("GET", "/v2/account/portfolio/history", lambda r: (OK, trading.portfolio_history(exchange, r.moment))),
         ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
-        ("PATCH", "/v2/account/configurations", configure),
+        ("PATCH", "/v2/account/configurations", lambda r: (OK, trading.configure(exchange, r.body))),
         ("GET", "/v2/clock", lambda r: (OK, reference.clock(exchange, r.moment + exchange.conditions.clock_skew))),
         ("GET", "/v2/calendar", lambda r: (OK, reference.calendar(exchange, r.query))),
         ("GET", "/v2/assets", lambda r: (OK, reference.assets(exchange, r.query, r.moment))),

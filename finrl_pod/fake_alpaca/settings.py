@@ -103,7 +103,8 @@ class MarketConditions:
     """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
 
     halted: symbols whose orders wait. untradable: symbols whose orders are refused.
-    partial, partial_gap: see `Settings`. suspended: the user has switched off new orders.
+    partial, partial_gap: see `Settings`. suspended, no_shorting: the user has switched off new
+    orders, short sales.
     clock_skew: seconds added to the time that GET clock returns.
     """
 
@@ -115,6 +116,7 @@ class MarketConditions:
     partial: float = 0.0
     partial_gap: float = 0.0
     suspended: bool = False
+    no_shorting: bool = False
     clock_skew: float = 0.0
 
     @classmethod

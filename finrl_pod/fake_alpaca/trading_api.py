@@ -17,6 +17,7 @@ from finrl_pod.fake_alpaca.sessions import new_york
 from finrl_pod.fake_alpaca.wire_format import (
     ID_NAMESPACE,
     INVALID_PARAMETER,
+    MALFORMED_BODY,
     NOT_FOUND,
     ApiError,
     QueryParameters,
@@ -33,6 +34,7 @@ _MAX_ACTIVITIES_PER_PAGE = 100
 _DIRECTIONS = ("desc", "asc")
 _INITIAL_MARGIN = Decimal("0.5")
 _MAINTENANCE_MARGIN = Decimal("0.25")
+_WHOLE_POSITION = 100  # percent
 _EIGHT_DECIMALS = Decimal("1e-8")
 
 
@@ -63,7 +65,7 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "created_at": timestamp(exchange.prices.sessions.all[0].open),
         "trade_suspended_by_user": exchange.conditions.suspended,
         "multiplier": str(settings.multiplier),
-        "shorting_enabled": settings.shorting,
+        "shorting_enabled": exchange.shorting,
         "equity": decimal_text(balances.equity),
         "last_equity": decimal_text(ledger.last_equity),
         "long_market_value": decimal_text(balances.long),
@@ -90,7 +92,8 @@ def positions(exchange: Exchange, moment: float) -> list[dict[str, Any]]:
 
 
 def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
-    """GET positions/{symbol}. Raises ApiError (404) if none is held."""
+    """GET positions/{symbol or asset id}. Raises ApiError (404) if none is held."""
+    symbol = _held_symbol(exchange, symbol)
     holding = exchange.ledger.holdings.get(symbol)
     if holding is None:
         raise ApiError(404, NOT_FOUND, "position does not exist")
@@ -121,6 +124,11 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
         "lastday_price": decimal_text(last),
         "change_today": decimal_text((price / last - 1).quantize(_EIGHT_DECIMALS)),
     }
+
+
+def _held_symbol(exchange: Exchange, name: str) -> str:
+    """The symbol of a position that is named by its symbol or its asset id."""
+    return next((s for s in exchange.ledger.holdings if name == asset_id(s)), name)
 
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -206,12 +214,15 @@ def portfolio_history(exchange: Exchange, moment: float) -> dict[str, Any]:
 
 def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], moment: float) -> Order:
     """DELETE positions/{symbol}: submit a market order for the whole position, `qty` shares, or a `percentage`."""
+    symbol = _held_symbol(exchange, symbol)
     held = exchange.ledger.qty(symbol)
     if held == 0:
         raise ApiError(404, NOT_FOUND, f"position not found: {symbol}")
     parameters = QueryParameters(query)
     qty, percentage = parameters.decimal("qty"), parameters.decimal("percentage")
     if percentage is not None:
+        if not 0 < percentage <= _WHOLE_POSITION:
+            raise ApiError(422, INVALID_PARAMETER, "percentage must be > 0 and <= 100")
         qty = floor_shares(abs(held) * percentage / 100)
     body = {
         "symbol": symbol,
@@ -223,6 +234,24 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     return exchange.submit(body, moment)
 
 
+def configure(exchange: Exchange, body: Any) -> dict[str, Any]:
+    """PATCH account/configurations: `suspend_trade` and `no_shorting` take effect, others must be known."""
+    known = configurations(exchange)
+    if not isinstance(body, Mapping):
+        raise ApiError(400, MALFORMED_BODY, "request body format is invalid")
+    for name, value in body.items():
+        if name not in known:
+            raise ApiError(422, INVALID_PARAMETER, f"unknown configuration: {name[:40]}")
+        if isinstance(known[name], bool) and not isinstance(value, bool):
+            raise ApiError(422, INVALID_PARAMETER, f"{name} must be true or false")
+        if name not in ("suspend_trade", "no_shorting") and value != known[name]:
+            raise ApiError(422, INVALID_PARAMETER, f"{name} cannot be changed on this fake server")
+    conditions = exchange.conditions
+    conditions.suspended = body.get("suspend_trade", conditions.suspended)
+    conditions.no_shorting = body.get("no_shorting", conditions.no_shorting)
+    return configurations(exchange)
+
+
 def configurations(exchange: Exchange) -> dict[str, Any]:
     """GET account/configurations."""
     return {
@@ -230,7 +259,7 @@ def configurations(exchange: Exchange) -> dict[str, Any]:
         "fractional_trading": True,
         "max_margin_multiplier": str(exchange.settings.multiplier),
         "max_options_trading_level": 0,
-        "no_shorting": not exchange.settings.shorting,
+        "no_shorting": not exchange.shorting,
         "pdt_check": "entry",
         "ptp_no_exception_entry": False,
         "suspend_trade": exchange.conditions.suspended,

@@ -20,6 +20,10 @@ UNPROCESSABLE = 42210000
 # Namespace of all generated ids: one seed gives the same ids in every run.
 ID_NAMESPACE = uuid.UUID("6f3c1f0e-6f0a-4d0c-9a53-0f7d0c0ffee0")
 NANO = Decimal("1e-9")  # precision of shares and prices
+_MAX_NUMBER = Decimal(10) ** 12  # of a quantity, price or percentage in a request
+_MAX_DIGITS = 40  # characters of such a number
+_MAX_COUNT_DIGITS = 9  # characters of a limit or page
+_EARLIEST, _LATEST = -2_208_988_800.0, 7_258_118_400.0  # 1900 and 2200 as epoch seconds; times beyond are clamped
 _PAGE_PREFIX = "page-"
 
 
@@ -52,6 +56,20 @@ def timestamp(moment: float) -> str:
 def asset_id(symbol: str) -> str:
     """Id of a symbol's asset, a function of the symbol only."""
     return str(uuid.uuid5(ID_NAMESPACE, f"asset/{symbol}"))
+
+
+def parse_number(value: object) -> Decimal:
+    """A finite number of a request, as JSON number or text. Raises ValueError for anything else, or a larger one."""
+    text = str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or len(text) > _MAX_DIGITS:
+        raise ValueError
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError from None
+    if not number.is_finite() or abs(number) > _MAX_NUMBER:
+        raise ValueError
+    return number
 
 
 def floor_shares(quantity: Decimal) -> Decimal:
@@ -93,15 +111,15 @@ class QueryParameters:
     def integer(self, name: str, default: int, maximum: int) -> int:
         """A number of entries between 1 and `maximum`."""
         value = self._values.get(name) or str(default)
-        if not value.isdecimal() or not 1 <= int(value) <= maximum:
+        if not _is_count(value) or not 1 <= int(value) <= maximum:
             raise self._error(f"invalid {name}: must be 1 to {maximum}")
         return int(value)
 
     def decimal(self, name: str) -> Decimal | None:
         """A decimal number; None if missing."""
         try:
-            return Decimal(self._values[name]) if self._values.get(name) else None
-        except InvalidOperation:
+            return parse_number(self._values[name]) if self._values.get(name) else None
+        except ValueError:
             raise self._invalid(name) from None
 
     def day(self, name: str, *, allow_time: bool = True) -> date | None:
@@ -123,7 +141,8 @@ class QueryParameters:
             moment = datetime.fromisoformat(value.replace(" ", "+"))
         except ValueError:
             raise self._invalid(name) from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return min(max(seconds, _EARLIEST), _LATEST)
 
     def epoch_microseconds(self, name: str) -> int | None:
         """A time as UTC epoch microseconds, read like `epoch_seconds`."""
@@ -134,15 +153,19 @@ class QueryParameters:
         """Index of the first entry of the page that `page_token` names; 0 without a token."""
         token = self._values.get("page_token") or f"{_PAGE_PREFIX}0"
         start = token.removeprefix(_PAGE_PREFIX)
-        if not token.startswith(_PAGE_PREFIX) or not start.isdecimal():
+        if not token.startswith(_PAGE_PREFIX) or not _is_count(start):
             raise self._error("invalid page_token")
         return int(start)
 
     def _invalid(self, name: str) -> ApiError:
-        return self._error(f"invalid {name}: {self._values[name]}")
+        return self._error(f"invalid {name}: {self._values[name][:_MAX_DIGITS]}")
 
     def _error(self, message: str) -> ApiError:
         return ApiError(self._status, self._code, message)
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_COUNT_DIGITS
 
 
 def next_page_token(start: int, limit: int, total: int) -> str | None:

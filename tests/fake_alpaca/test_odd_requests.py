@@ -1,0 +1,107 @@
+"""Odd numbers, dates and bodies are refused with a 4xx as Alpaca refuses them, and change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from finrl_pod.fake_alpaca.wire_format import asset_id
+from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york
+
+DIGITS = "9" * 5000
+ODD_NUMBERS = ("1e30", 1e30, "Infinity", "-Infinity", "NaN", "1e999999", DIGITS, "-1", "", [], {"a": 1}, True)
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.fixture
+def holder(start_server: StartServer) -> Client:
+    """An account that holds 10 shares of AAA during a session."""
+    client = start_server(start=new_york("2024-03-01 10:00"))
+    client.buy(qty="10")
+    client.server.jump(new_york("2024-03-01 12:00"))
+    assert client("GET", "/v2/positions/AAA")["qty"] == "10"
+    return client
+
+
+def refused(client: Client, method: str, path: str, **options: Any) -> bool:
+    status = client.raw(method, path, **options).status_code
+    return 400 <= status < 500
+
+
+@pytest.mark.parametrize("number", ODD_NUMBERS, ids=lambda n: str(n)[:12])
+def test_odd_numbers_of_orders_are_refused(holder: Client, number: Any) -> None:
+    order = {"symbol": "AAA", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"}
+    limit = {**order, "type": "limit", "limit_price": number}
+    for body in ({**order, "qty": number}, limit, {**order, "qty": None, "notional": number}):
+        assert refused(holder, "POST", "/v2/orders", json=body), body
+    assert len(holder("GET", "/v2/orders", params={"status": "all"})) == 1
+
+
+@pytest.mark.parametrize("body", [DEEP, b"\xff\xfe", b"[1]", b"{", b'"text"', b"1", b""], ids=lambda b: repr(b[:8]))
+def test_odd_bodies_are_refused(holder: Client, body: bytes) -> None:
+    assert refused(holder, "POST", "/v2/orders", data=body)
+    assert refused(holder, "PATCH", "/v2/account/configurations", data=body)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["percentage=Infinity", "percentage=NaN", "percentage=1e400", "percentage=-5", "percentage=101", "qty=1e30"],
+)
+def test_odd_shares_of_a_position_are_not_closed(holder: Client, query: str) -> None:
+    assert refused(holder, "DELETE", f"/v2/positions/AAA?{query}")
+    assert holder("GET", "/v2/positions/AAA")["qty"] == "10"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/v2/orders?limit={DIGITS}",
+        f"/v2/account/activities/FILL?page_size={DIGITS}",
+        f"/v2/stocks/bars?symbols=AAA&timeframe=1Day&limit={DIGITS}",
+        f"/v2/stocks/bars?symbols=AAA&timeframe=1Day&page_token=page-{DIGITS}",
+        "/v2/stocks/bars?symbols=AAA&timeframe=1Min&start=2024-01-02",
+        "/v2/calendar?start=0001-13-01",
+        "/v2/orders?after=yesterday",
+    ],
+    ids=lambda p: p[:40],
+)
+def test_odd_queries_are_refused(holder: Client, path: str) -> None:
+    assert refused(holder, "GET", path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/stocks/bars?symbols=AAA&timeframe=1Day&start=0001-01-01",
+        "/v2/stocks/bars?symbols=AAA&timeframe=1Day&start=0001-01-01T00:00:00%2B14:00&end=9999-12-31T23:59:59-14:00",
+        "/v2/calendar?start=0001-01-01&end=0001-01-09",
+        "/v2/orders?after=0001-01-01T00:00:00%2B14:00&until=9999-12-31T23:59:59-14:00",
+        "/v2/corporate_actions/announcements?since=0001-01-01&until=9999-12-31",
+    ],
+    ids=lambda p: p[:40],
+)
+def test_first_and_last_years_are_no_error_of_the_server(holder: Client, path: str) -> None:
+    assert holder.raw("GET", path).status_code == 200
+
+
+def test_positions_are_found_and_closed_by_asset_id(holder: Client) -> None:
+    assert holder("GET", f"/v2/positions/{asset_id('AAA')}")["symbol"] == "AAA"
+    assert holder("DELETE", f"/v2/positions/{asset_id('AAA')}", params={"percentage": "50"})["qty"] == "5"
+    holder("GET", f"/v2/positions/{asset_id('BBB')}", 404)
+
+
+def test_configuration_switches_short_sales_off_and_on(holder: Client) -> None:
+    order = {"symbol": "BBB", "qty": "1", "side": "sell", "type": "market", "time_in_force": "day"}
+    assert holder("PATCH", "/v2/account/configurations", json={"no_shorting": True})["no_shorting"] is True
+    assert holder("GET", "/v2/account")["shorting_enabled"] is False
+    assert "not allowed to short" in holder("POST", "/v2/orders", 403, json=order)["message"]
+    holder("PATCH", "/v2/account/configurations", json={"no_shorting": False})
+    holder("POST", "/v2/orders", 200, json=order)
+
+
+@pytest.mark.parametrize("change", [{"no_shorting": "yes"}, {"dance": True}, {"pdt_check": "exit"}])
+def test_unsupported_configurations_are_refused(holder: Client, change: dict[str, Any]) -> None:
+    before = holder("GET", "/v2/account/configurations")
+    assert refused(holder, "PATCH", "/v2/account/configurations", json=change)
+    assert holder("GET", "/v2/account/configurations") == before
