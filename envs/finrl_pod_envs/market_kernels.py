@@ -17,6 +17,7 @@ import torch
 from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
 from finrl_pod.market.reward_state import MIN_GROWTH
+from finrl_pod.native.device import on_device
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.rewards import CHANGE_SCALE
@@ -58,7 +59,7 @@ def _is_supported(env: KernelEnv) -> bool:
     """
     config, mandate = env.config, env.mandate
     return (
-        env.device.type == "cpu"
+        not on_device(env.device)
         and not config.short
         and config.leverage == 1.0
         and env.venue.is_proportional

@@ -21,6 +21,7 @@ from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
 from finrl_pod_app.bench.gate_worlds import CONFIGS
+from finrl_pod_app.bench.gpu import FAULTS, plan_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.markets import RESULTS_FILE as MARKET_RESULTS
 from finrl_pod_app.bench.markets import MarketStudy, market_rows
@@ -52,7 +53,7 @@ DEFAULTS = {
 }
 # Flags that do not apply to a benchmark.
 UNUSED_FLAGS: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
-COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate", "markets")
+COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate", "markets", "gpu")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -91,6 +92,8 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "backtest":
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
+    if options.what == "gpu":
+        return plan_rows(options.plant)
     if options.what == "markets":
         return market_rows(MarketStudy(options.run, options.only, options.results))
     if options.what == "gate":
@@ -168,6 +171,10 @@ def _parser() -> argparse.ArgumentParser:
     markets.add_argument("--only", action="append", default=[], help="start of their names; may be given repeatedly")
     _add_results(markets, MARKET_RESULTS)
     _add_common(markets)
+    gpu = commands.add_parser("gpu", help="what a GPU would do in an iteration, counted on the CPU", allow_abbrev=False)
+    gpu.add_argument("--plan", action="store_true", help="count launches, bytes and what prevents CUDA graphs")
+    gpu.add_argument("--plant", choices=FAULTS, help="plant a fault that the plan must find")
+    _add_common(gpu)
     return parser
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 
+from finrl_pod.native.device import on_device
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
@@ -159,7 +160,7 @@ class PPO(OnPolicy):
                 log.append(metrics)
                 participants.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
-            if self.device.type == "cpu" and not bool(active.any()):
+            if not on_device(self.device) and not bool(active.any()):
                 break
 
         # Means over the minibatches that each member took part in; NaN for a member that diverged before.

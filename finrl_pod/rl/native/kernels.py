@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from finrl_pod.native.device import on_device
 from finrl_pod.native.library import load
 from finrl_pod.types import Tensor
 
@@ -27,7 +28,7 @@ class _ScoreShape(ctypes.Structure):
 
 def is_supported(*tensors: Tensor) -> bool:
     """Whether the kernels can be used on these tensors: float32 on the CPU, not traced, and there is a compiler."""
-    fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
+    fits = all(not on_device(x.device) and x.dtype == torch.float32 for x in tensors)
     return fits and not torch.compiler.is_compiling() and load(SOURCE, _ScoreShape) is not None
 
 

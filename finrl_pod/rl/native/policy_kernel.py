@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from finrl_pod.native.device import on_device
 from finrl_pod.native.library import load
 from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
 from finrl_pod.rl.training.optimiser import Adam, Parameters
@@ -86,7 +87,7 @@ def make_policy_kernel(
 
     features: [T, N, F] float32 on the CPU, else None is returned; tradable: [T, N] bool, or None if all always are.
     """
-    if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in (parameters.flat, features)):
+    if any(on_device(x.device) or x.dtype != torch.float32 for x in (parameters.flat, features)):
         return None
     unfit = policy.spec.action == "discrete" or policy.spec.activation != "tanh" or policy.spec.critic_only > 0
     if unfit:

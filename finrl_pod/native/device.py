@@ -1,0 +1,80 @@
+"""Which version of an operation runs where: C++ on CPUs, Triton on CUDA devices, torch everywhere else.
+
+Triton comes with torch's CUDA builds and is imported on first use only. A Triton kernel takes contiguous tensors on a
+CUDA device; with TRITON_INTERPRET=1 in the environment, Triton runs it on CPU tensors in its interpreter, which is how
+kernels are tested without a device. The torch version of each kernel stands beside it and defines the result.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from finrl_pod.types import Tensor
+
+INTERPRET = "TRITON_INTERPRET"
+Observer = Callable[[str, tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]]
+_observers: list[Observer] = []
+_forced: list[bool] = []
+
+
+@contextmanager
+def as_on_device() -> Iterator[None]:
+    """Treat the CPU as a GPU in the programs made and run inside: no C++ kernels, no early stops that wait for data."""
+    _forced.append(True)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def on_device(device: torch.device) -> bool:
+    """Whether programs on this device are those of a GPU."""
+    return device.type != "cpu" or bool(_forced)
+
+
+def use_triton(x: Tensor) -> bool:
+    """Whether Triton kernels can be used on tensors like x: on a CUDA device, or interpreted on the CPU."""
+    fits = x.device.type == "cuda" or (x.device.type == "cpu" and is_interpreted())
+    return fits and is_triton_installed() and not torch.compiler.is_compiling()
+
+
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, which is decided when Triton is imported."""
+    return os.environ.get(INTERPRET) == "1"
+
+
+@functools.cache
+def is_triton_installed() -> bool:
+    """Whether Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Launch a Triton kernel on a grid. args: tensors (None where absent) and numbers; constants: of compile time."""
+    around: AbstractContextManager[None] = nullcontext()
+    if _observers:
+        around = _observers[-1](kernel.__name__, args, constants)
+    with around:
+        kernel[grid](*args, **constants)
+
+
+@contextmanager
+def observed_launches(observer: Observer) -> Iterator[None]:
+    """Call `observer(name, args, constants)` at every launch inside; the launch runs in the context it returns."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.pop()
+
+
+def block_size(n: int) -> int:
+    """The smallest power of two that is at least n: Triton's blocks have such sizes."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,67 @@
+"""The plan of the GPU path: its counts do not grow, and its recorder finds what prevents capture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from finrl_pod_app.bench.gpu import PLAN_FILE, plan_iteration
+from finrl_pod_app.bench.launches import record
+
+from finrl_pod.native.device import is_triton_installed
+
+COUNTED = ("env_launches", "ppo_mlp_launches", "ppo_equivariant_launches", "equivariant_bytes")
+OBSTACLES = ("syncs", "moved_buffers", "baked_numbers")
+
+
+def plan(*flags: str) -> dict[str, Any]:
+    """Rows of `bench gpu --plan` by name. In a process of its own, where Triton's interpreter can be turned on."""
+    command = [sys.executable, "-m", "finrl_pod_app.bench", "gpu", "--plan", "--json", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {row["name"]: row["value"] for row in json.loads(done.stdout)["rows"]}
+
+
+@pytest.mark.skipif(not is_triton_installed(), reason="needs triton")
+def test_counts_are_at_most_the_stored_ones() -> None:
+    stored = {row["name"]: row["value"] for row in json.loads(PLAN_FILE.read_text(encoding="utf-8"))["rows"]}
+    counted = plan()
+    for name in (*COUNTED, *OBSTACLES):
+        assert counted[name] <= stored[name], name
+    assert min(counted[name] for name in COUNTED) >= 1
+
+
+def test_recorder_counts_what_runs_and_no_views() -> None:
+    x = torch.ones(8, 4)
+    recording = record(lambda: (x.t() @ x).sum())
+    assert recording.launches == ["aten.mm.default", "aten.sum.default"]
+    assert recording.moved == 4 * (32 + 32 + 16 + 16 + 1)
+    assert recording.widest == 64
+
+
+def test_recorder_finds_syncs() -> None:
+    x = torch.ones(4)
+    assert record(lambda: float(x.sum())).syncs == ["aten._local_scalar_dense.default"]
+    assert record(lambda: x[x > 0]).syncs
+    assert record(lambda: torch.tensor([1.0]) + x).syncs
+    assert not record(lambda: x[torch.arange(2)] + 1.0).syncs
+
+
+def test_recorder_finds_moved_buffers_and_baked_numbers() -> None:
+    x, buffers = torch.ones(4), [torch.ones(4), torch.ones(4)]
+    first, second = (record(lambda b=b, i=i: x * b + i) for i, b in enumerate(buffers))  # type: ignore[misc]
+    assert first.moved_buffers(second) == ["aten.mul.Tensor"]
+    assert first.baked_numbers(second) == ["aten.add.Tensor"]
+    assert not first.moved_buffers(first)
+    assert not first.baked_numbers(first)
+
+
+def test_an_iteration_learns() -> None:
+    run, samples = plan_iteration("mlp", accounts=32, horizon=4, minibatches=2)
+    assert samples == 128
+    before = run.learner.algorithm.weights()["log_std"].clone()  # type: ignore[attr-defined]
+    run()
+    assert not torch.equal(before, run.learner.algorithm.weights()["log_std"])  # type: ignore[attr-defined]
