@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -20,11 +21,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cluster_simulation
 import numpy as np
 import psutil
 from finrl_pod_app.services.engines import shard_trainer
@@ -43,7 +46,7 @@ from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.virtual import VirtualExecutor
 from finrl_pod.tournament.executors.waiting import WaitingTrainer
-from finrl_pod.tournament.executors.wire import decode_result, encode_assignment, encode_result
+from finrl_pod.tournament.executors.wire import encode_result
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import SlotInit, next_slots
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -149,28 +152,37 @@ def timed(config: RunConfig, executor: Executor, folder: Path, shards: int) -> t
 
 def waiting_points() -> dict[str, Any]:
     """Throughput of shards that wait for a recorded time, in processes; one and two shards calibrate the simulation."""
-    points, seconds, pods, rounds = [], 1.0, 4, 8
-    for shards in (1, 2, 3, 4):
-        for scheduler, slow in (("asynchronous", 0.0), ("generational", 0.0), ("asynchronous", 0.25)):
-            if slow and shards < 4:
-                continue
-            config = waiting_config(scheduler, shards, pods, rounds)
+    points, seconds, rounds = [], 1.0, 8
+    for shards, pods, slow in (
+        (1, 4, 0.0),
+        (1, 16, 0.0),
+        (2, 4, 0.0),
+        (2, 16, 0.0),
+        (3, 4, 0.0),
+        (4, 4, 0.0),
+        (4, 4, 0.25),
+    ):
+        for scheduler in ("asynchronous",) if slow else ("asynchronous", "generational"):
             with tempfile.TemporaryDirectory() as folder:
                 executor = ProcessExecutor(partial(_waiting_shard, seconds, slow), shards)
                 try:
                     _wait_until_ready(executor, shards)
+                    # The first results of a process load libraries: they do not count.
+                    timed(waiting_config(scheduler, shards, pods, 1), executor, Path(folder) / "first", shards)
+                    config = waiting_config(scheduler, shards, pods, rounds)
                     took, _ = timed(config, executor, Path(folder) / "run", shards)
                 finally:
                     executor.close()
-            count = shards * pods * rounds
             points.append(
                 {
                     "shards": shards, "scheduler": scheduler, "slow": slow, "train": seconds, "pods": pods,
-                    "rounds": rounds, "results": count / took, "calibration": shards <= 2,
+                    "rounds": rounds, "results": shards * pods * rounds / took, "calibration": shards <= 2,
                 }
             )  # fmt: skip
             sys.stderr.write(f"{points[-1]}\n")
-    return {"points": points, "costs": calibrate(points)}
+    agent = float(snapshot_times()["bytes"])
+    costs = dataclasses.asdict(cluster_simulation.calibrate([point for point in points if point["calibration"]], agent))
+    return {"points": points, "costs": costs}
 
 
 def _waiting_shard(seconds: float, slow: float, number: int) -> WaitingTrainer:
@@ -180,35 +192,6 @@ def _waiting_shard(seconds: float, slow: float, number: int) -> WaitingTrainer:
 def _wait_until_ready(executor: Executor, shards: int) -> None:
     while executor.free < shards:
         executor.wait(lambda *_: None)
-
-
-def calibrate(points: list[dict[str, Any]]) -> dict[str, float]:
-    """Costs of the simulation from points of one and two shards: seconds of an assignment beside its training.
-
-    With one shard, an assignment takes train + submit + wire + accept. Parts that are measured alone are given; the
-    rest counts as the driver's, per pod.
-    """
-    sizes = snapshot_times()
-    result = waiting_result(4)
-    began = time.perf_counter()
-    for _ in range(20):
-        data = encode_result(result)
-        decode_result(data)
-    wire = (time.perf_counter() - began) / 20
-    assignment = Assignment(Group(0, 0, (0,)), 0, (SlotInit(0, "reinit", None, {}),), {}, (), 1, 1)
-    began = time.perf_counter()
-    for _ in range(50):
-        encode_assignment(assignment)
-    submit = (time.perf_counter() - began) / 50
-    own = [point for point in points if point["calibration"]]
-    each = statistics.median(
-        point["shards"] * point["pods"] / point["results"] - point["train"] for point in own if point["shards"] == 1
-    )
-    rest = max(each - wire - submit, 1e-4)
-    return {
-        "accept": 0.2 * rest, "accept_pod": 0.8 * rest / own[0]["pods"], "submit": submit, "wire": wire,
-        "agent": float(sizes["bytes"]), "bandwidth": 100e6, "restart": 5.0,
-    }  # fmt: skip
 
 
 def overhead() -> dict[str, Any]:
@@ -224,13 +207,23 @@ def overhead() -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"processes": [], "ray": []}
     for _ in range(3):
         for name in seconds:
-            with _executor(name, make) as executor, tempfile.TemporaryDirectory() as folder:
-                _wait_until_ready(executor, 2)
-                took, _ = timed(config, executor, Path(folder) / "run", 2)
+            took = _in_new_process(_one_overhead_run, name, config, make)
             seconds[name].append(took)
             sys.stderr.write(f"{name}: {took:.1f} s\n")
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {**medians, "overhead": medians["ray"] / medians["processes"] - 1}
+
+
+def _one_overhead_run(name: str, config: RunConfig, make: Callable[[int], Any]) -> float:
+    with _executor(name, make) as executor, tempfile.TemporaryDirectory() as folder:
+        _wait_until_ready(executor, 2)
+        return timed(config, executor, Path(folder) / "run", 2)[0]
+
+
+def _in_new_process(function: Callable[..., float], *arguments: Any) -> float:
+    """Call a function in a process that no cluster was connected to: Ray keeps the token of the first one."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 @contextmanager
@@ -253,7 +246,12 @@ def _executor(name: str, make: Callable[[int], Any]) -> Iterator[Executor]:
 
 def recovery() -> dict[str, Any]:
     """Seconds from the SIGKILL of a worker, and of a node, until its assignment has been started again."""
-    return {"worker": _recovery(_kill_worker), "node": _recovery(lambda cluster: cluster.nodes[1].kill())}
+    with local_cluster(2) as cluster:
+        return {"worker": _recovery(cluster, _kill_worker), "node": _recovery(cluster, _kill_node)}
+
+
+def _kill_node(cluster: LocalCluster) -> None:
+    cluster.nodes[1].kill()
 
 
 def _kill_worker(cluster: LocalCluster) -> None:
@@ -265,10 +263,10 @@ def _kill_worker(cluster: LocalCluster) -> None:
     raise RuntimeError("the second node has no shard")
 
 
-def _recovery(kill: Callable[[LocalCluster], None]) -> float:
+def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> float:
     config = waiting_config("asynchronous", 2, 1, 8)
     killed: list[float] = []
-    with local_cluster(2) as cluster, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         executor = RayExecutor(partial(_waiting_shard, 3.0, 0.0), shards=2, address=cluster.address)
         log = Path(folder) / "run" / "events.jsonl"
 

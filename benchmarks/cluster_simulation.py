@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 import simpy
 
 RESULTS_FILE = Path(__file__).with_name("cluster.json")
@@ -30,18 +31,17 @@ SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 class Costs:
     """Measured times in seconds, sizes in bytes.
 
-    accept: the driver's time for a result, and for each pod of it. submit: the driver's time for an assignment. wire:
-    from one process to the other, per assignment and back. agent: bytes of a snapshot. bandwidth: of the store, in
-    bytes per second. restart: until a lost shard trains again.
+    accept: the driver's time for a result, and for each pod of it. latency: of an assignment between shard and driver,
+    beside training and transfers. agent: bytes of a snapshot. bandwidth: of the store, in bytes per second. restart:
+    until a lost shard trains again.
     """
 
     accept: float
     accept_pod: float
-    submit: float
-    wire: float
+    latency: float
     agent: float
-    bandwidth: float
-    restart: float
+    bandwidth: float = 100e6
+    restart: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def simulate(costs: Costs, load: Load, scheduler: str, rounds: int, seed: int = 
 
     def assignment(shard: int) -> Generator[Any, Any, None]:
         """One assignment until the driver has accepted its result; a lost shard begins again."""
-        yield from serve(driver, costs.submit, "driver")
-        yield env.timeout(costs.wire / 2)
+        yield env.timeout(costs.latency / 2)
         while True:
             yield from transfer()  # parents
             seconds = load.train * float(np.exp(rng.normal(0, load.spread) - load.spread**2 / 2)) * (1 + slow[shard])
@@ -104,7 +103,7 @@ def simulate(costs: Costs, load: Load, scheduler: str, rounds: int, seed: int = 
                 break
             yield env.timeout(lost + costs.restart)
         yield from transfer()  # results
-        yield env.timeout(costs.wire / 2)
+        yield env.timeout(costs.latency / 2)
         yield from serve(driver, costs.accept + costs.accept_pod * load.pods, "driver")
         done[0] += load.pods
 
@@ -159,6 +158,20 @@ def check(costs: Costs, measured: Sequence[dict[str, Any]]) -> list[dict[str, An
         error = simulated / point["results"] - 1
         rows.append({**point, "simulated": simulated, "error": error})
     return rows
+
+
+def calibrate(points: Sequence[dict[str, Any]], agent: float) -> Costs:
+    """Costs with which simulated throughputs come closest to measured ones (least squares of relative errors).
+
+    agent: bytes of a snapshot.
+    """
+
+    def errors(x: np.ndarray) -> list[float]:
+        return [row["error"] for row in check(Costs(*x, agent=agent), points)]
+
+    start, upper = [1e-3, 1e-3, 1e-2], [1.0, 1.0, 1.0]
+    found = scipy.optimize.least_squares(errors, start, bounds=([0.0] * 3, upper), x_scale=start, diff_step=1e-3)
+    return Costs(*map(float, found.x), agent=agent)
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
