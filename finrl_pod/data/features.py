@@ -7,6 +7,7 @@ the causality test covers every registered feature.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -40,21 +41,29 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
     The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
-    "sectors".
-    Raises FeatureError for a registered name or an unknown column.
+    "sectors". A file of features that is imported again replaces its own.
+    Raises FeatureError for a name that other code has registered, and for an unknown column.
     """
     needs = tuple(needs)
     for column in needs:
         if column not in _INPUTS:
             raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {', '.join(_INPUTS)}")
-    if name in _FEATURES:
-        raise FeatureError(f"feature {name!r} is already registered; choose another name")
 
     def add(function: FeatureFunction) -> FeatureFunction:
+        if name in _FEATURES and not _same_source(_FEATURES[name].function, function):
+            raise FeatureError(f"feature {name!r} is already registered; choose another name")
         _FEATURES[name] = Feature(name, needs, function)
         return function
 
     return add
+
+
+def _same_source(one: FeatureFunction, other: FeatureFunction) -> bool:
+    """Whether two functions were defined under the same name in the same file."""
+    if not (inspect.isfunction(one) and inspect.isfunction(other)):
+        return False
+    first, second = ((code.co_filename, code.co_qualname) for code in (one.__code__, other.__code__))
+    return first == second
 
 
 def names() -> tuple[str, ...]:

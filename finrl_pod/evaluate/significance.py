@@ -57,7 +57,11 @@ def sharpe_standard_error(of: Moments) -> float:
 
 
 def probabilistic_sharpe(of: Moments, benchmark: float = 0.0) -> float:
-    """PSR: probability that the true one-period ratio exceeds `benchmark` (Bailey and Lopez de Prado 2012)."""
+    """Probabilistic Sharpe ratio (PSR) against `benchmark` (Bailey and Lopez de Prado 2012).
+
+    One minus the p-value of the test that the true one-period ratio is at most the benchmark: how often a strategy with
+    exactly the benchmark's ratio would measure less. It is not the probability that the true ratio is higher.
+    """
     return _NORMAL.cdf((of.sharpe - benchmark) / sharpe_standard_error(of))
 
 
@@ -138,7 +142,9 @@ def reality_check(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, dra
 def superior_predictive_ability(benchmark: ArrayLike, models: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> float:
     """p-value of Hansen's (2005) SPA test: no model has a larger mean return than the benchmark.
 
-    Studentised, with consistent centring, so that bad models cost no power. Arguments and errors of `reality_check`.
+    Studentised, with consistent centring, so that bad and noisy models cost no power. Arguments and errors of
+    `reality_check`. The excess returns are divided by their standard errors before the test: `arch` up to 8.0 accepts
+    `studentize`, computes the variances and uses them for the centring, but never divides by them.
     """
     return _snooping_p_value(benchmark, models, seed, draws, studentize=True, which="consistent")
 
@@ -151,17 +157,37 @@ def _snooping_p_value(
     check_draws(draws)
     base, others = _checked_models(benchmark, models)
     excess = others - base[:, None]
+    block = max(1, round(block_length((excess / excess.std(0)).mean(1))))
+    if studentize:
+        excess = excess / long_run_deviation(excess, block)
     test = SPA(
-        -base,  # SPA compares losses
-        -others,
-        block_size=max(1, round(block_length(excess.mean(1)))),
+        np.zeros(len(excess)),
+        -excess,  # SPA compares losses
+        block_size=block,
         reps=draws,
-        studentize=studentize,
+        studentize=False,
         seed=np.random.default_rng(seed),
     )
     test.compute()
     # The sample itself counts as one of its resamples (Davison and Hinkley 1997, 4.2.1): no p-value is zero.
     return (1 + draws * float(test.pvalues[which])) / (1 + draws)
+
+
+def long_run_deviation(values: Floats, block: float) -> Floats:
+    """Standard deviation [M] of sqrt(T) times the mean of series [T, M], with autocorrelation.
+
+    The variance that the stationary bootstrap with blocks of mean length `block` gives (Politis and Romano 1994;
+    Hansen 2005, appendix): autocovariances weighted by (1 - i/T)(1 - p)^i + (i/T)(1 - p)^(T - i), p = 1 / block.
+    """
+    bars = len(values)
+    centred = values - values.mean(0)
+    spectrum = np.fft.rfft(centred, 2 * bars, axis=0)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[:bars] / bars  # [T, M] by lag
+    lag, p = np.arange(1, bars), 1 / block
+    weight = (1 - lag / bars) * (1 - p) ** lag + lag / bars * (1 - p) ** (bars - lag)
+    variance = covariance[0] + 2 * (weight[:, None] * covariance[1:]).sum(0)
+    deviation: Floats = np.sqrt(np.maximum(variance, RISK_EPSILON**2))
+    return deviation
 
 
 def _checked_models(benchmark: ArrayLike, models: ArrayLike) -> tuple[Floats, Floats]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json
+from finrl_pod_app.cli.options import Json, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
@@ -33,7 +31,7 @@ def list_panels(as_json: Json = False) -> None:
     store = Store()
     manifests = store.list()
     if as_json:
-        _print_json({"store": str(store.root), "panels": [_brief(m) for m in manifests]})
+        print_json({"store": str(store.root), "panels": [_brief(m) for m in manifests]})
         return
     from rich.table import Table
     from rich.text import Text
@@ -138,7 +136,7 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
     if as_json:
         rows = [{"kind": f.kind, "hard": f.hard, "symbol": f.symbol, "message": f.message,
                  "time": None if f.time is None else str(f.time)} for f in flaws]  # fmt: skip
-        _print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated})
+        print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated})
     else:
         from rich.table import Table
         from rich.text import Text
@@ -160,7 +158,7 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
 
 def _show(manifest: Manifest, as_json: bool) -> None:
     if as_json:
-        _print_json(manifest.to_dict())
+        print_json(manifest.to_dict())
         return
     from rich.table import Table
     from rich.text import Text
@@ -199,7 +197,3 @@ def _brief(manifest: Manifest) -> dict[str, Any]:
             "builtin", "fault")  # fmt: skip
     plain = manifest.to_dict()
     return {**{k: plain[k] for k in keys}, "flaws": len(manifest.flaws)}
-
-
-def _print_json(value: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(value, indent=2))

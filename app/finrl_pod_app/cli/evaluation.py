@@ -20,7 +20,10 @@ def audit(
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment: portfolio or stock_trading.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel for --strategy and --env; default: sample.")] = None,
-    probes: Annotated[int, typer.Option(min=1, help="Number of bars after which later prices are changed.")] = 12,
+    probes: Annotated[
+        int, typer.Option(min=1, help="Random bars after which later prices are changed, besides those of events.")
+    ] = 300,
+    every_bar: Annotated[bool, typer.Option("--every-bar", help="Probe features at every bar (minutes).")] = False,
     warm_up: Annotated[int, typer.Option(min=1, help="Bars of history that decisions may depend on.")] = 756,
     as_json: Json = False,
 ) -> None:
@@ -38,11 +41,11 @@ def audit(
     with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
         if run_dir is not None:
-            found = audit_targets.audit_run(run_dir, on_step=on_step, **options)
+            found = audit_targets.audit_run(run_dir, every_bar=every_bar, on_step=on_step, **options)
         elif strategy is not None:
-            found = audit_targets.audit_strategy(strategy, data, on_step=on_step, **options)
+            found = audit_targets.audit_strategy(strategy, data, every_bar=every_bar, on_step=on_step, **options)
         else:
-            found = audit_targets.audit_env(str(env), data, on_step=on_step, **options)
+            found = audit_targets.audit_env(str(env), data, every_bar=every_bar, on_step=on_step, **options)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -40,8 +40,10 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config 
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print a JSON object with sorted keys to standard output. Raises ValueError for NaN and infinity."""
-    typer.echo(json.dumps(document, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
+    """Print a JSON object with sorted keys to standard output; NaN and infinity become null."""
+    from finrl_pod.files import to_plain
+
+    typer.echo(json.dumps(to_plain(document), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def run_folder(out: Path | None, config: Path, *, resume: bool) -> Path:

@@ -18,11 +18,12 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.data_quality import check_data
-from finrl_pod.evaluate.audit.determinism import check_determinism
+from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, check_determinism
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
+from finrl_pod.evaluate.audit.lookahead import CHECK as CHECK_LOOKAHEAD
 from finrl_pod.evaluate.audit.lookahead import PROBES, check_lookahead
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean, fresh_copy
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, PreparationError, clean, fresh_copy
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensitivity_findings
 from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
 from finrl_pod.evaluate.metrics import bars_per_year
@@ -61,7 +62,7 @@ class Audit:
         return {
             "subject": self.subject,
             "clean": self.clean,
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "findings": [to_plain(dataclasses.asdict(finding)) for finding in self.findings],
             "sensitivity": None if self.sensitivity is None else to_plain(dataclasses.asdict(self.sensitivity)),
         }
 
@@ -76,6 +77,7 @@ def audit_champion(
     costs: bool = True,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
+    every_bar: bool = False,
     on_step: OnStep = lambda _: None,
 ) -> Audit:
     """Audit the champion of a run, from its prices to its decisions.
@@ -107,7 +109,8 @@ def audit_champion(
         *_check_selection(run, config, market, splits, members),
     ]
     span = (splits.validation.first, splits.validation.last) if costs else None
-    rest, sensitivities = run_checks(pipeline, span, config.environment.cost_bps, probes, warm_up_bars, on_step)
+    terms = (config.environment.cost_bps, probes, warm_up_bars, on_step)
+    rest, sensitivities = run_checks(pipeline, span, *terms, every_bar=every_bar)
     return Audit(f"champion of {run.path}", (*found, *rest), sensitivities)
 
 
@@ -119,29 +122,44 @@ def run_checks(
     warm_up_bars: int,
     on_step: OnStep,
     reference: str = REFERENCE,
+    *,
+    every_bar: bool = False,
 ) -> tuple[list[Finding], Sensitivity | None]:
-    """Run the checks that apply to every pipeline. span: bars on which a strategy's costs and delays are varied."""
+    """Run the checks that apply to every pipeline.
+
+    span: bars on which a strategy's costs and delays are varied. every_bar: probe features at every bar for look-ahead.
+    """
     if probes < 1 or warm_up_bars < 1:
         raise InputError(
             f"an audit needs at least 1 probe and 1 bar of warm-up, got {probes} probes and {warm_up_bars} bars"
         )
-    on_step("determinism")
-    found = check_determinism(pipeline)
-    # A strategy that is not deterministic would fail the other comparisons too: report that once.
-    failed = {finding.part for finding in found if finding.status == "fail"}
-    kept = {name: strategy for name, strategy in pipeline.strategies.items() if f"strategy {name}" not in failed}
-    deterministic = dataclasses.replace(pipeline, strategies=kept)
-    checks: Sequence[tuple[str, Callable[[], list[Finding]]]] = (
-        ("look-ahead", lambda: check_lookahead(deterministic, probes)),
-        ("warm-up", lambda: check_warm_up(deterministic, warm_up_bars)),
-        ("fills", lambda: check_fills(pipeline)),
-        ("data", lambda: check_data(pipeline.panel)),
-    )
-    for name, check in checks:
+    found: list[Finding] = []
+
+    def run(name: str, check: Callable[[], list[Finding]]) -> None:
         on_step(name)
-        found += check()
-    if span is None or not pipeline.strategies:
-        return found, None
+        try:
+            found.extend(check())
+        except PreparationError as error:  # the other checks compare bars and tickers
+            found.append(Finding(CHECK_LOOKAHEAD, "fail", "the preparation of prices", f"{error}."))
+
+    run("determinism", lambda: check_determinism(pipeline, max(MEMBER_BARS, min(BARS, 4 * probes))))
+    # What is not deterministic would fail the other comparisons too: report that once.
+    ignored = {finding.part for finding in found if finding.status == "fail"}
+    deterministic = dataclasses.replace(
+        pipeline,
+        strategies={
+            name: strategy
+            for name, strategy in pipeline.strategies.items()
+            if not {f"strategy {name}", *(f"feature {used}" for used in strategy.feature_names)} & ignored
+        },
+    )
+    run("look-ahead", lambda: check_lookahead(deterministic, probes, every_bar=every_bar, ignored=ignored))
+    run("warm-up", lambda: check_warm_up(deterministic, warm_up_bars, ignored=ignored))
+    run("fills", lambda: check_fills(pipeline))
+    run("data", lambda: check_data(pipeline.panel))
+    broken = any(finding.part == "the preparation of prices" for finding in found)
+    if span is None or not pipeline.strategies or broken:
+        return list(dict.fromkeys(found)), None
     on_step("costs and delays")
     varied = cost_sensitivity(pipeline, span)
     return [*found, *sensitivity_findings(pipeline, varied, reference, cost)], varied
@@ -149,7 +167,7 @@ def run_checks(
 
 def cost_sensitivity(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
     """Sensitivity of a pipeline's first strategy, compared with equal weight."""
-    panel = pipeline.prepare(pipeline.panel)
+    panel = pipeline.prepared(pipeline.panel)
     market = pipeline.build(panel)
     terms = (panel, market, *span, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
@@ -198,7 +216,10 @@ def _check_selection(
         )
         for score in board.scores
     }
-    return check_selection(recorded, recomputed, members.ids, champion_of(run, config).ids)
+    shares, selected = (
+        dict(zip(each.ids, each.ensemble_weights, strict=True)) for each in (members, champion_of(run, config))
+    )
+    return check_selection(recorded, recomputed, shares, selected)
 
 
 def _validation_scores(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
@@ -12,6 +13,7 @@ from finrl_pod_strategies.user_strategy import strategy_hash
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.audit import external_data
 from finrl_pod.evaluate.audit.lookahead import PROBES
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
@@ -20,7 +22,7 @@ from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod.user_files import is_file_reference
+from finrl_pod.user_files import import_user_file, is_file_reference
 from finrl_pod_app.services.audit import (
     REFERENCE,
     Audit,
@@ -39,7 +41,12 @@ MIN_BARS = 60  # shorter panels leave no bar to probe
 
 
 def audit_run(
-    path: Path, *, probes: int = PROBES, warm_up_bars: int = WARM_UP, on_step: OnStep = lambda _: None
+    path: Path,
+    *,
+    probes: int = PROBES,
+    warm_up_bars: int = WARM_UP,
+    every_bar: bool = False,
+    on_step: OnStep = lambda _: None,
 ) -> Audit:
     """Audit the champion of a run.
 
@@ -54,7 +61,15 @@ def audit_run(
     trained = training_env(config, make_market(panel, config, splits), splits, (0,))
     members = saved_members(run)
     return audit_champion(
-        run, panel, config, members, trained.last, probes=probes, warm_up_bars=warm_up_bars, on_step=on_step
+        run,
+        panel,
+        config,
+        members,
+        trained.last,
+        probes=probes,
+        warm_up_bars=warm_up_bars,
+        every_bar=every_bar,
+        on_step=on_step,
     )
 
 
@@ -64,12 +79,23 @@ def audit_strategy(
     *,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
+    every_bar: bool = False,
     on_step: OnStep = lambda _: None,
 ) -> Audit:
     """Audit a baseline or a user's `file.py:Class` on a panel of the store, under the default rules.
 
     Auditing a user's strategy counts as a look at the bars on which costs are varied.
     """
+    if not is_file_reference(name):
+        return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
+    with external_data.record_opened(Path(name.rpartition(":")[0])) as opened:
+        audit = _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
+    return dataclasses.replace(audit, findings=(*audit.findings, *external_data.findings(name, opened)))
+
+
+def _audit_strategy(
+    name: str, data: str | None, probes: int, warm_up_bars: int, every_bar: bool, on_step: OnStep
+) -> Audit:
     strategy = find_strategy(name)
     config, panel, span = _default_data(data)
     if is_file_reference(name):
@@ -86,10 +112,23 @@ def audit_strategy(
         cash=config.environment.cash,
         out_of_sample=span[0],
         strategies={name: strategy},
+        restart=_reimport(name) if is_file_reference(name) else None,
     )
     reference = name if name == "index" else REFERENCE
-    found, varied = run_checks(pipeline, span, config.environment.cost_bps, probes, warm_up_bars, on_step, reference)
+    cost = config.environment.cost_bps
+    found, varied = run_checks(pipeline, span, cost, probes, warm_up_bars, on_step, reference, every_bar=every_bar)
+    if varied is not None:
+        found += external_data.growth_findings(name, varied, cost)
     return Audit(name, tuple(found), varied)
+
+
+def _reimport(name: str) -> Callable[[], None]:
+    """A function that imports the file of a `file.py:Class` again, which registers its features anew."""
+
+    def restart() -> None:
+        import_user_file(Path(name.rpartition(":")[0]), f"the strategy {name}")
+
+    return restart
 
 
 def audit_env(
@@ -98,6 +137,7 @@ def audit_env(
     *,
     probes: int = PROBES,
     warm_up_bars: int = WARM_UP,
+    every_bar: bool = False,
     on_step: OnStep = lambda _: None,
 ) -> Audit:
     """Audit an environment and its features on a panel of the store, under the default rules."""
@@ -116,7 +156,8 @@ def audit_env(
         out_of_sample=span[0],
         make_env=audit_env_factory(environment),
     )
-    found, _ = run_checks(pipeline, None, environment.cost_bps, probes, warm_up_bars, on_step)
+    terms = (environment.cost_bps, probes, warm_up_bars, on_step)
+    found, _ = run_checks(pipeline, None, *terms, every_bar=every_bar)
     return Audit(kind, tuple(found))
 
 

@@ -15,6 +15,7 @@ from finrl_pod.types import Floats, MarketTensor, Normaliser
 CHECK = "leakage"
 NORMALISER_TOLERANCE = 1e-4  # of a feature's own deviation: features are stored in float32
 SCORE_TOLERANCE = 1e-3  # of an annual Sharpe ratio: members are scored in float32
+SHARE_TOLERANCE = 1e-6  # of a member's share in an ensemble
 REWARD_BARS = 2  # from a decision to the end of the interval that its reward covers
 
 
@@ -74,13 +75,14 @@ def check_splits(splits: Splits, last_decision: int | None = None) -> list[Findi
 def check_selection(
     recorded: Mapping[str, Sequence[float]],
     recomputed: Mapping[str, float],
-    members: Sequence[str],
-    selected: Sequence[str],
+    members: Mapping[str, float],
+    selected: Mapping[str, float],
 ) -> list[Finding]:
     """Require that the champion was selected by what its agents do on the validation bars.
 
     recorded: the leaderboard, id -> the score and that of the saved returns. recomputed: the same agents scored again
-    on the validation bars. selected: ids that the rule of selection picks from what was recorded.
+    on the validation bars. members, selected: id -> share in the ensemble, of the champion and by the rule of selection
+    from what was recorded.
     """
     off = {agent: max(abs(x - recomputed[agent]) for x in recorded[agent]) for agent in recorded}
     wrong = [agent for agent, error in off.items() if not error <= SCORE_TOLERANCE]
@@ -93,6 +95,14 @@ def check_selection(
             f"({len(wrong)} of {len(off)} scores differ)."
         )
         found.append(Finding(CHECK, "fail", "the champion's selection", message, None, off[agent]))
+    off_shares = {agent: abs(share - selected[agent]) for agent, share in members.items() if agent in selected}
+    if set(members) == set(selected) and max(off_shares.values(), default=0.0) > SHARE_TOLERANCE:
+        agent = max(off_shares, key=off_shares.__getitem__)
+        message = (
+            f"The champion's ensemble was not weighted by validation: the share of {agent} is {members[agent]:.3f}, "
+            f"and the rule of selection gives {selected[agent]:.3f}."
+        )
+        found.append(Finding(CHECK, "fail", "the champion's shares", message, None, members[agent]))
     if set(members) != set(selected):
         message = (
             f"The champion was not selected by validation: it consists of {', '.join(members)}, and validation selects "

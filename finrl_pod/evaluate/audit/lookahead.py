@@ -1,19 +1,21 @@
 """Check look-ahead: change the bars after t; nothing computed or decided up to t may change.
 
-For many t after training, later bars are perturbed, permuted and dropped. The pipeline is compared stage by stage, from
-prices to decisions. The first stage that changes is at fault; later stages only pass the change on.
+Prices and features are probed at hundreds of bars, decisions and environments at a dozen, where later bars are
+perturbed, permuted and dropped. The pipeline is compared stage by stage, from prices to decisions. The first stage that
+changes is at fault; later stages only pass the change on. A change that does not repeat is not a look-ahead but chance.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finrl_pod.data.flaws import MAX_SPREAD
+from finrl_pod.errors import FeatureError
+from finrl_pod.evaluate.audit import determinism
+from finrl_pod.evaluate.audit.changed_panels import cut, permuted, perturbed
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
@@ -23,25 +25,36 @@ from finrl_pod.evaluate.audit.pipeline import (
     record_decisions,
     rollout,
 )
+from finrl_pod.evaluate.audit.probe_bars import DECISION_PROBES, LEAD_IN, decision_bars, table_bars
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "look-ahead"
-PROBES = 12
+PROBES = 300  # random bars at which prices and features are probed
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
-STEPS = 24  # decisions that lead up to t
+BLOCK = 128  # probes within so many bars share the computation on unchanged prices
+REPEATS = 3  # computations that must agree before a change is called a look-ahead
 TOLERANCE = 1e-5  # relative; a leak changes values by per cents
 DECISION_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
+TABLE_STAGES = ("prices", "features", "market")
 
-Fault = tuple[str, str, int, str]  # stage, part, bar of the panel, kind of change
 Changes = Iterator[tuple[str, int]]  # part, row
+
+
+class Fault(NamedTuple):
+    """A part that changes with later bars: its stage, its name, the first bar, and how later bars were changed."""
+
+    stage: str
+    part: str
+    bar: int
+    how: str
 
 
 class PipelineRun:
     """One run of the pipeline on a panel: prepared prices, market, and decisions and rollouts, each computed once."""
 
     def __init__(self, pipeline: Pipeline, panel: Panel) -> None:
-        self.pipeline = pipeline
-        self.panel = pipeline.prepare(panel)
+        self.pipeline, self.source = pipeline, panel
+        self.panel = pipeline.prepared(panel)
         self.market: MarketTensor = pipeline.build(self.panel)
         self._decisions: dict[str, list[Floats | None]] = {}
         self._rollouts: dict[tuple[int, int], list[RolloutStep]] = {}
@@ -58,44 +71,163 @@ class PipelineRun:
     def rollout(self, first: int, last: int) -> list[RolloutStep]:
         """Rollout of an environment whose decisions lie on bars first to last."""
         if (first, last) not in self._rollouts and self.pipeline.make_env is not None:
-            self._rollouts[first, last] = rollout(self.pipeline.make_env(self.market, first, last), STEPS)
+            self._rollouts[first, last] = rollout(self.pipeline.make_env(self.market, first, last), LEAD_IN)
         return self._rollouts[first, last]
 
+    def again(self, k: int, stages: Sequence[str]) -> PipelineRun:
+        """The same run once more, with the decisions up to k if they are among the stages."""
+        repeated = PipelineRun(self.pipeline, self.source)
+        repeated.decide(k, stages)
+        return repeated
 
-def check_lookahead(pipeline: Pipeline, probes: int = PROBES, seed: int = 0) -> list[Finding]:
-    """One failure for each part that depends on later bars, with its first bar; a single pass if there is none."""
-    bars = probe_bars(pipeline, probes)
-    first: dict[tuple[str, str], Fault] = {}
+    def decide(self, k: int, stages: Sequence[str]) -> None:
+        """Record all decisions up to k, before another market exists that a strategy might get hold of."""
+        for name in self.pipeline.strategies if "decisions" in stages else ():
+            self.decisions(name, max(k - LEAD_IN, 0), k)
+
+
+def check_lookahead(
+    pipeline: Pipeline,
+    probes: int = PROBES,
+    *,
+    every_bar: bool = False,
+    ignored: Set[str] = frozenset(),
+    seed: int = 0,
+) -> list[Finding]:
+    """One failure for each part that depends on later bars, with its first bar; a single pass if there is none.
+
+    probes: random bars at which prices and features are probed, besides those of events (`table_bars`). every_bar:
+    probe them at every bar. ignored: parts that are not deterministic. Parts that turn out not to be are reported as a
+    failed determinism check.
+    """
+    search = _Search(pipeline, set(ignored))
+    whole = pipeline.prepared(pipeline.panel)
+    tables = table_bars(pipeline.panel, pipeline.build(whole), probes, every_bar=every_bar, seed=seed)
+    for block in _blocks(tables):
+        _probe_tables(search, block, seed)
+    _probe_state(search)
+    decisions = decision_bars(pipeline, min(probes, DECISION_PROBES))
+    for t in decisions:
+        _probe_decisions(search, t, seed)
+    found = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
+    if found:
+        return found
+    later = [
+        name for name, present in (("environment", pipeline.make_env), ("decisions", pipeline.strategies)) if present
+    ]
+    message = f"Changing later bars changes no prices, features or market (probed at {len(tables)} bars)"
+    message += f", and no {' or '.join(later)} (at {len(decisions)})." if later else "."
+    return [Finding(CHECK, "pass", pipeline.name, message, value=len(tables))]
+
+
+class _Search:
+    """Faults found so far: the earliest of each part, and the parts that are not deterministic."""
+
+    def __init__(self, pipeline: Pipeline, ignored: set[str]) -> None:
+        self.pipeline, self.ignored = pipeline, ignored
+        self.faults: dict[tuple[str, str], Fault] = {}
+        self.not_deterministic: list[Finding] = []
+
+    def compare(
+        self,
+        base: PipelineRun,
+        other: PipelineRun,
+        k: int,
+        start: int,
+        how: str,
+        stages: Sequence[str],
+        *,
+        confirm: bool = True,
+    ) -> None:
+        """Record the parts of the first stage that differs up to row k.
+
+        start: the panel's bar of row 0. confirm: repeat a difference before it counts.
+        """
+        for stage in stages:
+            changed = [(name, row) for name, row in _STAGES[stage](base, other, k) if name not in self.ignored]
+            for name, row in changed:
+                fault, known = Fault(stage, name, start + row, how), self.faults.get((stage, name))
+                if known is not None:
+                    self.faults[stage, name] = min(known, fault, key=lambda each: each.bar)
+                elif not confirm or self._repeats(base, other, k, fault, stages):
+                    self.faults[stage, name] = fault
+                else:
+                    self.ignored.add(name)
+                    self.not_deterministic.append(determinism.failure(self.pipeline, name, fault.bar))
+            if changed:
+                return
+
+    def _repeats(self, base: PipelineRun, other: PipelineRun, k: int, fault: Fault, stages: Sequence[str]) -> bool:
+        """Whether unchanged runs agree with each other, and the difference to the changed one is there each time."""
+
+        def differs(one: PipelineRun, two: PipelineRun) -> bool:
+            return fault.part in [name for name, _ in _STAGES[fault.stage](one, two, k)]
+
+        for _ in range(REPEATS):
+            same, changed = base.again(k, stages), other.again(k, stages)
+            if differs(base, same) or differs(other, changed) or not differs(same, changed):
+                return False
+        return True
+
+
+def _blocks(bars: Sequence[int]) -> Iterator[list[int]]:
+    """Ascending bars in groups that span fewer than `BLOCK` bars."""
+    block: list[int] = []
     for t in bars:
-        for fault in _faults_at(pipeline, t, seed):
-            key = fault[:2]
-            if key not in first or fault[2] < first[key][2]:
-                first[key] = fault
-    if first:
-        return [_failure(pipeline, fault) for fault in first.values()]
-    stages = ["prices", "features", "market"]
-    stages += ["environment"] if pipeline.make_env else []
-    stages += ["decisions"] if pipeline.strategies else []
-    message = (
-        f"Changing later bars changes no {', '.join(stages[:-1])} or {stages[-1]}; probed at {len(bars)} bars in 3 "
-        "ways."
-    )
-    return [Finding(CHECK, "pass", pipeline.name, message, value=len(bars))]
+        if block and t - block[0] >= BLOCK:
+            yield block
+            block = []
+        block.append(t)
+    if block:
+        yield block
 
 
-def probe_bars(pipeline: Pipeline, probes: int) -> list[int]:
-    """Bars spread from the end of training to the last bar but one, none within a gap of a ticker."""
-    low = max(pipeline.out_of_sample, STEPS + 2)
-    high = len(pipeline.panel.times) - 2
-    spaced = np.unique(np.linspace(low, high, max(probes, 1)).round().astype(int))
-    found = []
-    for t in spaced:
-        near = [s for s in (t, *range(t - 1, max(t - 10, low) - 1, -1)) if tradable_everywhere(pipeline.panel, s)]
-        found += [int(near[0])] if near else []
-    return sorted(set(found))
+def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
+    """Probe prices, features and market at nearby bars with other prices after each."""
+    panel = search.pipeline.panel
+    start, bars = max(0, block[0] - HISTORY), len(panel.times)
+
+    def part(t: int) -> Panel:
+        return cut(panel, start, min(bars, max(t + 1 + AHEAD, start + HISTORY + AHEAD)))
+
+    try:
+        base = PipelineRun(search.pipeline, part(block[-1]))
+        for t in block:
+            other = PipelineRun(search.pipeline, perturbed(part(t), t - start, seed + t))
+            search.compare(base, other, t - start, start, "other prices after it", TABLE_STAGES)
+    except FeatureError:
+        return  # features that are defined on no bar of the part
 
 
-def _faults_at(pipeline: Pipeline, t: int, seed: int) -> Iterator[Fault]:
+def _probe_state(search: _Search) -> None:
+    """Compare tables computed on all bars with those of code that has only seen the first half, or those of training.
+
+    Finds numbers that code fits on its first call and keeps, such as bounds for clipping.
+    """
+    pipeline, panel = search.pipeline, search.pipeline.panel
+    if pipeline.restart is None:
+        return
+    for stop in sorted({len(panel.times) // 2, pipeline.out_of_sample}):
+        try:
+            pipeline.restart()
+            early = PipelineRun(pipeline, cut(panel, 0, stop))
+            pipeline.restart()
+            search.compare(
+                PipelineRun(pipeline, panel),
+                early,
+                stop - 1,
+                0,
+                "numbers kept from a computation on later bars",
+                TABLE_STAGES,
+                confirm=False,
+            )
+        except FeatureError:
+            continue  # features that are defined on none of these bars
+
+
+def _probe_decisions(search: _Search, t: int, seed: int) -> None:
+    """Probe all stages at one bar, with other bars after it, in another order, and without any."""
+    pipeline = search.pipeline
     start = max(0, t - HISTORY)
     part = cut(pipeline.panel, start, min(len(pipeline.panel.times), t + 1 + AHEAD))
     k = t - start
@@ -104,16 +236,11 @@ def _faults_at(pipeline: Pipeline, t: int, seed: int) -> Iterator[Fault]:
         "the bars after it in another order": lambda: permuted(part, k, seed + t),
         "no bars after it": lambda: cut(part, 0, k + 1),
     }
+    stages = tuple(_STAGES)
     base = PipelineRun(pipeline, part)
-    for name in pipeline.strategies:  # before another market exists that a strategy might get hold of
-        base.decisions(name, max(k - STEPS, 0), k)
+    base.decide(k, stages)
     for how, change in changes.items():
-        other = PipelineRun(pipeline, change())
-        for stage, compare in _STAGES.items():
-            changed = list(compare(base, other, k))
-            yield from ((stage, name, start + row, how) for name, row in changed)
-            if changed:
-                break
+        search.compare(base, PipelineRun(pipeline, change()), k, start, how, stages)
 
 
 def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
@@ -161,7 +288,7 @@ def _compare_markets(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
 
 def _compare_environments(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
     """Rollouts of two environments on the bars before k, with the same actions from the same seed."""
-    first, last = max(k - STEPS, base.market.first), min(k, other.market.steps - 1)
+    first, last = max(k - LEAD_IN, base.market.first), min(k, other.market.steps - 1)
     if base.pipeline.make_env is None or first > last:
         return
     found = first_difference(base.rollout(first, last), other.rollout(first, last), TOLERANCE, known=k)
@@ -172,7 +299,7 @@ def _compare_environments(base: PipelineRun, other: PipelineRun, k: int) -> Chan
 
 def _compare_decisions(base: PipelineRun, other: PipelineRun, k: int) -> Changes:
     """Decisions of the ensemble; if they change, those of the members whose change it passes on."""
-    first = max(k - STEPS, 0)
+    first = max(k - LEAD_IN, 0)
     if not base.pipeline.strategies:
         return
     ensemble, *members = base.pipeline.strategies
@@ -209,51 +336,3 @@ def _compare_rows(part: str, a: ArrayLike, b: ArrayLike) -> Changes:
     same = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True).reshape(len(x), -1).all(1)
     if not same.all():
         yield part, int(np.argmin(same))
-
-
-# ---------------------------------------------------------------------- changes of a panel
-
-
-def cut(panel: Panel, first: int, stop: int) -> Panel:
-    """Bars first to stop - 1 of a panel."""
-    return _rows(panel, np.arange(first, stop))
-
-
-def permuted(panel: Panel, t: int, seed: int) -> Panel:
-    """The panel with the bars after t in random order, at the same times."""
-    later = np.random.default_rng(seed).permutation(np.arange(t + 1, len(panel.times)))
-    moved = _rows(panel, np.concatenate([np.arange(t + 1), later]))
-    return dataclasses.replace(moved, times=panel.times.copy())
-
-
-def perturbed(panel: Panel, t: int, seed: int, volatility: float = 0.05) -> Panel:
-    """The panel with the prices and volumes after t multiplied by a random walk for each ticker."""
-    rng = np.random.default_rng(seed)
-    bars, assets = panel.close.shape
-    walk = np.ones((bars, assets + 2))
-    walk[t + 1 :] = np.exp(np.cumsum(rng.normal(0, volatility, (bars - t - 1, assets + 2)), 0))
-    changed: dict[str, Any] = {
-        c: getattr(panel, c) * (walk[:, -2:-1] if c == "volume" else walk[:, :assets]) for c in panel.columns
-    }
-    if "spread" in changed:  # a fraction of the price
-        changed["spread"] = np.minimum(changed["spread"], np.nextafter(MAX_SPREAD, 0.0))
-    benchmark = panel.benchmark
-    if benchmark is not None:
-        benchmark = dataclasses.replace(benchmark, close=benchmark.close * walk[:, -1])
-    return dataclasses.replace(panel, benchmark=benchmark, **changed)
-
-
-def tradable_everywhere(panel: Panel, t: int) -> bool:
-    """Whether every ticker listed around t has a bar at t, so that dropping later bars cuts through no gap."""
-    listed = np.asarray(panel.tradable[: t + 1].any(0) & panel.tradable[t:].any(0))
-    return bool(panel.tradable[t][listed].all())
-
-
-def _rows(panel: Panel, rows: np.ndarray) -> Panel:
-    benchmark = panel.benchmark
-    if benchmark is not None:
-        benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
-    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
-    return dataclasses.replace(
-        panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
-    )

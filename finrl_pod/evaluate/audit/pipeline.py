@@ -11,6 +11,7 @@ import torch
 
 from finrl_pod import random
 from finrl_pod.data.dates import stamp
+from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
@@ -18,6 +19,10 @@ from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
 
 Status = Literal["pass", "warn", "fail"]
+
+
+class PreparationError(FinrlPodError):
+    """The preparation of prices returns other tickers or bars than it was given."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ class Pipeline:
     prepare: preprocessing of prices before features are computed. build: makes a market from prepared prices, with the
     fitted normaliser frozen. strategies: by name, an ensemble before its members; may be empty. make_env(market, first,
     last): an environment whose decisions lie on bars first to last, or None. out_of_sample: first bar after training;
-    decisions are probed from here to the last bar.
+    decisions are probed from here to the last bar. restart: imports the code of features and preparation again, so that
+    it keeps nothing from earlier computations; None if it has no state.
     """
 
     name: str
@@ -66,6 +72,24 @@ class Pipeline:
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     make_env: Callable[[MarketTensor, int, int], VecEnv] | None = None
     prepare: Callable[[Panel], Panel] = unchanged
+    restart: Callable[[], None] | None = None
+
+    def prepared(self, panel: Panel) -> Panel:
+        """Prepared prices. Raises PreparationError if the preparation drops or adds tickers or bars."""
+        prices = self.prepare(panel)
+        if prices.symbols != panel.symbols:
+            dropped = [symbol for symbol in panel.symbols if symbol not in prices.symbols]
+            what = f"drops {', '.join(dropped)}" if dropped else f"changes the tickers to {', '.join(prices.symbols)}"
+            raise PreparationError(
+                f"the preparation of prices {what}: that selects tickers by bars that a decision cannot know; make "
+                "them untradable from the bar on that shows why"
+            )
+        if not np.array_equal(prices.times, panel.times):
+            raise PreparationError(
+                f"the preparation of prices turns {len(panel.times)} bars into {len(prices.times)} others: keep all "
+                "bars"
+            )
+        return prices
 
     def bar(self, t: int) -> str:
         """Time of a bar of the panel, as messages show it."""

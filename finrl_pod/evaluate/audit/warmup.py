@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import numpy as np
 
 from finrl_pod.errors import FeatureError
-from finrl_pod.evaluate.audit.lookahead import cut, probe_bars
+from finrl_pod.evaluate.audit.changed_panels import cut
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, decision_difference, record_decisions
+from finrl_pod.evaluate.audit.probe_bars import decision_bars
 from finrl_pod.types import Floats, MarketTensor, Panel
 
 CHECK = "warm-up"
@@ -15,19 +18,22 @@ TOLERANCE = 0.01  # features: training deviations; decisions: sum of absolute di
 STEPS = 22  # decisions compared, so that monthly strategies act
 
 
-def check_warm_up(pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6) -> list[Finding]:
+def check_warm_up(
+    pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6, ignored: Set[str] = frozenset()
+) -> list[Finding]:
     """Compare features and decisions computed from the whole history with those from the last `bars` bars.
 
-    If fewer than `bars` bars lie before a probed bar, nine tenths of them are used.
+    If fewer than `bars` bars lie before a probed bar, nine tenths of them are used. ignored: parts that are not
+    deterministic.
     """
-    whole = pipeline.prepare(pipeline.panel)
+    whole = pipeline.prepared(pipeline.panel)
     market = pipeline.build(whole)
     worst: dict[str, tuple[float, int]] = {}
     kept = bars
-    for t in probe_bars(pipeline, probes):
+    for t in decision_bars(pipeline, probes):
         kept = min(kept, int(0.9 * (t - STEPS)))
         start = t - STEPS - kept
-        part = pipeline.prepare(cut(pipeline.panel, start, min(t + 2, len(pipeline.panel.times))))
+        part = pipeline.prepared(cut(pipeline.panel, start, min(t + 2, len(pipeline.panel.times))))
         try:
             short = pipeline.build(part)
         except FeatureError as error:
@@ -37,7 +43,7 @@ def check_warm_up(pipeline: Pipeline, bars: int = WARM_UP, probes: int = 6) -> l
             *_compare_features(market, short, start, kept, t),
             *_compare_decisions(pipeline, (whole, market), (part, short), start, kept, t),
         ):
-            if name not in worst or size > worst[name][0]:
+            if name not in ignored and (name not in worst or size > worst[name][0]):
                 worst[name] = (size, row)
     found = [_failure(pipeline, part, size, t, kept) for part, (size, t) in worst.items() if size > TOLERANCE]
     if found:

@@ -13,11 +13,12 @@ from finrl_pod_strategies.rule_based import EqualWeight
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.audit.changed_panels import cut, permuted, perturbed
 from finrl_pod.evaluate.audit.data_quality import check_data
 from finrl_pod.evaluate.audit.determinism import check_determinism
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
-from finrl_pod.evaluate.audit.lookahead import check_lookahead, cut, permuted, perturbed
+from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean
 from finrl_pod.evaluate.audit.warmup import check_warm_up
 from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
@@ -85,8 +86,7 @@ def test_centred_moving_average_is_found() -> None:
     with registered_feature("centred", centred_average) as name:
         finding = only(check_lookahead(sound_pipeline(names=(*FEATURES, name)), PROBES))
     assert (finding.check, finding.part) == ("look-ahead", "feature centred")
-    # A probe at bar t changes values from ten bars before it on.
-    assert finding.bar == str(panel().times[OUT_OF_SAMPLE - 9].astype("datetime64[D]"))
+    assert finding.bar == str(panel().times[0].astype("datetime64[D]"))  # the second bar is always probed
 
 
 def test_feature_scaled_by_all_bars_is_found() -> None:
@@ -207,23 +207,34 @@ def test_splits_that_share_bars_or_rewards_are_found() -> None:
     assert clean(check_splits(make_splits(panel().times, config)))
 
 
+def shares(*members: str) -> dict[str, float]:
+    return dict.fromkeys(members, 1 / len(members))
+
+
 def test_champion_selected_on_test_is_found() -> None:
     validation = {"g00s00": 1.2, "g00s01": 0.7, "g00s02": 0.9}
     test = {"g00s00": 0.1, "g00s01": 1.9, "g00s02": 0.4}
     recorded = {agent: (value, value) for agent, value in validation.items()}
-    assert clean(check_selection(recorded, validation, ["g00s00", "g00s02"], ["g00s02", "g00s00"]))
+    assert clean(check_selection(recorded, validation, shares("g00s00", "g00s02"), shares("g00s02", "g00s00")))
     # The leaderboard holds test scores: the first agent whose score is not that of validation is named.
     finding = only(
-        check_selection({agent: (value,) for agent, value in test.items()}, validation, ["g00s01"], ["g00s01"])
+        check_selection(
+            {agent: (value,) for agent, value in test.items()}, validation, shares("g00s01"), shares("g00s01")
+        )
     )
     assert finding.part == "the champion's selection"
     assert "selected on other bars (3 of 3 scores differ)" in finding.message
     # The leaderboard is right, the selection is not.
-    finding = only(check_selection(recorded, validation, ["g00s01"], ["g00s00", "g00s02"]))
+    finding = only(check_selection(recorded, validation, shares("g00s01"), shares("g00s00", "g00s02")))
     assert "it consists of g00s01, and validation selects g00s00, g00s02" in finding.message
     # The scores are right, but not the saved returns, which decide about the members.
-    finding = only(check_selection({**recorded, "g00s01": (0.7, 1.9)}, validation, ["g00s01"], ["g00s01"]))
+    finding = only(check_selection({**recorded, "g00s01": (0.7, 1.9)}, validation, shares("g00s01"), shares("g00s01")))
     assert "(1 of 3 scores differ)" in finding.message
+    # The members are right, their shares are not.
+    by_hand = {"g00s00": 0.9, "g00s02": 0.1}
+    finding = only(check_selection(recorded, validation, by_hand, shares("g00s00", "g00s02")))
+    assert finding.part == "the champion's shares"
+    assert "is 0.900, and the rule of selection gives 0.500" in finding.message
 
 
 # ---------------------------------------------------------------------- warm-up, fills, data, determinism
@@ -266,7 +277,7 @@ def test_fill_at_the_observed_close_is_found(opens: bool) -> None:
 def test_environment_that_fills_at_the_observed_close_is_found() -> None:
     finding = only(check_fills(sound_pipeline(make_env=environment(SameCloseEnv))))
     assert finding.part == "the environment's fill price"
-    assert "it did not fill at the next close" in finding.message
+    assert "the environment did not fill at the next close" in finding.message
 
 
 def test_interest_on_cash_is_not_mistaken_for_a_fill() -> None:

@@ -32,8 +32,8 @@ DEFINITIONS = {
     "distinct_trials": "Trials with nearly equal returns count as one.",
     "looks": "How often results on the test period were viewed. Each further look makes a chance success more likely, "
     "so the rules become stricter.",
-    "psr": "Probabilistic Sharpe ratio: probability that the true Sharpe ratio is above zero, given length, skewness "
-    "and kurtosis (Bailey and López de Prado 2012).",
+    "psr": "Probabilistic Sharpe ratio: 1 less the p-value of the test that the true Sharpe ratio is zero or less, "
+    "given length, skewness and kurtosis. Not the probability that it is positive (Bailey and López de Prado 2012).",
     "dsr": "Deflated Sharpe ratio: the probabilistic Sharpe ratio against the best of as many chance trials as were "
     "counted (Bailey and López de Prado 2014).",
     "pbo": "Probability of backtest overfitting: how often the best trial on one half of the period ranks below the "

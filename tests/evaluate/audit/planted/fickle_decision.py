@@ -1,0 +1,26 @@
+"""Equal weights, but for a random 2% of decisions."""
+
+import dataclasses
+import os
+
+import numpy as np
+from finrl_pod_strategies.user_strategy import UserStrategy
+
+from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.types import Floats, Positions, Window
+
+EXPECTED = ("determinism", "strategy planted")
+
+
+class Planted:
+    lookback = 5
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats:
+        weights = np.ones(window.close.shape[1])
+        if int.from_bytes(os.urandom(4), "little") % 50 == 0:
+            weights[0] = 9.0
+        return weights / weights.sum()
+
+
+def plant(sound: Pipeline) -> Pipeline:
+    return dataclasses.replace(sound, strategies={"planted": UserStrategy(Planted, "planted")}, make_env=None)
