@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from finrl_pod import files
+from finrl_pod.evaluate.benchmark_metrics import benchmark_metrics, holdings_metrics
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.tearsheet import (
     BAND_LEVEL,
@@ -28,6 +29,8 @@ from finrl_pod.promotion.gate import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.columns import CHAMPION
+
+BENCHMARKS = ("index", "equal_weight")
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,15 @@ def build_document(
     verdict: Verdict | None = None,
     timing: Timing | None = None,
     cost_curve: Sequence[Mapping[str, float]] | None = None,
+    benchmark: str | None = None,
 ) -> dict[str, Any]:
     """The object of report.json. A plain backtest leaves out champion, leaderboard, verdict and timing.
 
     splits: first and last date of each as ISO text, "test" required. results: test results by strategy. cost_curve:
-    of the strategy that the report is about, from `sensitivity.cost_curve`. NaN and infinity become null.
+    of the strategy that the report is about, from `sensitivity.cost_curve`. benchmark: result that the others are
+    compared with, by default the first of `BENCHMARKS` that was tested. NaN and infinity become null.
     """
+    benchmark = benchmark or next((name for name in BENCHMARKS if name in results), None)
     document = {
         "data": {
             "name": panel.name,
@@ -95,7 +101,8 @@ def build_document(
         "champion": None if champion is None else vars(champion),
         "leaderboard": [_leaderboard_row(score) for score in leaderboard],
         "test": {
-            "strategies": {name: result.metrics for name, result in results.items()},
+            "strategies": {name: strategy_metrics(result, results, benchmark) for name, result in results.items()},
+            "benchmark": benchmark,
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
             "tearsheet": tear_sheet(results),
             "cost_curve": cost_curve,
@@ -109,6 +116,18 @@ def build_document(
     }
     plain: dict[str, Any] = to_plain(document)
     return plain
+
+
+def strategy_metrics(
+    result: BacktestResult, results: Mapping[str, BacktestResult], benchmark: str | None
+) -> dict[str, float]:
+    """Metrics of a result, of its holdings, and against the benchmark's result unless it is that one."""
+    metrics = dict(result.metrics)
+    if benchmark is None or results[benchmark] is result:
+        return metrics | holdings_metrics(result.weights)
+    base = results[benchmark]
+    metrics |= benchmark_metrics(result.equity, base.equity, bars_per_year(result.times), result.risk_free)
+    return metrics | holdings_metrics(result.weights, base.weights if base.symbols == result.symbols else None)
 
 
 def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
