@@ -59,8 +59,8 @@ CORE = (
     *("finrl_pod_envs", "finrl_pod_app.bench"),
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}
-# Adapters for other libraries: not imported by the core.
-ADAPTERS = {"finrl_pod_envs.gym", "finrl_pod_envs.multi_agent.pettingzoo_view"}
+# Adapters for other libraries, and kernels in Triton: not imported by the core, which imports kernels on first use.
+ADAPTERS = {"finrl_pod_envs.triton_step", "finrl_pod_envs.gym", "finrl_pod_envs.multi_agent.pettingzoo_view"}
 
 
 def modules() -> dict[str, Path]:

@@ -34,14 +34,16 @@ from finrl_pod.market.mandate import (
 from finrl_pod.market.reward_state import MIN_GROWTH
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
+from finrl_pod.native.device import on_device
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_kernels import (
+    FusedStep,
     GradientKernel,
-    StepKernel,
     can_use_kernel,
+    make_device_step,
     make_gradient_kernel,
     make_step_kernel,
 )
@@ -135,7 +137,7 @@ class MarketEnv(ABC):
         self._state: EnvState | None = None
         self._observation: Observation | None = None
         self._starts = torch.empty(0)
-        self._native: StepKernel | None = None
+        self._native: FusedStep | None = None
         self._gradient: GradientKernel | None = None
         self._reuses_buffers = False
 
@@ -244,11 +246,10 @@ class MarketEnv(ABC):
             self._observation = Observation(*(x.detach() for x in self._observation))
 
     def reuse_buffers(self, enabled: bool) -> None:
-        """If True, step() alternates between two sets of output buffers, and final accounts are filled in for ended
-        episodes only.
+        """If True, step() overwrites its outputs, and final accounts are filled in for ended episodes only.
 
-        For loops that copy what they keep: allocating the outputs of a step takes as long as stepping a thousand
-        accounts.
+        The outputs are two sets of buffers in turn, on a GPU one, which the state shares. For loops that copy what they
+        keep: allocating the outputs of a step takes as long as stepping a thousand accounts.
         """
         self._reuses_buffers = enabled
 
@@ -326,7 +327,8 @@ class MarketEnv(ABC):
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
         if not (self.reward.is_unmodified or self.reward.growth_only):
             return
-        self._native, self._gradient = make_step_kernel(self, START_ROUNDS), make_gradient_kernel(self)
+        make = make_device_step if on_device(self.device) else make_step_kernel
+        self._native, self._gradient = make(self, START_ROUNDS), make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- pure functions
 

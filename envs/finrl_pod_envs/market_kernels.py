@@ -9,15 +9,16 @@ device or dtype, and without a compiler.
 from __future__ import annotations
 
 import ctypes
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
 from finrl_pod.market.reward_state import MIN_GROWTH
-from finrl_pod.native.device import on_device
+from finrl_pod.native.device import is_triton_installed, on_device, use_triton
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod_envs.rewards import CHANGE_SCALE
@@ -28,6 +29,28 @@ STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") f
 KINDS = {"stock_trading": 0, "portfolio": 1}
 BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
 LOG_RETURN, CHANGE = 0, 1
+_log = logging.getLogger(__name__)
+
+
+class FusedStep(Protocol):
+    """`MarketEnv.transition` in one kernel."""
+
+    def __call__(
+        self,
+        state: EnvState,
+        action: Tensor,
+        starts: Tensor,
+        ruin: float,
+        out: Tensor | None = None,
+        *,
+        reuse: bool = False,
+    ) -> tuple[EnvState, EnvStep]:
+        """The next state and the results of one step, see `StepKernel.__call__`."""
+        ...
+
+    def can_write(self, out: Tensor) -> bool:
+        """Whether the kernel can write flat observations into this tensor of the right shape."""
+        ...
 
 
 class _Mandate(ctypes.Structure):
@@ -53,14 +76,18 @@ class _Market(ctypes.Structure):
 
 
 def _is_supported(env: KernelEnv) -> bool:
-    """Whether the rules that both kernels share hold.
+    """Whether the kernels on the CPU can be used: it is one, and the rules that all kernels share hold."""
+    return not on_device(env.device) and _has_shared_rules(env)
+
+
+def _has_shared_rules(env: KernelEnv) -> bool:
+    """Whether the rules that all kernels share hold.
 
     They are long-only without leverage, proportional costs only, and no limit on estimated risk.
     """
     config, mandate = env.config, env.mandate
     return (
-        not on_device(env.device)
-        and not config.short
+        not config.short
         and config.leverage == 1.0
         and env.venue.is_proportional
         and (mandate is None or not needs_returns(mandate))
@@ -136,6 +163,21 @@ def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
     """The kernel of an environment's step, or None if torch has to be used. rounds: start windows per group."""
     library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
     return None if library is None else StepKernel(library, env, rounds)
+
+
+def make_device_step(env: KernelEnv, rounds: int) -> FusedStep | None:
+    """The Triton kernel of an environment's step on a GPU, or None if torch has to be used, which is logged there.
+
+    rounds: start windows per group.
+    """
+    if _has_shared_rules(env) and env.config.buy_allocation == "proportional" and use_triton(env.close):
+        from finrl_pod_envs.triton_step import TritonStep
+
+        return TritonStep(env, rounds)
+    if env.device.type == "cuda":
+        reason = "these rules" if is_triton_installed() else "Triton, which is not installed,"
+        _log.warning("the steps of the environment run eagerly: its kernel lacks %s", reason)
+    return None
 
 
 def can_use_kernel(state: EnvState, action: Tensor) -> bool:

@@ -63,23 +63,22 @@ class RolloutCollector:
                 bar, account = as_pair(normaliser.normalise(self.observation))
                 account = account.view(*shape, -1).to(dtype)
                 action, log_prob = explore(bar, account, noise[h])
+                decided = (bar, account, action, log_prob)
+                if not buffer:
+                    buffer = [_empty_rollout(horizon, x, dtype) for x in decided]
+                for kept, x in zip(
+                    buffer, decided, strict=False
+                ):  # before the step, which may overwrite the observation
+                    kept[h] = x
                 out = env.step(action.view(env.members, env.envs, -1))
                 reward = normaliser.update(out)
                 truncated = out.truncated.view(shape)
                 truncated_groups = truncated.any(-1)
                 finals.record(truncated_groups, as_pair(normaliser.normalise(out.final_observation)))
-                step = (
-                    bar,
-                    account,
-                    action,
-                    log_prob,
-                    reward.view(shape),
-                    out.terminated.view(shape),
-                    truncated,
-                    truncated_groups,
-                )
-                buffer = buffer or [_empty_rollout(horizon, x, dtype) for x in step]
-                for kept, x in zip(buffer, step, strict=True):
+                earned = (reward.view(shape), out.terminated.view(shape), truncated, truncated_groups)
+                if h == 0:
+                    buffer += [_empty_rollout(horizon, x, dtype) for x in earned]
+                for kept, x in zip(buffer[len(decided) :], earned, strict=True):
                     kept[h] = x
                 self.observation = out.observation
         finally:
