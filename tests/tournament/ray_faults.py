@@ -19,6 +19,7 @@ from finrl_pod_app.services.ray_nodes import LocalCluster, local_cluster
 
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.event_log import read_events
+from finrl_pod.tournament.executors import ray_shards
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from tests.tournament import shard_faults
 from tests.tournament.shard_faults import FaultyTrainer
@@ -102,8 +103,25 @@ def driver(folder: Path) -> dict[str, Any]:
     return {"resumed": resumed}
 
 
+def control(folder: Path) -> dict[str, Any]:
+    """Ray's control process (GCS) is killed after some results; called again, the run resumes on another cluster."""
+    log = folder / "run" / "events.jsonl"
+    resumed = log.exists()
+    ray_shards.CONTROL_SECONDS = 1.0
+    with local_cluster(1, cpus=2) as cluster:
+        if not resumed:
+            when(log, lambda events: results(events) >= 5, lambda: kill_control(cluster))
+        run_on(cluster, folder / "run", config(), shard_faults.healthy, shards=2)
+    return {"resumed": resumed}
+
+
+def kill_control(cluster: LocalCluster) -> None:
+    """SIGKILL to the GCS of the head."""
+    next(x for x in cluster.nodes[0].processes if x.is_running() and "gcs_server" in x.name()).kill()
+
+
 def main(name: str, folder: Path) -> None:
-    scenarios = {"equal": equal, "faults": faults, "driver": driver}
+    scenarios = {"equal": equal, "faults": faults, "driver": driver, "control": control}
     sys.stdout.write(json.dumps(scenarios[name](folder)) + "\n")
 
 

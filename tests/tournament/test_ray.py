@@ -83,3 +83,14 @@ def test_a_killed_driver_resumes_on_another_number_of_shards(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"resumed": True}
     assert [e["shards"] for e in check_log(tmp_path, 4 * 4) if e["event"] == "resumed"] == [1]
+
+
+def test_a_killed_control_process_is_named_and_the_run_resumes(tmp_path: Path) -> None:
+    done = scenario("control", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "control process (GCS)" in done.stderr
+    assert "--resume" in done.stderr
+    done = scenario("control", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"resumed": True}
+    check_log(tmp_path, 4 * 4)

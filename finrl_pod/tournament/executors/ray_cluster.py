@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +71,21 @@ def connect(address: str | None) -> Any:
     except (RuntimeError, ConnectionError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         raise SetupError(explained(address, error, str(ray.__version__))) from None
     return ray
+
+
+def leave() -> None:
+    """Leave a cluster whose control process is gone: the program ends with exit code 2 when it ends.
+
+    Ray's own shutdown waits for the control process and then aborts; without it, Ray's threads crash at the exit.
+    """
+    sys.excepthook = sys.__excepthook__  # Ray's reports the error to the control process
+    atexit.register(_end)
+
+
+def _end() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(2)
 
 
 def check_listening(address: str) -> None:

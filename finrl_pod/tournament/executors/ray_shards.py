@@ -28,13 +28,14 @@ from finrl_pod.tournament.executors.protocol import (
     ReportSamples,
     last_line,
 )
-from finrl_pod.tournament.executors.ray_cluster import connect
+from finrl_pod.tournament.executors.ray_cluster import connect, leave
 from finrl_pod.tournament.executors.shard import MakeTrainer
 from finrl_pod.tournament.executors.wire import decode_assignment, decode_result, encode_assignment, encode_result
 
 WAIT_SECONDS = 1.0  # between two looks at progress and nodes
 START_SECONDS = 300.0  # until the first shard is ready
 PROBE_SECONDS = 1.0  # for a connection to a node that may be dead
+CONTROL_SECONDS = 30.0  # without Ray's control process, which may come back; Ray itself ends the program after 60
 MAX_FAILED_STARTS = 3
 
 
@@ -122,6 +123,8 @@ class RayExecutor:
             self._events: list[Event] = []
             self._shards = [self._start(number) for number in range(self.shards)]
             self._looked = time.monotonic()
+            self._control = str(ray.get_runtime_context().gcs_address)  # HOST:PORT of the cluster's control process
+            self._controlled = self._looked  # when it was last there
         except BaseException:
             ray.shutdown()
             raise
@@ -155,6 +158,9 @@ class RayExecutor:
 
     def close(self) -> None:
         """End all shards, and the cluster if it was started here."""
+        if not _listens(*self._control.rsplit(":", 1)):
+            leave()
+            return
         for shard in self._shards:
             self._kill(shard)
         self._ray.shutdown()
@@ -204,6 +210,14 @@ class RayExecutor:
     def _look(self) -> None:
         """Ask busy shards for their progress, replace those that hang, follow nodes that joined or left."""
         self._looked = now = time.monotonic()
+        if not _listens(*self._control.rsplit(":", 1)):
+            if now - self._controlled > CONTROL_SECONDS:
+                raise SetupError(
+                    f"the control process (GCS) of the Ray cluster at {self._control} is gone; start the cluster again "
+                    "and continue with --resume"
+                )
+            return
+        self._controlled = now
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         for node in [node for node in self._nodes if node not in alive]:
             self._lose(node)
@@ -226,12 +240,16 @@ class RayExecutor:
         for shard in [shard for shard in self._shards if shard.node == node]:
             self._replace(shard, "its node was lost")
 
+    def _node_listens(self, node: str) -> bool:
+        found = self._nodes[node]
+        return _listens(found["NodeManagerAddress"], found["NodeManagerPort"])
+
     def _replace(self, shard: _Shard, reason: str) -> None:
         """Start a new actor in place of a shard. Raises SetupError where none starts any more."""
         if shard not in self._shards:
             return
         self._kill(shard)
-        if shard.node in self._nodes and not _listens(self._nodes[shard.node]):
+        if shard.node in self._nodes and not self._node_listens(shard.node):
             self._lose(shard.node)  # this shard included
             return
         if shard.key is not None:
@@ -280,10 +298,10 @@ class RayExecutor:
         return max(count, 1)
 
 
-def _listens(node: Mapping[str, Any]) -> bool:
-    """Whether a node's raylet still accepts connections: much faster than the cluster's own health checks."""
+def _listens(host: str, port: str | int) -> bool:
+    """Whether a process accepts connections: much faster than the cluster's own health checks."""
     try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), PROBE_SECONDS).close()
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
     except OSError:
         return False
     return True
