@@ -23,6 +23,7 @@ from finrl_pod.settings.constraints import (
     setting,
 )
 from finrl_pod.settings.toml import build_record, read_toml
+from finrl_pod.user_files import is_file_reference
 
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
@@ -152,7 +153,7 @@ class PaperConfig:
     journal: str = setting(
         "paper/journal.sqlite", "SQLite file of the journal; paths are relative to the config's folder"
     )
-    strategy: str = setting("", "a baseline by name; or set run or champion")
+    strategy: str = setting("", "a baseline by name, or your own as file.py:Class; or set run or champion")
     run: str = setting("", "folder of a promoted run, or of runs: the newest promoted one")
     champion: str = setting("", "name that `finrl-pod retrain` hands champions over to; or set strategy or run")
     registry: str = setting(
@@ -181,6 +182,7 @@ def load(path: Path) -> PaperConfig:
     return dataclasses.replace(
         config,
         journal=relative_to_config(config.journal),
+        strategy=relative_to_config(config.strategy) if is_file_reference(config.strategy) else config.strategy,
         run=relative_to_config(config.run),
         registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
         broker=dataclasses.replace(config.broker, clock=relative_to_config(config.broker.clock)),
@@ -205,6 +207,8 @@ def plain(config: PaperConfig) -> dict[str, Any]:
         return str(Path(path).absolute()) if path and "://" not in path else path
 
     paths = {name: absolute(getattr(config, name)) for name in ("journal", "run", "registry")}
+    if is_file_reference(config.strategy):
+        paths["strategy"] = absolute(config.strategy)
     return {**dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring)), **paths}
 
 

@@ -297,3 +297,27 @@ def test_constraint_violation_is_not_reported_as_a_damaged_file(tmp_path: Path) 
     store.add(schema.cursors, NOW, name="fills", value="1")
     with pytest.raises(JournalError, match=r"constraint failed.*file is intact.*report"):
         store.add(schema.cursors, NOW, id=1, name="fills", value="2")
+
+
+def test_backup_holds_every_row_and_can_be_restored(path: Path, tmp_path: Path) -> None:
+    """The copy is taken while the journal is open, and works in the journal's place."""
+    store = Store.create_or_open(path)
+    for number in range(50):
+        store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message=str(number))
+    store.bind("account", "PA1")
+    copy = tmp_path / "copy.sqlite"
+    store.back_up(copy)
+    store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message="after the copy")
+    with pytest.raises(JournalError, match="is not overwritten"):
+        store.back_up(copy)
+    store.close()
+    assert sorted(p.name for p in tmp_path.glob("copy*")) == ["copy.sqlite"]
+    copy.rename(path)
+    for companion in path.parent.glob(f"{path.name}-*"):
+        companion.unlink()
+    restored = Store.open(path)
+    assert [row.message for row in restored.rows(schema.alerts)] == [str(number) for number in range(50)]
+    assert restored.fact("account") == "PA1"
+    with pytest.raises(JournalError, match="only added to"), restored.write() as connection:
+        connection.execute(schema.alerts.delete())
+    restored.close()

@@ -143,6 +143,21 @@ def rollback(
         )
 
 
+@app.command("backup", epilog="Example: finrl-pod paper backup paper.toml journal-copy.sqlite")
+def backup(
+    config: Config,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New SQLite file; an existing one is not overwritten.")],
+    as_json: Json = False,
+) -> None:
+    """Copy the journal to a file, also while the daemon runs. To restore it, put the copy in the journal's place."""
+    settings, store = _open(config)
+    store.back_up(file)
+    if as_json:
+        print_json({"journal": settings.journal, "backup": str(file), "bytes": file.stat().st_size})
+    else:
+        typer.echo(f"copied journal {settings.journal} to {file}")
+
+
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
 def replay(
     start: Annotated[str, typer.Argument(metavar="START", help="First day, e.g. 2020-01-02.")],

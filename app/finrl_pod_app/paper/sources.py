@@ -1,4 +1,4 @@
-"""Sources of the daemon's strategy: a baseline by name, the champion of a promoted run, or one from the registry."""
+"""Sources of the daemon's strategy: a baseline, a user's file, the champion of a promoted run, or of the registry."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
@@ -23,12 +24,15 @@ from finrl_pod.registry.handover import check_strategy_name, last_handover, roll
 from finrl_pod.registry.records import Handover
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
+from finrl_pod.user_files import is_file_reference
 
 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
     """Return the source that the config names. Raises FinrlPodError if it has no strategy to trade now."""
     source: StrategySource
-    if config.strategy:
+    if is_file_reference(config.strategy):
+        source = UserSource(config.strategy)
+    elif config.strategy:
         source = BaselineSource(config.strategy)
     elif config.champion:
         source = RegistryChampion(config.champion, config.registry, config.symbols)
@@ -45,6 +49,17 @@ class BaselineSource:
         self._loaded = LoadedStrategy(
             make_baseline(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name
         )
+
+    def current(self) -> LoadedStrategy:
+        return self._loaded
+
+
+class UserSource:
+    """A user's strategy, `file.py:Class`. The file is read once, so that a change of it takes effect at a restart."""
+
+    def __init__(self, reference: str) -> None:
+        """Raises InputError for a file or class that cannot be used."""
+        self._loaded = LoadedStrategy(load_user_strategy(reference), strategy_hash(reference), reference)
 
     def current(self) -> LoadedStrategy:
         return self._loaded

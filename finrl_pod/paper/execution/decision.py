@@ -105,7 +105,7 @@ def decide(
         if isinstance(strategy, MandatedStrategy):
             strategy.restore(state, panel.symbols)
         weights = strategy.target_weights(window_at(panel, t, lookback, features), positions)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a strategy must not end the daemon
         raise StrategyFailed(f"strategy {strategy.name} raised {type(error).__name__}: {error}") from error
     if weights is not None:
         weights = _checked(strategy.name, weights, panel.symbols, short=short)

@@ -116,6 +116,32 @@ class Store:
         with self.read() as connection:
             return int(connection.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one())
 
+    def back_up(self, path: Path) -> None:
+        """Copy the journal to a new file while others write to it; the copy is one consistent view, checked on disk.
+
+        Raises JournalError if the file exists or cannot be written, or the copy is damaged.
+        """
+        if path.exists():
+            raise JournalError(f"{path} exists and is not overwritten. Name another file for the backup.")
+        partial = path.with_name(path.name + ".partial")
+        partial.unlink(missing_ok=True)
+        try:
+            with (
+                contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as source,
+                contextlib.closing(sqlite3.connect(partial)) as target,
+            ):
+                source.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
+                found = target.execute("PRAGMA integrity_check").fetchone()[0]
+            if found != "ok":
+                raise JournalError(f"the backup of journal {self.path} is damaged ({found}). Check the disk.")
+            with open(partial, "rb") as file:
+                os.fsync(file.fileno())
+            partial.rename(path)
+        except (sqlite3.Error, OSError) as error:
+            partial.unlink(missing_ok=True)
+            raise JournalError(f"the journal {self.path} cannot be copied to {path} ({error})") from None
+
     def close(self) -> None:
         """Close all connections to the file."""
         self._engine.dispose()
