@@ -154,7 +154,7 @@ def make_journal(path: Path) -> None:
         orders=OrderSettings(min_value=10.0),
     )  # fmt: skip
     if not path.is_file():
-        replay(config, panel, FixedSource(), FIRST, LAST, path)
+        replay(config, panel, [FixedSource()], FIRST, LAST, path)
 
 
 @dataclasses.dataclass

@@ -2,11 +2,12 @@
 
 A decision at bar t becomes orders at the closes of t (whole shares or nine decimals, a cash buffer, a minimum value).
 These orders fill in the opening or closing auction of bar t + 1. A limit order does not fill if the auction price is
-beyond its limit.
+beyond its limit. What is missing then is ordered again at the next bars, if the strategy keeps its positions there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal
@@ -26,7 +27,15 @@ from finrl_pod.evaluate.backtest import (
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import bar_date, check_weights
 from finrl_pod.market.execution import ExecutionRules, execute
-from finrl_pod.market.orders import FRACTION, SizingRules, limit_price, size_orders
+from finrl_pod.market.orders import (
+    FRACTION,
+    PositionTarget,
+    SizingRules,
+    limit_price,
+    missing_shares,
+    orders_within_limits,
+    target_positions,
+)
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
 
@@ -70,14 +79,23 @@ def backtest_paper(
     closes = market.close.double().cpu().numpy()
     funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)
     equity, weights, turnover, costs, orders = [funds], [np.zeros(len(shares))], [0.0], [0.0], []
+    targets: Sequence[PositionTarget | None] | None = None
+    decided = first
     for t in range(first, last):
         target = _target(strategy, panel, market, t, columns, funds, shares, closes[t])
+        prices = [Decimal(repr(float(p))) for p in closes[t]]
+        fixed = [not tradable for tradable in panel.tradable[t]]
+        if target is not None:
+            targets, decided = target_positions([float(w) for w in target], funds, shares, prices, fixed, rules), t
+        elif t - decided > rules.target_sessions:
+            targets = None
         cost = traded = ZERO
         before = funds + _value(shares, fills[t + 1], closes[t])
-        if target is not None:
-            prices = [Decimal(repr(float(p))) for p in closes[t]]
-            fixed = [not tradable for tradable in panel.tradable[t]]
-            quantities = size_orders([float(w) for w in target], funds, shares, prices, fixed, rules)
+        if targets is not None:
+            missing = missing_shares(targets, funds, shares, prices, rules)
+            if not any(missing):
+                targets = None  # reached: later moves of prices do not reopen it
+            quantities = orders_within_limits(missing, funds, shares, prices, fixed, rules)
             filled = _fill(quantities, prices, fills[t + 1], panel.tradable[t + 1], funds, shares, rules)
             for n, symbol in enumerate(panel.symbols):
                 if quantities[n]:

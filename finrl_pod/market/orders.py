@@ -37,7 +37,8 @@ class SizingRules:
     cash_buffer: fraction of equity kept in cash at the decision's prices. fractional: nine decimals, else whole shares.
     min_value: smaller orders, in currency, are dropped. cost_rate: trading cost as a fraction of traded value.
     collar: distance of limit prices from the decision's price, as a fraction; 0: market orders. limits: that weights
-    and purchases are cut to, None without any.
+    and purchases are cut to, None without any. target_sessions: sessions after a decision's first in which shares that
+    are still missing are ordered again.
     """
 
     cash_buffer: Decimal = Decimal("0.02")
@@ -46,6 +47,15 @@ class SizingRules:
     cost_rate: Decimal = ZERO
     collar: Decimal = ZERO
     limits: OrderLimits | None = None
+    target_sessions: int = 5
+
+
+@dataclass(frozen=True)
+class PositionTarget:
+    """Position in shares that a decision aims at, and its weight of equity less the cash buffer."""
+
+    shares: Decimal
+    weight: float
 
 
 def limited_weights(weights: Sequence[float], rules: SizingRules) -> list[float]:
@@ -70,45 +80,111 @@ def limited_weights(weights: Sequence[float], rules: SizingRules) -> list[float]
     return [weight * total / sum(cut) for weight in cut] if sum(cut) > total * (1 + TOLERANCE) else cut
 
 
+def target_positions(
+    weights: Sequence[float], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
+    fixed: Sequence[bool], rules: SizingRules,
+) -> list[PositionTarget | None]:  # fmt: skip
+    """Target positions [N] at `weights` of equity less the cash buffer, cut to the limits (`limited_weights`).
+
+    cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now: None. Shares
+    are rounded down.
+    """
+    investable, step = _investable(cash, shares, prices, rules), _step(rules)
+    return [
+        None if is_fixed else PositionTarget(_shares_of(weight, investable, price, step), weight)
+        for weight, price, is_fixed in zip(limited_weights(weights, rules), prices, fixed, strict=True)
+    ]
+
+
+def missing_shares(
+    targets: Sequence[PositionTarget | None], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
+    rules: SizingRules,
+) -> list[Decimal]:  # fmt: skip
+    """Signed shares [N] that the holdings lack to reach their targets; 0 without a target.
+
+    Where prices have risen since the decision, no more is bought than the target's weight of equity today.
+    """
+    investable, step = _investable(cash, shares, prices, rules), _step(rules)
+    found = []
+    for target, held, price in zip(targets, shares, prices, strict=True):
+        if target is None:
+            found.append(ZERO)
+            continue
+        change = (target.shares - held).quantize(step, ROUND_DOWN)
+        if change > 0:
+            change = max(min(change, _shares_of(target.weight, investable, price, step) - held), ZERO)
+            change = change.quantize(step, ROUND_DOWN)
+        if target.shares == 0 and held > 0:
+            # Close the whole position: whole shares in the auction, then a fraction left by a split.
+            change = -(held.quantize(step, ROUND_DOWN) or held)
+        found.append(change if abs(change) * price >= rules.min_value else ZERO)
+    return found
+
+
+def distance_to_target(missing: Sequence[Decimal], equity: Decimal, prices: Sequence[Decimal]) -> Decimal:
+    """Value of the missing shares [N], bought or sold, as a share of equity."""
+    if equity <= 0:
+        return ZERO
+    return sum((abs(q) * p for q, p in zip(missing, prices, strict=True)), ZERO) / equity
+
+
+def orders_within_limits(
+    missing: Sequence[Decimal], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
+    fixed: Sequence[bool], rules: SizingRules,
+) -> list[Decimal]:  # fmt: skip
+    """Signed order quantities [N] for missing shares: single purchases cut to the limit, all of them to the funds.
+
+    If purchases and fees exceed cash plus proceeds less the buffer, or orders the turnover limit, purchases are scaled
+    down by one factor.
+    """
+    equity = max(cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO), ZERO)
+    step = _step(rules)
+    largest = None if rules.limits is None else rules.limits.max_order * equity
+    quantities = []
+    for change, price, is_fixed in zip(missing, prices, fixed, strict=True):
+        allowed = ZERO if is_fixed else change
+        if largest is not None and allowed * price > largest:
+            allowed = (largest / price).quantize(step, ROUND_DOWN)
+        quantities.append(allowed if abs(allowed) * price >= rules.min_value else ZERO)
+    sales = sum((-q * p for q, p in zip(quantities, prices, strict=True) if q < 0), ZERO)
+    buys = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
+    funds = cash + sales * (1 - rules.cost_rate) - equity * rules.cash_buffer
+    affordable = funds / (1 + rules.cost_rate)
+    if rules.limits is not None:
+        affordable = min(affordable, rules.limits.max_turnover * equity - sales)
+    if buys and buys > affordable:
+        factor = max(affordable, ZERO) / buys
+        quantities = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in quantities]
+        quantities = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(quantities, prices, strict=True)]
+    return quantities
+
+
 def size_orders(
     weights: Sequence[float], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
     fixed: Sequence[bool], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
-    """Signed order quantities [N] that bring the holdings to `weights` of equity less the cash buffer.
+    """Signed order quantities [N] that bring the holdings towards `weights` of equity less the cash buffer.
 
     cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now and get no
     order. Quantities are rounded towards zero; only a remaining fraction of a share that should be closed is sold as
-    such. If purchases and fees exceed cash plus proceeds less the buffer, or orders the turnover limit, purchases are
-    scaled down by one factor. Weights and purchases are cut to the limits first (`limited_weights`).
+    such. Weights and purchases are cut to the limits (`limited_weights`, `orders_within_limits`).
     """
+    targets = target_positions(weights, cash, shares, prices, fixed, rules)
+    missing = missing_shares(targets, cash, shares, prices, rules)
+    return orders_within_limits(missing, cash, shares, prices, fixed, rules)
+
+
+def _investable(cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal], rules: SizingRules) -> Decimal:
     equity = cash + sum((s * p for s, p in zip(shares, prices, strict=True)), ZERO)
-    investable = max(equity, ZERO) * (1 - rules.cash_buffer)
-    step = FRACTION if rules.fractional else WHOLE
-    largest = None if rules.limits is None else rules.limits.max_order * max(equity, ZERO)
-    quantities = []
-    for weight, held, price, is_fixed in zip(limited_weights(weights, rules), shares, prices, fixed, strict=True):
-        if is_fixed:
-            quantities.append(ZERO)
-            continue
-        target = (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)
-        change = (target - held).quantize(step, ROUND_DOWN)
-        if target == 0 and held > 0:
-            # Close the whole position: whole shares in the auction, then a fraction left by a split.
-            change = -(held.quantize(step, ROUND_DOWN) or held)
-        if largest is not None and change * price > largest:
-            change = (largest / price).quantize(step, ROUND_DOWN)
-        quantities.append(change if abs(change) * price >= rules.min_value else ZERO)
-    sales = sum((-q * p for q, p in zip(quantities, prices, strict=True) if q < 0), ZERO)
-    buys = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
-    funds = cash + sales * (1 - rules.cost_rate) - max(equity, ZERO) * rules.cash_buffer
-    allowed = funds / (1 + rules.cost_rate)
-    if rules.limits is not None:
-        allowed = min(allowed, rules.limits.max_turnover * max(equity, ZERO) - sales)
-    if buys and buys > allowed:
-        factor = max(allowed, ZERO) / buys
-        quantities = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in quantities]
-        quantities = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(quantities, prices, strict=True)]
-    return quantities
+    return max(equity, ZERO) * (1 - rules.cash_buffer)
+
+
+def _step(rules: SizingRules) -> Decimal:
+    return FRACTION if rules.fractional else WHOLE
+
+
+def _shares_of(weight: float, investable: Decimal, price: Decimal, step: Decimal) -> Decimal:
+    return (Decimal(repr(float(weight))) * investable / price).quantize(step, ROUND_DOWN)
 
 
 def limit_price(price: Decimal, quantity: Decimal, collar: Decimal) -> Decimal:

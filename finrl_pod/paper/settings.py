@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,8 @@ from finrl_pod.user_files import is_file_reference
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
 MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
+SHARE_TOLERANCE = 1e-9
+PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
 RENAMED = {"outside": "monitoring"}  # former sections
 
 
@@ -62,6 +65,9 @@ class OrderSettings:
 
     cash_buffer: float = setting(0.02, "share of equity that is never invested", at_least_and_below(0, 1))
     fractional: bool = setting(False, "shares in 9 decimals; else whole shares")
+    target_sessions: int = setting(
+        5, "sessions after a decision's first in which missing shares are ordered again", between(0, 250)
+    )
     collar: float = setting(
         0.1,
         "distance of limit prices from the decision's price, as a share; 0: market orders",
@@ -139,6 +145,27 @@ class MonitoringSettings:
 
 
 @dataclass(frozen=True)
+class StrategyConfig:
+    """One of several strategies that share an account. Limits of 0 are those of `risk`."""
+
+    name: str = setting(
+        "",
+        "name in reports; part of every order's id",
+        Constraint(
+            f"1 to {MAX_NAME_LENGTH // 2} letters, digits, - and _",
+            lambda x: 0 < len(x) <= MAX_NAME_LENGTH // 2 and x.replace("-", "").replace("_", "").isalnum(),
+        ),
+    )
+    strategy: str = setting("", "as the config's; or set run or champion")
+    run: str = setting("", "as the config's")
+    champion: str = setting("", "as the config's")
+    share: float = setting(0.0, "share of capital that it trades with", above_and_at_most(0, 1))
+    max_position: float = setting(0.0, "largest position as a share of the strategy's equity", at_least(0))
+    max_order: float = setting(0.0, "largest order as a share of the strategy's equity", at_least(0))
+    max_turnover: float = setting(0.0, "value traded per session over the strategy's equity", at_least(0))
+
+
+@dataclass(frozen=True)
 class PaperConfig:
     """Complete configuration of a paper-trading daemon."""
 
@@ -159,6 +186,7 @@ class PaperConfig:
     registry: str = setting(
         "", "folder or URL of the registry with these champions; empty: FINRL_POD_REGISTRY, else the user's data folder"
     )
+    strategies: tuple[StrategyConfig, ...] = setting((), "several strategies in one account; or set one above")
     symbols: tuple[str, ...] = setting((), "symbols to trade")
     capital: float = setting(
         100_000.0, "currency to trade with; the rest of the account is not used", above_and_at_most(0, MAX_CAPITAL)
@@ -182,8 +210,10 @@ def load(path: Path) -> PaperConfig:
     return dataclasses.replace(
         config,
         journal=relative_to_config(config.journal),
-        strategy=relative_to_config(config.strategy) if is_file_reference(config.strategy) else config.strategy,
-        run=relative_to_config(config.run),
+        **_strategy_paths(config, relative_to_config),
+        strategies=tuple(
+            dataclasses.replace(part, **_strategy_paths(part, relative_to_config)) for part in config.strategies
+        ),
         registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
         broker=dataclasses.replace(config.broker, clock=relative_to_config(config.broker.clock)),
         monitoring=dataclasses.replace(config.monitoring, heartbeat=relative_to_config(config.monitoring.heartbeat)),
@@ -206,10 +236,42 @@ def plain(config: PaperConfig) -> dict[str, Any]:
     def absolute(path: str) -> str:
         return str(Path(path).absolute()) if path and "://" not in path else path
 
-    paths = {name: absolute(getattr(config, name)) for name in ("journal", "run", "registry")}
-    if is_file_reference(config.strategy):
-        paths["strategy"] = absolute(config.strategy)
+    paths: dict[str, Any] = {name: absolute(getattr(config, name)) for name in ("journal", "registry")}
+    paths |= _strategy_paths(config, absolute)
+    paths["strategies"] = [
+        {**dataclasses.asdict(part), **_strategy_paths(part, absolute)} for part in config.strategies
+    ]
     return {**dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring)), **paths}
+
+
+def _strategy_paths(part: PaperConfig | StrategyConfig, change: Callable[[str], str]) -> dict[str, Any]:
+    """The settings of a strategy that are paths, changed."""
+    own = change(part.strategy) if is_file_reference(part.strategy) else part.strategy
+    return {"strategy": own, "run": change(part.run)}
+
+
+def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
+    """The config of each strategy of an account, with its part of the capital, its limits, and its own run name.
+
+    A config of a single strategy is returned as it is.
+    """
+    if not config.strategies:
+        return (config,)
+    return tuple(_allocation(config, part) for part in config.strategies)
+
+
+def _allocation(config: PaperConfig, part: StrategyConfig) -> PaperConfig:
+    limits = {name: getattr(part, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
+    return dataclasses.replace(
+        config,
+        name=f"{config.name}/{part.name}",
+        strategy=part.strategy,
+        run=part.run,
+        champion=part.champion,
+        strategies=(),
+        capital=round(config.capital * part.share, 2),
+        risk=dataclasses.replace(config.risk, **limits),
+    )
 
 
 def unpack(content: str) -> PaperConfig:
@@ -232,15 +294,31 @@ def check(config: PaperConfig, where: str) -> None:
 
 
 def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
-    if sum(map(bool, (config.strategy, config.run, config.champion))) != 1:
+    if sum(map(bool, (config.strategy, config.run, config.champion, config.strategies))) != 1:
         raise ConfigError(
-            f"{where}: set exactly one of strategy (a baseline), run (the folder of a promoted run) and champion (the "
-            "name that champions are handed over to)"
+            f"{where}: set exactly one of strategy (a baseline, or your own file.py:Class), run (the folder of a "
+            "promoted run), champion (the name that champions are handed over to) and [[strategies]] (several of them)"
         )
-    if config.registry and not config.champion:
+    _validate_shares(config, where)
+    champions = [config.champion, *(part.champion for part in config.strategies)]
+    if config.registry and not any(champions):
         raise ConfigError(f"{where}: registry is only read for a champion; set champion, or remove registry")
     if not config.symbols or len(set(config.symbols)) != len(config.symbols):
         raise ConfigError(f"{where}: symbols must list each symbol to trade once, got {list(config.symbols)}")
+
+
+def _validate_shares(config: PaperConfig, where: str) -> None:
+    for number, part in enumerate(config.strategies):
+        place = f"{where}: strategies.{number}"
+        check_settings(f"{place}.", part)
+        if sum(map(bool, (part.strategy, part.run, part.champion))) != 1:
+            raise ConfigError(f"{place}: set exactly one of strategy, run and champion")
+    names = [part.name for part in config.strategies]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{where}: each of [[strategies]] needs a name of its own, got {names}")
+    total = sum(part.share for part in config.strategies)
+    if total > 1 + SHARE_TOLERANCE:
+        raise ConfigError(f"{where}: the shares of [[strategies]] must add up to at most 1, got {total:g}")
 
 
 def _validate_limits(config: PaperConfig, where: str) -> None:

@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
@@ -58,9 +58,9 @@ def build_record(
             raise ConfigError(f"{where}: {key} was renamed: use {f'{parent}.' if parent else ''}{new}") from None
         if hint := (removed or {}).get(parent, {}).get(path[-1]):
             raise ConfigError(f"{where}: {key} was removed: {hint}") from None
-        nested: Any = record()
+        nested: Any = record
         for part in first["loc"][:-1]:
-            nested = getattr(nested, str(part))
+            nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]
         known = [field.name for field in dataclasses.fields(nested)]
         raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
 

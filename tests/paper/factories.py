@@ -203,7 +203,9 @@ class SimulatedDaemon:
     def __init__(
         self, folder: Path, settings: PaperConfig | None = None, strategy: Any = None, panel: Panel | None = None,
         start: date = date(2024, 1, 8), kind: type[SimulatedBroker] = SimulatedBroker, max_sleep: float = 600.0,
+        strategies: Sequence[Any] = (),
     ) -> None:  # fmt: skip
+        """strategies: one for each of `[[strategies]]` in the settings, in place of `strategy`."""
         self.config = settings or config()
         self.journal = folder / "journal.sqlite"
         session = Calendar().sessions(start, start + timedelta(days=7))[0]
@@ -213,6 +215,7 @@ class SimulatedDaemon:
         self.account = kind(self.panel, self.clock, Decimal(100_000))
         self.broker = FaultyBroker(self.account)
         self.source = FixedSource(strategy or RotatingStrategy())
+        self.sources = [FixedSource(each) for each in strategies]
         self.alerts: list[tuple[str, str, str]] = []
         self.restart()
 
@@ -221,7 +224,7 @@ class SimulatedDaemon:
             self.store.close()
         self.store = Store.create_or_open(self.journal)
         self.daemon = build_daemon(
-            self.config, self.store, self.broker, self.broker, self.source, self.host, NoHeartbeat(),  # type: ignore[arg-type]
+            self.config, self.store, self.broker, self.broker, self.sources or [self.source], self.host, NoHeartbeat(),  # type: ignore[arg-type]
             lambda *alert: self.alerts.append(alert),
         )  # fmt: skip
 

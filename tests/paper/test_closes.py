@@ -79,7 +79,7 @@ def test_missing_bars_and_restarts_cause_no_loss_and_no_sales(tmp_path: Path) ->
 def test_replay_and_backtest_agree_where_bars_are_missing(tmp_path: Path) -> None:
     panel = with_gaps(prices(), 0, "2024-01-11", "2024-01-12", "2024-01-18", "2024-01-25")
     first, last = date(2024, 1, 8), date(2024, 2, 2)
-    replayed = replay(config(), panel, FixedSource(RotatingStrategy()), first, last, tmp_path / "j.sqlite")
+    replayed = replay(config(), panel, [FixedSource(RotatingStrategy())], first, last, tmp_path / "j.sqlite")
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     market = build_market(panel, (), (0, 10))
     terms = (days.index(str(first)), days.index(str(last)), sizing_rules(config()), config().capital)

@@ -98,7 +98,7 @@ def test_replay_and_backtest_agree_under_a_mandate(tmp_path: Path, fractional: b
     panel = prices(date(2022, 11, 1), date(2023, 3, 1), seed=3, symbols=NAMES)
     terms, first, last = settings(fractional=fractional), date(2023, 1, 3), date(2023, 2, 28)
     tested = paper_backtest(terms, panel, first, last)
-    replayed = replay(terms, panel, FixedSource(TiltedStrategy()), first, last, tmp_path / "j.sqlite")
+    replayed = replay(terms, panel, [FixedSource(TiltedStrategy())], first, last, tmp_path / "j.sqlite")
     assert [equity for _, equity in replayed.equity] == list(tested.equity)
     assert replayed.final_positions == {symbol: n for symbol, n in shares_bought(tested).items() if n}
     assert replayed.orders > 100 if fractional else replayed.orders > 30

@@ -42,7 +42,7 @@ OPEN, CLOSE = ScheduleSettings("open"), ScheduleSettings("close")
 def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig) -> None:
     panel = prices()
     journal = tmp_path / "j.sqlite"
-    replayed = replay(settings, panel, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
+    replayed = replay(settings, panel, [FixedSource(RotatingStrategy())], FIRST, LAST, journal)
     market = build_market(panel, (), (0, 10))
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
     terms = (days.index(str(FIRST)), days.index(str(LAST)), sizing_rules(settings), settings.capital)
@@ -72,19 +72,19 @@ def test_orders_without_rounding_or_buffer_match_the_plain_backtest() -> None:
 def test_invalid_replay_period_is_refused(tmp_path: Path) -> None:
     journal = tmp_path / "j.sqlite"
     with pytest.raises(InputError, match="at least two sessions"):
-        replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, FIRST, journal)
+        replay(config(), prices(), [FixedSource(RotatingStrategy())], FIRST, FIRST, journal)
     closes = replace(prices(), open=None)
     with pytest.raises(InputError, match="no opening prices"):
-        replay(config(), closes, FixedSource(RotatingStrategy()), FIRST, LAST, journal)
+        replay(config(), closes, [FixedSource(RotatingStrategy())], FIRST, LAST, journal)
     journal.touch()
     with pytest.raises(InputError, match="already exists"):
-        replay(config(), prices(), FixedSource(RotatingStrategy()), FIRST, LAST, journal)
+        replay(config(), prices(), [FixedSource(RotatingStrategy())], FIRST, LAST, journal)
 
 
 def test_buys_funded_by_sales_are_sent_after_them(tmp_path: Path) -> None:
     settings = config(orders=OrderSettings(collar=0.2, funding="after_sales"))
     journal = tmp_path / "j.sqlite"
-    replayed = replay(settings, prices(), FixedSource(RotatingStrategy()), FIRST, date(2024, 1, 12), journal)
+    replayed = replay(settings, prices(), [FixedSource(RotatingStrategy())], FIRST, date(2024, 1, 12), journal)
     store = Store.open(journal)
     rows = orders(store)
     store.close()

@@ -106,7 +106,7 @@ def test_loss_breach_reports_percentages(risk: RiskManager) -> None:
         ({"risk": {"max_positon": 0.1}}, "did you mean max_position"),
         ({"capital": -5.0}, "config: capital is out of its range, got -5.0: it must be above 0"),
         ({"symbols": ["A", "A"]}, "each symbol to trade once"),
-        ({"run": "runs/x"}, "set exactly one of strategy .*, run .* and champion"),
+        ({"run": "runs/x"}, "set exactly one of strategy .*, run .*, champion .* and .*strategies"),
         ({"champion": "main"}, "set exactly one of strategy"),
         ({"registry": "s3://b"}, "registry is only read for a champion"),
         ({"schedule": {"mode": "close", "lead_minutes": 5}}, "must be at least 11 for the closing auction.*got 5"),

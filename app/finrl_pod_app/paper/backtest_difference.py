@@ -16,21 +16,17 @@ import numpy as np
 
 from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
-from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.audit.pipeline import fresh_copy
-from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
+from finrl_pod.evaluate.paper_backtest import PaperBacktest
 from finrl_pod.files import write_json
-from finrl_pod.paper.execution.mandate_limits import risk_limits
-from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.settings import PaperConfig, unpack
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.replay_report import compare
-from finrl_pod_app.paper.sources import strategy_source
+from finrl_pod_app.paper.replay_report import backtest_account, compare
+from finrl_pod_app.paper.sources import strategy_sources
 
 
 def difference_file(journal: Path) -> Path:
@@ -62,10 +58,8 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
             f"{panel.name!r}; two are needed. Trade longer, or choose other prices with --panel."
         )
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
-    strategy = fresh_copy(strategy_source(config, allow_unpromoted=True).current().strategy)
-    market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-    terms = (sizing_rules(config, risk_limits(config, strategy)), config.capital, config.schedule.mode)
-    tested = backtest_paper(strategy, panel, market, first, last, *terms)
+    sources = strategy_sources(config, allow_unpromoted=True)
+    tested = backtest_account(config, sources, panel, first, last)[config.name]
     # The last decision's orders fill after the last mark: the backtest's period ends there.
     sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]
     return BacktestDifference(tuple(marks), tested, compare(marks, tested, sent), panel)

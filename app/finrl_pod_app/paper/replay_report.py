@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -15,16 +15,18 @@ from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import fresh_copy
+from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.sources import strategy_source
+from finrl_pod_app.paper.sources import strategy_sources
 
 CENT = Decimal("0.01")
 
@@ -39,33 +41,100 @@ def run_replay(
     panel = select(PanelStore().load(config.broker.panel), config.symbols)
     first, last = _bar_range(panel, start, end)
     # A champion that was not promoted may be replayed: no order leaves this machine.
-    source = strategy_source(config, allow_unpromoted=True)
-    replayed = replay(config, panel, source, start, end, journal, progress)
-    strategy = fresh_copy(source.current().strategy)
-    market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-    rules = sizing_rules(config, risk_limits(config, strategy))
-    terms = (first, last, rules, config.capital, config.schedule.mode)
-    tested = backtest_paper(strategy, panel, market, *terms)
+    sources = strategy_sources(config, allow_unpromoted=True)
+    replayed = replay(config, panel, sources, start, end, journal, progress)
+    tested = backtest_account(config, sources, panel, first, last)
     store = Store.open(journal)
     try:
-        differences = compare(replayed.equity, tested, orders(store))
+        sent = orders(store)
         warnings = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
     finally:
         store.close()
+    if config.strategies:
+        differences = compare_account(config, replayed.equity, replayed.strategies, tested, sent)
+    else:
+        differences = compare(replayed.equity, tested[config.name], sent)
+    total = account_equity(config, tested)
+    metrics = tested[config.name].result.metrics if not config.strategies else _metrics(panel, total, tested)
     return {
-        "strategy": strategy.name,
+        "strategy": ", ".join(part.result.name for part in tested.values()),
         "first": str(replayed.first),
         "last": str(replayed.last),
         "sessions": len(replayed.equity),
         "orders": replayed.orders,
         "fills": replayed.fills,
         "equity": str(replayed.equity[-1][1].quantize(CENT)),
-        "backtest_equity": str(tested.equity[-1].quantize(CENT)),
+        "backtest_equity": str(total[-1].quantize(CENT)),
+        "strategies": _strategies(config, replayed.strategies, tested),
+        "distance_to_target": replayed.distance_to_target,
         "same": not differences,
         "differences": differences,
         "alerts": warnings,
         "journal": str(journal),
-        "metrics": {k: float(v) for k, v in tested.result.metrics.items() if np.isfinite(v)},
+        "metrics": {k: float(v) for k, v in metrics.items() if np.isfinite(v)},
+    }
+
+
+def _metrics(panel: Panel, total: Sequence[Decimal], tested: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
+    """Return the metrics of an account's equity by bar, with the trades of all strategies."""
+    values = np.array([float(x) for x in total])
+    results = [part.result for part in tested.values()]
+    traded = np.sum([result.turnover * result.equity for result in results], axis=0)
+    costs = np.sum([result.costs for result in results], axis=0)
+    return summary(values, traded / values, costs, bars_per_year(panel.times))
+
+
+def backtest_account(
+    config: PaperConfig, sources: Sequence[StrategySource], panel: Panel, first: int, last: int
+) -> dict[str, PaperBacktest]:
+    """Return the backtest of each strategy of an account, with its part of the capital, by run."""
+    found = {}
+    for part, source in zip(allocations(config), sources, strict=True):
+        strategy = fresh_copy(source.current().strategy)
+        market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
+        rules = sizing_rules(part, risk_limits(part, strategy))
+        terms = (first, last, rules, part.capital, part.schedule.mode)
+        found[part.name] = backtest_paper(strategy, panel, market, *terms)
+    return found
+
+
+def account_equity(config: PaperConfig, tested: Mapping[str, PaperBacktest]) -> list[Decimal]:
+    """Return the equity of the account by bar: that of its strategies, and the capital that none of them has."""
+    parts = [Decimal(str(part.capital)) for part in allocations(config)]
+    idle = Decimal(str(config.capital)) - sum(parts)
+    return [idle + sum(bar) for bar in zip(*(part.equity for part in tested.values()), strict=True)]
+
+
+def compare_account(
+    config: PaperConfig, marks: Iterable[tuple[date, Decimal]], parts: Mapping[str, Iterable[tuple[date, Decimal]]],
+    tested: Mapping[str, PaperBacktest], sent: Sequence[dict[str, Any]],
+) -> list[str]:  # fmt: skip
+    """Return all differences of several strategies and of their sum as sentences. parts: own equity by name."""
+    found = []
+    for named, allocation in zip(config.strategies, allocations(config), strict=True):
+        own = [order for order in sent if order["run"] == allocation.name]
+        found += [f"{named.name}: {s}" for s in compare(parts[named.name], tested[allocation.name], own)]
+    days = [str(d) for d in next(iter(tested.values())).result.times.astype("datetime64[D]")]
+    expected = dict(zip(days, account_equity(config, tested), strict=True))
+    for session, equity in marks:
+        other = expected.get(str(session))
+        if other is not None and abs(equity - other) >= CENT / 2:
+            found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtests together")
+    return found
+
+
+def _strategies(
+    config: PaperConfig, parts: Mapping[str, Sequence[tuple[date, Decimal]]], tested: Mapping[str, PaperBacktest]
+) -> dict[str, dict[str, Any]]:
+    """Return the end of each of several strategies as JSON values, by name."""
+    return {
+        named.name: {
+            "strategy": tested[allocation.name].result.name,
+            "share": named.share,
+            "equity": str(parts[named.name][-1][1].quantize(CENT)),
+            "backtest_equity": str(tested[allocation.name].equity[-1].quantize(CENT)),
+        }
+        for named, allocation in zip(config.strategies, allocations(config), strict=False)
     }
 
 

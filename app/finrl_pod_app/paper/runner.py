@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.brokers.port import Broker, Clock
-from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
 from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import Alerts
@@ -25,7 +25,7 @@ from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
 from finrl_pod.paper.settings import PaperConfig
-from finrl_pod_app.paper.sources import strategy_source
+from finrl_pod_app.paper.sources import strategy_sources
 
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,8 +40,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
     """
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
         raise ConfigError(f"--allow-unpromoted needs a server on this machine, but broker.url is {config.broker.url!r}")
-    source = strategy_source(config, allow_unpromoted=allow_unpromoted)
-    limits = risk_limits(config, source.current().strategy)
+    sources = strategy_sources(config, allow_unpromoted=allow_unpromoted)
+    strategies = [source.current().strategy for source in sources]
+    check_strategies(config, strategies)
+    limits = recorded_limits(config, strategies)
     clock = open_clock(config.broker)
     log = open_log()
     with ExitStack() as closing:
@@ -57,7 +59,7 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         if config.monitoring.port:
             server = HealthServer(config.monitoring.port, heartbeat, lambda: metrics(store, config))
             closing.callback(server.close)
-        daemon = build_daemon(config, store, broker, feed, source, clock, heartbeat, alerts.send)
+        daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _stop_on_signals(daemon) as caught, _halt_thread(store, risk, broker, clock, log):

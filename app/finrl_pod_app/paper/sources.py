@@ -17,7 +17,7 @@ from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.promotion.gate import VERDICT_FILE, read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import check_strategy_name, last_handover, roll_back
@@ -27,8 +27,13 @@ from finrl_pod.tournament.selection import champion_of
 from finrl_pod.user_files import is_file_reference
 
 
+def strategy_sources(config: PaperConfig, *, allow_unpromoted: bool = False) -> tuple[StrategySource, ...]:
+    """Return the source of each strategy of a config, in the order of `allocations(config)`. Raises FinrlPodError."""
+    return tuple(strategy_source(part, allow_unpromoted=allow_unpromoted) for part in allocations(config))
+
+
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
-    """Return the source that the config names. Raises FinrlPodError if it has no strategy to trade now."""
+    """Return the source that the config of a single strategy names. Raises FinrlPodError if it has none to trade."""
     source: StrategySource
     if is_file_reference(config.strategy):
         source = UserSource(config.strategy)

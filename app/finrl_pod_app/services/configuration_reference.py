@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, StrategyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import Setting, describe_settings
 from finrl_pod.settings.run import RunConfig
@@ -44,6 +44,8 @@ def reference_page() -> str:
     )
     blocks.append(_agent_table())
     blocks += ["## Paper trading\n\nSee [paper trading](paper-trading.md).\n", _table(_plain_settings(PaperConfig))]
+    several = describe_settings(StrategyConfig)
+    blocks += ["### [[strategies]] of the daemon\n\nSeveral strategies in one account.\n", _table(several.values())]
     for name, item in describe_settings(PaperConfig).items():
         if item.default is None:
             blocks += [f"### [{name}] of the daemon\n\n{item.comment}\n"]
@@ -58,7 +60,9 @@ def _record(config: type[Any], name: str) -> type[Any]:
 def _plain_settings(config: type[Any]) -> Iterable[Setting]:
     """Settings outside of any section."""
     declared: Mapping[str, Setting] = describe_settings(config)
-    return [item for item in declared.values() if item.default is not None and item.name != "cohorts"]
+    return [
+        item for item in declared.values() if item.default is not None and item.name not in ("cohorts", "strategies")
+    ]
 
 
 def _table(settings: Iterable[Setting]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
 from finrl_pod.market.mandate import active_mandate, largest_weight
-from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings
+from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings, allocations
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.settings.run import MandateConfig
 
@@ -42,6 +43,17 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     found = replace(risk, **values)
     _check_admissible(config, found)
     return found
+
+
+def recorded_limits(config: PaperConfig, strategies: Sequence[Strategy]) -> RiskSettings:
+    """Return the limits that a single strategy trades under; those of the config if there are several."""
+    return config.risk if config.strategies else risk_limits(config, strategies[0])
+
+
+def check_strategies(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
+    """Raises ConfigError for limits that contradict a strategy's mandate or admit no order (`risk_limits`)."""
+    for part, strategy in zip(allocations(config), strategies, strict=True):
+        risk_limits(part, strategy)
 
 
 def _check_admissible(config: PaperConfig, limits: RiskSettings) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
 
-from finrl_pod.market.orders import WHOLE, OrderLimits, SizingRules, limit_price, limited_weights, size_orders
+from finrl_pod.market.orders import (
+    WHOLE,
+    OrderLimits,
+    PositionTarget,
+    SizingRules,
+    distance_to_target,
+    limit_price,
+    limited_weights,
+    missing_shares,
+    orders_within_limits,
+    target_positions,
+)
 from finrl_pod.paper.execution.decision import Decision, Holdings
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
@@ -27,6 +39,7 @@ def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> Siz
         cost_rate=Decimal(str(config.broker.cost_bps)) / 10_000,
         collar=Decimal(str(orders.collar)),
         limits=None if limits is None else order_limits(limits),
+        target_sessions=orders.target_sessions,
     )
 
 
@@ -55,30 +68,49 @@ def limits_note(decision: Decision, rules: SizingRules) -> str:
     )
 
 
+@dataclass(frozen=True)
+class OrderPlan:
+    """intents: sales first, then by value. skipped: symbols that cannot be traded now, with the reason.
+
+    targets: [N] positions aimed at, None for symbols without one. distance: value still to trade as a share of equity.
+    """
+
+    intents: list[Intent]
+    skipped: dict[str, str]
+    targets: list[PositionTarget | None]
+    distance: Decimal
+
+    @property
+    def reached(self) -> bool:
+        """True if nothing is missing."""
+        return not self.distance
+
+
 def plan_orders(
     config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset],
-    rules: SizingRules,
-) -> tuple[list[Intent], dict[str, str]]:  # fmt: skip
-    """Return the intents of a decision (sales first, then by value) and the skipped symbols with the reason.
+    rules: SizingRules, kept: Sequence[PositionTarget | None] | None = None,
+) -> OrderPlan:  # fmt: skip
+    """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
     Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
     """
-    if decision.weights is None:
-        return [], {}
     symbols = decision.prices.panel.symbols
-    skipped = dict(decision.prices.problems)
-    for symbol in symbols:
-        asset = assets.get(symbol)
-        if asset is None or not asset.tradable:
-            skipped.setdefault(symbol, "not tradable at the broker now")
-        elif rules.fractional and not asset.fractionable:
-            skipped.setdefault(symbol, "the broker does not trade fractions of it")
+    skipped = _untradable(decision, assets, rules)
     # A symbol without any close cannot have been bought: it is excluded, and its price does not matter.
     prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
     held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
     fixed = [symbol in skipped for symbol in symbols]
-    quantities = size_orders([float(w) for w in decision.weights], own.cash, held, prices, fixed, rules)
+    if decision.weights is not None:
+        weights = [float(w) for w in decision.weights]
+        targets = target_positions(weights, own.cash, held, prices, fixed, rules)
+    elif kept is not None:
+        targets = list(kept)
+    else:
+        return OrderPlan([], {}, [None] * len(symbols), ZERO)
+    missing = missing_shares(targets, own.cash, held, prices, rules)
+    equity = own.cash + sum((s * p for s, p in zip(held, prices, strict=True)), ZERO)
+    quantities = orders_within_limits(missing, own.cash, held, prices, fixed, rules)
     intents = []
     for symbol, quantity, price in zip(symbols, quantities, prices, strict=True):
         if quantity % 1 and not assets[symbol].fractionable:
@@ -86,7 +118,22 @@ def plan_orders(
             skipped[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
             intents.append(_intent(config, cycle, symbol, quantity, price, rules))
-    return sorted(intents, key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol)), skipped
+    intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
+    if decision.weights is None:  # later sessions only report what concerns the targets
+        skipped = {symbol: reason for symbol, reason in skipped.items() if missing[symbols.index(symbol)]}
+    return OrderPlan(intents, skipped, targets, distance_to_target(missing, equity, prices))
+
+
+def _untradable(decision: Decision, assets: Mapping[str, Asset], rules: SizingRules) -> dict[str, str]:
+    """Symbols that cannot be traded now, with the reason."""
+    skipped = dict(decision.prices.problems)
+    for symbol in decision.prices.panel.symbols:
+        asset = assets.get(symbol)
+        if asset is None or not asset.tradable:
+            skipped.setdefault(symbol, "not tradable at the broker now")
+        elif rules.fractional and not asset.fractionable:
+            skipped.setdefault(symbol, "the broker does not trade fractions of it")
+    return skipped
 
 
 def _intent(

@@ -7,6 +7,7 @@ operator acknowledges it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -43,9 +44,10 @@ class CertainShares:
 class Reconciler:
     """Compares the journal with the broker. While `differences` is not empty, nothing is traded."""
 
-    def __init__(self, orders: OrderManager, run: str) -> None:
+    def __init__(self, orders: OrderManager, runs: Sequence[str]) -> None:
+        """runs: of the account and its strategies, which are part of the ids of their orders."""
         self._orders = orders
-        self._run = run
+        self._runs = tuple(runs)
         self.differences: tuple[Difference, ...] = ()
         self.external_orders: tuple[str, ...] = ()
 
@@ -158,11 +160,9 @@ class Reconciler:
         broker, ledger = self._orders.broker, self._orders.ledger
         orders, positions, account = broker.orders("open"), broker.positions(), broker.account()
         known = ledger.client_order_ids() if orders else set()
-        unrecorded = [
-            o for o in orders if is_run_order_id(o.client_order_id, self._run) and o.client_order_id not in known
-        ]
+        unrecorded = [o for o in orders if self._is_own(o.client_order_id) and o.client_order_id not in known]
         self.external_orders = tuple(
-            f"{o.side} {o.quantity} {o.symbol}" for o in orders if not is_run_order_id(o.client_order_id, self._run)
+            f"{o.side} {o.quantity} {o.symbol}" for o in orders if not self._is_own(o.client_order_id)
         )
         found = [
             Difference(
@@ -173,6 +173,9 @@ class Reconciler:
             for o in unrecorded
         ]
         return (*found, *self._compare_positions(positions), *self._compare_cash(account))
+
+    def _is_own(self, client_order_id: str) -> bool:
+        return any(is_run_order_id(client_order_id, run) for run in self._runs)
 
     def _compare_positions(self, positions: tuple[Position, ...]) -> list[Difference]:
         ledger = self._orders.ledger

@@ -33,7 +33,7 @@ class Exposure:
 
     equity: own, in currency. positions: own shares. live: signed unfilled shares of live orders. prices: by symbol, for
     every symbol of both. traded: value traded and sent this session. account: shares in the broker's account; None if
-    not queried.
+    not queried. limits: of the strategy; None: the manager's.
     """
 
     equity: Decimal
@@ -42,13 +42,14 @@ class Exposure:
     prices: Mapping[str, Decimal]
     traded: Decimal
     account: Mapping[str, Decimal] | None = None
+    limits: RiskSettings | None = None
 
 
 class RiskManager:
     """Checks orders against the limits and the risk state, which is read from disk each time (a halt may be new)."""
 
     def __init__(self, store: Store, limits: RiskSettings, orders: OrderSettings) -> None:
-        """limits: of `risk_limits`, so that none is left to the mandate; may be replaced between decisions."""
+        """limits: of losses, and of orders where an exposure has none of its own."""
         self._store = store
         self.limits = limits
         self._collar = Decimal(str(orders.collar))
@@ -127,12 +128,13 @@ class RiskManager:
             return f"the price of {unknown[0]}, which is held, is unknown"
         values = {symbol: shares * exposure.prices[symbol] for symbol, shares in after.items() if shares}
         size = abs(change) * exposure.prices[request.symbol]
+        limits = exposure.limits or self.limits
         figures = (
-            ("order", size, self.limits.max_order),
-            ("position", abs(values.get(request.symbol, ZERO)), self.limits.max_position),
-            ("gross exposure", sum(map(abs, values.values()), ZERO), self.limits.max_gross),
-            ("net exposure", abs(sum(values.values(), ZERO)), self.limits.max_net),
-            ("daily turnover", exposure.traded + size, self.limits.max_turnover),
+            ("order", size, limits.max_order),
+            ("position", abs(values.get(request.symbol, ZERO)), limits.max_position),
+            ("gross exposure", sum(map(abs, values.values()), ZERO), limits.max_gross),
+            ("net exposure", abs(sum(values.values(), ZERO)), limits.max_net),
+            ("daily turnover", exposure.traded + size, limits.max_turnover),
         )
         for name, value, limit in figures:
             if value > Decimal(str(limit)) * exposure.equity * _TOLERANCE:

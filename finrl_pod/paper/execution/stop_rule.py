@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Table, select
 
 from finrl_pod.evaluate.stop_rule import HORIZON, ActiveBand, active_return
 from finrl_pod.paper.journal import schema
@@ -17,18 +17,24 @@ ALERT = "stop_rule"  # kind of the alert
 
 
 def measure(
-    store: Store, run: str, base: Mapping[str, Any], equity: Decimal, band: ActiveBand | None
+    store: Store,
+    run: str,
+    base: Mapping[str, Any],
+    equity: Decimal,
+    band: ActiveBand | None,
+    marks: Table = schema.equity,
 ) -> dict[str, Any] | None:
     """The active return up to the decision of `base` and the band's lower edge, as plain JSON values.
 
+    marks: table of own equity by session, `strategy_equity` for one of several strategies.
     base: the base account after this decision, as `base_account.advance` returns it. equity: own, at the decision bar.
     bars: over which it is measured, at most a year. lower, level: of the band; None without one. left: whether it is
     below. Returns None at the first decision.
     """
-    marks = [*_marks(store, run, base["started"]), (equity, base["growth"])]
-    if len(marks) < 2 or min(own for own, _ in marks) <= 0:
+    values = [*_marks(store, run, base["started"], marks), (equity, base["growth"])]
+    if len(values) < 2 or min(own for own, _ in values) <= 0:
         return None
-    bars, value = active_return([float(own) for own, _ in marks], [growth for _, growth in marks])
+    bars, value = active_return([float(own) for own, _ in values], [growth for _, growth in values])
     lower = None if band is None else band.edge(bars)
     return {
         "bars": bars,
@@ -50,14 +56,15 @@ def warning(now: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> 
     )
 
 
-def _marks(store: Store, run: str, started: str) -> list[tuple[Decimal, float]]:
+def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Decimal, float]]:
     """Own equity and the base's growth at the decisions of the last year since the base account started."""
-    decisions, equity = schema.decisions.c, schema.equity.c
+    decisions = schema.decisions.c
+    own_marks = [marks.c.run == run] if "run" in marks.c else []
     with store.read() as connection:
         rows = connection.execute(
-            select(decisions.state, equity.equity)
-            .join(schema.equity, equity.session == decisions.bar)
-            .where(decisions.run == run, decisions.state.is_not(None))
+            select(decisions.state, marks.c.equity)
+            .join(marks, marks.c.session == decisions.bar)
+            .where(decisions.run == run, decisions.state.is_not(None), *own_marks)
             .order_by(decisions.id.desc())
             .limit(HORIZON)
         ).all()

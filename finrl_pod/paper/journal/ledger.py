@@ -31,6 +31,7 @@ from finrl_pod.paper.records import (
 )
 
 ZERO = Decimal(0)
+PART_STEP = Decimal("1e-9")  # of shares and cash that are split over strategies
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,21 @@ class MissingShares:
 
 
 @dataclass
+class Book:
+    """The part of one strategy in the account: own shares by symbol, and the sum of its cash flows so far."""
+
+    positions: dict[str, Decimal] = field(default_factory=lambda: defaultdict(Decimal))
+    cash: Decimal = ZERO
+
+
+@dataclass
 class TrackedOrder:
-    """An order of an intent with its known state. id: row in the journal."""
+    """An order of an intent with its known state. id: row in the journal. run: of its intent."""
 
     id: int
     attempt: int
     view: OrderView
+    run: str
 
 
 @dataclass
@@ -77,10 +87,10 @@ class TrackedIntent:
 
 
 class Ledger:
-    """The ledger of one run.
+    """The ledger of one account.
 
     positions: own shares by symbol. cash: sum of own cash flows so far. closes: prices that value the shares.
-    open: open intents by row.
+    open: open intents by row. books: the parts of several strategies in positions and cash, by run.
     """
 
     def __init__(self, store: Store) -> None:
@@ -89,6 +99,7 @@ class Ledger:
         self.cash = ZERO
         self.closes = Closes(store)
         self.open: dict[int, TrackedIntent] = {}
+        self.books: dict[str, Book] = defaultdict(Book)
         self._load()
 
     # ------------------------------------------------------------------ writing
@@ -141,8 +152,9 @@ class Ledger:
         order.view = change.view
         for fill in change.fills:
             signed = order.view.side.sign * fill.quantity
-            self.positions[order.view.symbol] += signed
-            self.cash -= signed * fill.price + fill.fee
+            for book in (self, self.books[order.run]):
+                book.positions[order.view.symbol] += signed
+                book.cash -= signed * fill.price + fill.fee
         return True
 
     def close(self, tracked: TrackedIntent, state: IntentState, at: datetime, detail: str = "") -> None:
@@ -174,34 +186,60 @@ class Ledger:
         self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, at: datetime
     ) -> None:
         """Write a corporate action with its effect on own and external shares, own cash and the last close."""
-        closes = self.closes.adjusted_for(action)
+        closes, parts = self.closes.adjusted_for(action), self._parts(action.symbol, own_change, cash)
         with self.store.write() as connection:
-            add(
+            row = add(
                 connection, schema.corporate_actions, at, action_id=action.id, kind=action.kind.value,
                 symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
                 foreign_change=str(external_change), cash=str(cash), detail=action.detail,
             )  # fmt: skip
+            _add_parts(connection, row, parts, at)
             self.closes.write(connection, closes, at)
         self.closes.apply(closes)
-        self.positions[action.symbol] += own_change
-        self.cash += cash
+        self._apply_change(action.symbol, own_change, cash, parts)
 
     def write_missing_shares(self, connection: Connection, missing: MissingShares, at: datetime) -> None:
         """Write off own shares inside the caller's transaction; the caller passes them to `apply_missing_shares`.
 
         The same number of external shares is added, so that own plus external shares stay as they are at the broker.
         """
-        add(
+        row = add(
             connection, schema.corporate_actions, at, action_id=f"{SOLD_BY_OTHERS} {missing.symbol} {stamp(at)}",
             kind=SOLD_BY_OTHERS, symbol=missing.symbol, ex_date=at.date().isoformat(),
             own_change=str(-missing.quantity), foreign_change=str(missing.quantity), cash=str(missing.cash),
             detail="acknowledged",
         )  # fmt: skip
+        _add_parts(connection, row, self._parts(missing.symbol, -missing.quantity, missing.cash), at)
 
     def apply_missing_shares(self, missing: MissingShares) -> None:
         """Update positions and cash in memory, after the transaction committed."""
-        self.positions[missing.symbol] -= missing.quantity
-        self.cash += missing.cash
+        parts = self._parts(missing.symbol, -missing.quantity, missing.cash)
+        self._apply_change(missing.symbol, -missing.quantity, missing.cash, parts)
+
+    def _parts(self, symbol: str, change: Decimal, cash: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
+        """Split a change of shares and cash over the strategies in proportion to their shares, exactly."""
+        held = {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
+        parts: dict[str, tuple[Decimal, Decimal]] = {}
+        total = sum(held.values(), ZERO)
+        for run, shares in sorted(held.items()):
+            fraction = shares / total if total else ZERO
+            parts[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
+        if parts:
+            largest = max(held, key=lambda run: abs(held[run]))
+            rest = tuple(
+                value - sum((part[i] for part in parts.values()), ZERO) for i, value in enumerate((change, cash))
+            )
+            parts[largest] = (parts[largest][0] + rest[0], parts[largest][1] + rest[1])
+        return parts
+
+    def _apply_change(
+        self, symbol: str, change: Decimal, cash: Decimal, parts: dict[str, tuple[Decimal, Decimal]]
+    ) -> None:
+        self.positions[symbol] += change
+        self.cash += cash
+        for run, (own, paid) in parts.items():
+            self.books[run].positions[symbol] += own
+            self.books[run].cash += paid
 
     # ------------------------------------------------------------------ reading
 
@@ -232,14 +270,14 @@ class Ledger:
         with self.store.read() as connection:
             return _find_on_disk(connection, client_order_id, broker_id)
 
-    def closed_intents_value(self, bar: str) -> Decimal:
-        """Return the value filled by closed intents of a decision bar, at the decision's prices."""
+    def closed_intents_value(self, run: str, bar: str) -> Decimal:
+        """Return the value filled by closed intents of a run's decision bar, at the decision's prices."""
         fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
         query = (
             select(fills.quantity, intents.reference_price, intents.id)
             .join(schema.orders, fills.order_id == orders.id)
             .join(schema.intents, orders.intent_id == intents.id)
-            .where(intents.bar == bar)
+            .where(intents.run == run, intents.bar == bar)
         )
         with self.store.read() as connection:
             rows = connection.execute(query).all()
@@ -271,18 +309,27 @@ class Ledger:
 
     def _load(self) -> None:
         fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+        actions = schema.corporate_actions.c
         with self.store.read() as connection:
             for row in connection.execute(
-                select(intents.symbol, intents.side, fills.quantity, fills.price, fills.fee)
+                select(intents.run, intents.symbol, intents.side, fills.quantity, fills.price, fills.fee)
                 .join(schema.orders, fills.order_id == orders.id)
                 .join(schema.intents, orders.intent_id == intents.id)
             ):
                 signed = Side(row.side).sign * Decimal(row.quantity)
-                self.positions[row.symbol] += signed
-                self.cash -= signed * Decimal(row.price) + Decimal(row.fee)
+                for book in (self, self.books[row.run]):
+                    book.positions[row.symbol] += signed
+                    book.cash -= signed * Decimal(row.price) + Decimal(row.fee)
             for row in connection.execute(select(schema.corporate_actions)):
                 self.positions[row.symbol] += Decimal(row.own_change)
                 self.cash += Decimal(row.cash)
+            for row in connection.execute(
+                select(schema.action_parts, actions.symbol).join(
+                    schema.corporate_actions, schema.action_parts.c.action_id == actions.id
+                )
+            ):
+                self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
+                self.books[row.run].cash += Decimal(row.cash)
             final = [state.value for state in IntentState if state.final]
             closed = select(schema.intent_events.c.intent_id).where(schema.intent_events.c.state.in_(final))
             for row in connection.execute(
@@ -292,7 +339,7 @@ class Ledger:
                 for order in connection.execute(
                     select(schema.orders).where(orders.intent_id == row.id).order_by(orders.id)
                 ).all():
-                    tracked.orders.append(TrackedOrder(order.id, order.attempt, _view(connection, order, row)))
+                    tracked.orders.append(TrackedOrder(order.id, order.attempt, _view(connection, order, row), row.run))
                 self.open[row.id] = tracked
 
     def _add_order(
@@ -308,7 +355,7 @@ class Ledger:
                 replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
             )  # fmt: skip
             self._add_event(connection, row, view, at, source, "")
-        order = TrackedOrder(row, attempt, view)
+        order = TrackedOrder(row, attempt, view, tracked.intent.run)
         tracked.orders.append(order)
         return order
 
@@ -322,6 +369,12 @@ class Ledger:
         )  # fmt: skip
 
 
+def _add_parts(connection: Connection, action: int, parts: dict[str, tuple[Decimal, Decimal]], at: datetime) -> None:
+    for run, (change, cash) in parts.items():
+        values = {"action_id": action, "run": run, "own_change": str(change), "cash": str(cash)}
+        add(connection, schema.action_parts, at, **values)
+
+
 def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) -> TrackedOrder | None:
     orders, events = schema.orders.c, schema.order_events.c
     if client_order_id:
@@ -332,7 +385,7 @@ def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) 
     if order is None:
         return None
     intent = connection.execute(select(schema.intents).where(schema.intents.c.id == order.intent_id)).one()
-    return TrackedOrder(order.id, order.attempt, _view(connection, order, intent))
+    return TrackedOrder(order.id, order.attempt, _view(connection, order, intent), intent.run)
 
 
 def _view(connection: Connection, order: Any, intent: Any) -> OrderView:

@@ -77,9 +77,31 @@ corporate_actions = _table(
     "corporate_actions", _text("at"), _text("action_id", unique=True), _text("kind"), _text("symbol"),
     _text("ex_date"), _text("own_change"), _text("foreign_change"), _text("cash"), _text("detail"),
 )  # fmt: skip
+action_parts = _table(
+    "action_parts",
+    _text("at"),
+    _foreign_key("action_id", "corporate_actions"),
+    _text("run"),
+    _text("own_change"),
+    _text("cash"),
+)  # fmt: skip; the part of each strategy in a corporate action, since version 7
+targets = _table(
+    "targets",
+    _text("at"),
+    _text("run"),
+    _text("bar"),
+    _text("session"),
+    _text("until"),
+    _text("state"),
+    _text("positions"),
+    _text("distance"),
+)  # fmt: skip; positions: JSON {symbol: [shares, weight]}; the newest row of a run is its current target
 cash_marks = _table("cash_marks", _text("at"), _text("cash"), _text("own_cash"), _text("foreign_cash"), _text("reason"))
 cursors = _table("cursors", _text("at"), _text("name"), _text("value"))
 equity = _table("equity", _text("at"), _text("session"), _text("equity"), _text("cash"), _text("broker_equity"))
+strategy_equity = _table(
+    "strategy_equity", _text("at"), _text("run"), _text("session"), _text("equity"), _text("cash")
+)  # of each of several strategies; `equity` is that of all
 closes = _table(
     "closes", _text("at"), Column("symbol", Text, nullable=False, index=True), _text("session"), _text("price")
 )
@@ -97,7 +119,9 @@ command_results = _table(
     "command_results", _text("at"), _foreign_key("command_id", "commands"), _text("outcome"), Column("refused", Integer)
 )  # refused: 1 if the command was refused, NULL in rows written before version 4
 alerts = _table("alerts", _text("at"), _text("level"), _text("kind"), _text("message"))
-strategies = _table("strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"))
+strategies = _table(
+    "strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"), _text("run", optional=True)
+)  # run: NULL before version 7
 settings = _table("settings", _text("at"), _text("content"))  # JSON of the daemon's settings
 
 
@@ -157,6 +181,14 @@ def _add_state(connection: Connection) -> None:
     _add_missing_columns(connection, "decisions", ("state",), "TEXT")
 
 
+def _add_targets(connection: Connection) -> None:
+    """Version 7: kept targets, and the books of several strategies in one account."""
+    for table in (strategies, action_parts, targets, strategy_equity):
+        table.create(connection, checkfirst=True)
+        _make_append_only(connection, table.name)
+    _add_missing_columns(connection, "strategies", ("run",), "TEXT")
+
+
 def _add_missing_columns(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
     known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
     for column in columns:
@@ -184,4 +216,5 @@ MIGRATIONS: Sequence[Migration] = (
     _add_refused,
     _rename_dialect,
     _add_state,
+    _add_targets,
 )

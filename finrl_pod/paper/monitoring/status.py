@@ -13,11 +13,12 @@ from sqlalchemy import select
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.risk import RiskState
+from finrl_pod.paper.execution.targets import current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import Side
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, allocations
 
 LATEST_ALERTS = 5
 
@@ -44,6 +45,8 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
         if decision is None
         else {"bar": decision.bar, "outcome": decision.outcome, "strategy": decision.strategy, "feed": decision.feed},
         "active_return": _active_return(store),
+        "targets": current_targets(store),
+        "strategies": _strategies(ledger, config),
         "counts": {t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
         "slippage": slippage(store, config.broker.cost_bps),
         "waiting_commands": [command.name.value for command in commands.pending_commands(store)],
@@ -52,6 +55,22 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
             for row in store.rows(schema.alerts)[-LATEST_ALERTS:]
         ],
     }
+
+
+def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, dict[str, Any]]:
+    """Return equity at the last known closes, cash and shares of each of several strategies, by name."""
+    found = {}
+    for part, allocation in zip(config.strategies, allocations(config), strict=False):
+        book, prices = ledger.books[allocation.name], ledger.closes.prices
+        cash = Decimal(str(allocation.capital)) + book.cash
+        held = {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
+        equity = cash + sum((shares * prices.get(symbol, Decimal(0)) for symbol, shares in held.items()), Decimal(0))
+        positions = {symbol: str(shares) for symbol, shares in held.items()}
+        found[part.name] = {
+            "share": part.share, "capital": str(Decimal(str(allocation.capital))), "equity": str(equity),
+            "cash": str(cash), "positions": positions,
+        }  # fmt: skip
+    return found
 
 
 def _active_return(store: Store) -> dict[str, Any] | None:
@@ -79,13 +98,13 @@ def orders(store: Store) -> list[dict[str, Any]]:
     with store.read() as connection:
         last = {row.order_id: row for row in connection.execute(select(events).order_by(events.c.id))}
         rows = connection.execute(
-            select(schema.orders, intents.symbol, intents.side, intents.bar)
+            select(schema.orders, intents.symbol, intents.side, intents.bar, intents.run)
             .join(schema.intents, order.intent_id == intents.id)
             .order_by(order.id)
         ).all()
     return [
         {
-            "at": row.at, "bar": row.bar, "client_order_id": row.client_order_id, "symbol": row.symbol,
+            "at": row.at, "run": row.run, "bar": row.bar, "client_order_id": row.client_order_id, "symbol": row.symbol,
             "side": row.side, "quantity": row.quantity, "time_in_force": row.time_in_force,
             "limit_price": row.limit_price, "state": last[row.id].state, "status": last[row.id].status,
             "filled": last[row.id].filled, "value": last[row.id].value,

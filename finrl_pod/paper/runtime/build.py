@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
-from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
@@ -19,19 +18,22 @@ from finrl_pod.paper.runtime.clocks import BrokerTime
 from finrl_pod.paper.runtime.control import CommandHandler
 from finrl_pod.paper.runtime.daemon import Daemon, HeartbeatSink
 from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
-from finrl_pod.paper.settings import PaperConfig, plain
+from finrl_pod.paper.settings import PaperConfig, allocations, plain
 
 
 def build_daemon(
-    config: PaperConfig, store: Store, broker: Broker, feed: DataFeed, source: StrategySource, clock: Clock,
+    config: PaperConfig, store: Store, broker: Broker, feed: DataFeed, sources: Sequence[StrategySource], clock: Clock,
     heartbeat: HeartbeatSink, send_alert: Alert,
 ) -> Daemon:  # fmt: skip
-    """Return a daemon ready to run. send_alert: called with every alert after it was written to the journal.
+    """Return a daemon ready to run.
+
+    sources: one for each of `allocations(config)`. send_alert: called with every alert after it was written to the
+    journal.
 
     Raises FinrlPodError if the source has no strategy, or one whose mandate contradicts the config.
     """
-    time, limits = BrokerTime(clock), risk_limits(config, source.current().strategy)
-    ledger, risk = Ledger(store), RiskManager(store, limits, config.orders)
+    time = BrokerTime(clock)
+    ledger, risk = Ledger(store), RiskManager(store, config.risk, config.orders)
 
     def alert(level: str, kind: str, message: str) -> None:
         store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)
@@ -42,9 +44,9 @@ def build_daemon(
     orders = OrderManager(
         broker, ledger, risk, time, config.timing, alert, lambda seconds: idle[0](seconds), stream.report_polled_change
     )
-    reconciler = Reconciler(orders, config.name)
+    reconciler = Reconciler(orders, [config.name, *(part.name for part in allocations(config))])
     control = CommandHandler(orders, risk, reconciler, config.name, config.timing.shutdown)
-    components = TradingComponents(config, broker, feed, source, ledger, risk, orders, reconciler, stream, time, alert)
+    components = TradingComponents(config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert)
     daemon = Daemon(components, time, heartbeat, control)
     idle.append(daemon.idle)
     return daemon

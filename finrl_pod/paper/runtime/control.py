@@ -129,22 +129,33 @@ class CommandHandler:
         terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
         intents = [
             Intent(
-                self._run,
+                run,
                 f"{FLATTEN}-{command.id}",
                 symbol,
                 Side.SELL if shares > 0 else Side.BUY,
                 abs(shares),
                 *terms,
             )
-            for symbol, shares in sorted(certain.shares.items())
+            for symbol, total in sorted(certain.shares.items())
+            for run, shares in self._shares_by_run(symbol, total)
         ]
         left = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
                        for s, shares in certain.uncertain.items())  # fmt: skip
         with orders.ledger.store.write() as connection:
             self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
             planned = orders.ledger.add_intents(connection, now, intents)
-            add_result(connection, command, CommandResult(f"{len(intents)} positions are being sold{left}"), now)
+            add_result(connection, command, CommandResult(f"{len(certain.shares)} positions are being sold{left}"), now)
         orders.ledger.track(planned)
+
+    def _shares_by_run(self, symbol: str, total: Decimal) -> list[tuple[str, Decimal]]:
+        """Split own shares over the runs that hold them, at most what each holds; the rest is the account's."""
+        found, left = [], total
+        for run, book in sorted(self._orders.ledger.books.items()):
+            shares = max(min(book.positions.get(symbol, Decimal(0)), left), Decimal(0))
+            if shares and run != self._run:
+                found.append((run, shares))
+                left -= shares
+        return [*found, (self._run, left)] if left else found
 
 
 def halt_pending(store: Store) -> bool:

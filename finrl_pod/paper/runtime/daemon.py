@@ -15,8 +15,9 @@ from datetime import timedelta
 from typing import Protocol
 
 from finrl_pod.errors import AuthenticationError, BrokerError, DaemonError, DataError, FinrlPodError, JournalError
+from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.execution.order_state import OrderState
-from finrl_pod.paper.execution.trader import Trader, TradingComponents
+from finrl_pod.paper.execution.trader import TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
 from finrl_pod.paper.records import BrokerClock
@@ -52,7 +53,7 @@ class Daemon:
         self._heartbeat = heartbeat
         self._control = control
         self._calendar = Calendar()
-        self.trader = Trader(components)
+        self.trader = AccountTrader(components)
         self._stop = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -11,14 +11,15 @@ from pathlib import Path
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
+from finrl_pod.paper.execution.targets import largest_distance
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar, cycle_for
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.types import Panel
 
 
@@ -27,7 +28,8 @@ class ReplayResult:
     """Result of a replay.
 
     first, last: first and last session. equity: (session, own equity at its close). orders, fills, alerts: counts.
-    final_positions: own shares by symbol at the end.
+    final_positions: own shares by symbol at the end. strategies: equity as above of each of several strategies by name.
+    distance_to_target: largest share of equity that was missing when a target ended.
     """
 
     first: date
@@ -37,6 +39,8 @@ class ReplayResult:
     fills: int
     alerts: int
     final_positions: dict[str, Decimal]
+    strategies: dict[str, tuple[tuple[date, Decimal], ...]]
+    distance_to_target: float
 
 
 class _NoHeartbeat:
@@ -45,7 +49,7 @@ class _NoHeartbeat:
 
 
 def replay(
-    config: PaperConfig, panel: Panel, source: StrategySource, start: date, end: date, journal: Path,
+    config: PaperConfig, panel: Panel, sources: Sequence[StrategySource], start: date, end: date, journal: Path,
     progress: Callable[[date], None] = lambda _: None,
 ) -> ReplayResult:  # fmt: skip
     """Run the daemon on `panel` from the close of `start` to the close of `end`, with a new journal.
@@ -56,7 +60,8 @@ def replay(
     """
     if journal.exists():
         raise InputError(f"{journal} already exists. Choose another journal for the replay.")
-    limits = risk_limits(config, source.current().strategy)
+    strategies = [source.current().strategy for source in sources]
+    check_strategies(config, strategies)
     sessions = Calendar().sessions(start, end)
     if len(sessions) < 2:
         raise InputError(f"a replay needs at least two sessions, {start} to {end} has {len(sessions)}")
@@ -72,9 +77,11 @@ def replay(
     try:
         # A replay writes no heartbeat: the file in the config belongs to the real daemon.
         monitoring = dataclasses.replace(config.monitoring, heartbeat="")
-        recorded = dataclasses.replace(config, journal=str(journal), monitoring=monitoring, risk=limits)
+        recorded = dataclasses.replace(
+            config, journal=str(journal), monitoring=monitoring, risk=recorded_limits(config, strategies)
+        )
         record_settings(store, recorded, clock.now())
-        daemon = build_daemon(config, store, broker, broker, source, clock, _NoHeartbeat(), lambda *_: None)
+        daemon = build_daemon(config, store, broker, broker, sources, clock, _NoHeartbeat(), lambda *_: None)
         days: list[date] = []
 
         def finished() -> bool:
@@ -87,8 +94,17 @@ def replay(
         after = next(s for s in Calendar().sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
         daemon.trader.record_prices(cycle_for(after, last, config.schedule))
         marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
+        parts = {
+            part.name: tuple(
+                (date.fromisoformat(row.session), Decimal(row.equity))
+                for row in store.rows(schema.strategy_equity, schema.strategy_equity.c.run == allocation.name)
+            )
+            for part, allocation in zip(config.strategies, allocations(config), strict=False)
+        }
         counts = [store.count(table) for table in (schema.orders, schema.fills, schema.alerts)]
         held = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
-        return ReplayResult(first.date, last.date, marks, counts[0], counts[1], counts[2], held)
+        return ReplayResult(
+            first.date, last.date, marks, counts[0], counts[1], counts[2], held, parts, largest_distance(store)
+        )
     finally:
         store.close()

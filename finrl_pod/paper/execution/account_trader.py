@@ -1,0 +1,270 @@
+"""The trader of an account: a cycle records corporate actions, reconciles, checks prices, and lets strategies decide.
+
+Several strategies share the account's cash and its broker; each has its own book, limits and decisions. Sales of all
+strategies are sent before purchases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+
+from finrl_pod.paper.brokers.port import BarTable
+from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
+from finrl_pod.paper.execution.decision import fetch_checked_prices
+from finrl_pod.paper.execution.price_check import CheckedPrices
+from finrl_pod.paper.execution.risk import Exposure, RiskState
+from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import TrackedIntent
+from finrl_pod.paper.journal.store import moment
+from finrl_pod.paper.records import CorporateAction, Side
+from finrl_pod.paper.runtime.schedule import TradingCycle
+from finrl_pod.paper.settings import allocations
+
+ZERO = Decimal(0)
+
+
+class AccountTrader:
+    """Takes the decisions of every strategy once per trading cycle and sends their orders.
+
+    traders: one for each strategy, in the order of the config.
+    """
+
+    def __init__(self, components: TradingComponents) -> None:
+        """Raises FinrlPodError if a source has no strategy, or one whose mandate contradicts the config."""
+        self._c = components
+        self._alerted_problems: tuple[str, dict[str, str]] = ("", {})  # bar, and its price problems by symbol
+        self._account: dict[str, Decimal] | None = None  # shares at the broker when sales were last due
+        config, ledger = components.config, components.ledger
+        if config.strategies:
+            parts = zip(allocations(config), components.sources, config.strategies, strict=True)
+            self.traders = tuple(
+                StrategyTrader(components, part, source, ledger.books[part.name], named.name)
+                for part, source, named in parts
+            )
+        else:
+            self.traders = (StrategyTrader(components, config, components.sources[0], ledger),)
+
+    # ------------------------------------------------------------------ own account
+
+    @property
+    def cash(self) -> Decimal:
+        """Own cash: the allocated capital plus all cash flows since."""
+        return Decimal(str(self._c.config.capital)) + self._c.ledger.cash
+
+    @property
+    def positions(self) -> Mapping[str, Decimal]:
+        """Own shares by symbol."""
+        return self._c.ledger.positions
+
+    def equity(self) -> Decimal:
+        """Return own equity at the last known closes, including symbols no longer in the config.
+
+        A symbol that never had a close counts as 0.
+        """
+        held, prices = self._c.ledger.positions.items(), self._c.ledger.closes.prices
+        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
+
+    def exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
+        """Return a function that computes the exposure of an intent's strategy without the intent's own live order."""
+        run = tracked.intent.run
+        trader = next((t for t in self.traders if t.config.name == run), None)
+        if trader is not None:
+            return lambda: trader.exposure(tracked, self._account)
+        ledger = self._c.ledger  # of a flatten: shares that no strategy of the config holds
+        held = ledger.books[run].positions if run in ledger.books else ledger.positions
+        return lambda: Exposure(self.equity(), held, {}, ledger.closes.prices, ZERO, self._account)
+
+    def alert_untraded_positions(self) -> None:
+        """Alert if own shares are held of symbols, or by strategies, that are not in the config."""
+        for symbol, shares in self._untraded_positions().items():
+            self._c.alert(
+                "warning",
+                "left_out",
+                f"{shares} own shares of {symbol} are held but {symbol} is not in `symbols`, so they are not traded. "
+                "Add it, or sell all shares with `paper flatten`.",
+            )
+        for run, shares_of in self._books_without_strategy().items():
+            held = ", ".join(f"{quantity} {symbol}" for symbol, quantity in shares_of.items())
+            self._c.alert(
+                "warning",
+                "left_out",
+                f"own shares of {run} are held ({held}), but the config has no such strategy, so they are not traded. "
+                "Add it, or sell all shares with `paper flatten`.",
+            )
+
+    def _books_without_strategy(self) -> dict[str, dict[str, Decimal]]:
+        """Return own shares by run and symbol that belong to no strategy of the config."""
+        known = {trader.config.name for trader in self.traders}
+        books = {
+            run: {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
+            for run, book in sorted(self._c.ledger.books.items())
+            if run not in known
+        }
+        return {run: shares for run, shares in books.items() if shares}
+
+    def _untraded_positions(self) -> dict[str, Decimal]:
+        """Return own shares of symbols that are not in the config."""
+        traded = set(self._c.config.symbols)
+        return {s: shares for s, shares in sorted(self._c.ledger.positions.items()) if shares and s not in traded}
+
+    # ------------------------------------------------------------------ deciding
+
+    def decided(self, cycle: TradingCycle) -> bool:
+        """Return True if the journal has a decision of every strategy on the cycle's bar."""
+        return all(trader.decided(cycle) for trader in self.traders)
+
+    def take_decision(self, cycle: TradingCycle) -> None:
+        """Let each strategy decide that has not yet, each in one transaction of its own.
+
+        Raises BrokerError or DataError if broker or prices are unavailable. Nothing is written then, and the call may
+        be repeated until the deadline.
+        """
+        c, config = self._c, self._c.config
+        today = cycle.session.date
+        began = moment(c.ledger.store.rows(schema.cash_marks)[0].at).date()
+        actions = record_corporate_actions(
+            c.broker, c.ledger, sorted({*config.symbols, *self._untraded_positions()}), today, began, c.clock.now(),
+            c.alert, pays_dividends=config.broker.kind == "simulated",
+        )  # fmt: skip
+        c.orders.record_new_fills()
+        if c.reconciler.compare():
+            messages = "; ".join(d.message for d in c.reconciler.differences)
+            self.skip(cycle, "refused", f"account and journal differ: {messages}")
+            return
+        c.reconciler.record_cash_mark()
+        checked = self.record_prices(cycle, actions)
+        inputs = CycleInputs(checked, c.broker.assets(config.symbols), self._halted_symbols(), actions)
+        for trader in self.traders:
+            if not trader.decided(cycle):
+                trader.take_decision(cycle, inputs)
+
+    def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
+        """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
+        config = self._c.config
+        checked = fetch_checked_prices(
+            self._c.feed, config.symbols, cycle.bar, actions, config.data, self._record_fetch
+        )  # fmt: skip
+        self._record_problems(cycle, checked)
+        self._c.ledger.closes.record(cycle.bar.isoformat(), checked.closes, self._c.clock.now())
+        self._record_equity(cycle)
+        return checked
+
+    def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
+        """Record that a cycle has no orders of the strategies that have not decided, and why."""
+        for trader in self.traders:
+            if not trader.decided(cycle):
+                trader.skip(cycle, outcome, reason)
+
+    # ------------------------------------------------------------------ sending
+
+    def send_due(self, stopping: Callable[[], bool], *, only_flatten: bool = False) -> None:
+        """Send the orders of intents that have none yet: sales first, then purchases that cash and proceeds pay for.
+
+        stopping: checked before each order; once it returns True, no more are sent. only_flatten: only orders of
+        flatten commands. Raises BrokerError if the account's positions cannot be queried.
+        """
+        c, now = self._c, self._c.clock.now()
+        due = [t for t in c.ledger.open.values() if not t.orders and t.intent.opens <= now]
+        due = [t for t in due if t.intent.flattens or not only_flatten]
+        if any(tracked.intent.side is Side.SELL for tracked in due):
+            self._account = {position.symbol: position.quantity for position in c.broker.positions()}
+        for tracked in due:
+            if tracked.intent.side is Side.SELL and not stopping() and not self._waits_for_opposite(tracked):
+                c.orders.send(tracked, tracked.intent.quantity, self.exposure_of(tracked))
+        waits = c.config.orders.funding == "after_sales"
+        if waits and any(t.intent.side is Side.SELL for t in c.ledger.open.values()):
+            return
+        for tracked in due:
+            if tracked.intent.side is Side.BUY and not tracked.state.final and not stopping():
+                if self._waits_for_opposite(tracked):
+                    continue
+                quantity = self._affordable(tracked)
+                if quantity:
+                    c.orders.send(tracked, quantity, self.exposure_of(tracked))
+                elif now > tracked.intent.deadline:
+                    c.orders.finish(tracked)
+
+    def _waits_for_opposite(self, tracked: TrackedIntent) -> bool:
+        """Whether another strategy has a live opposite order in the symbol, which brokers refuse as a wash trade.
+
+        The intent waits for that order to end; past its own deadline it is closed, and its target kept.
+        """
+        intent = tracked.intent
+        waits = any(
+            other.intent.run != intent.run
+            and other.live is not None
+            and (other.intent.symbol, other.intent.side) == (intent.symbol, intent.side.opposite)
+            for other in self._c.ledger.open.values()
+        )
+        if waits and self._c.clock.now() > intent.deadline:
+            self._c.orders.finish(tracked)
+        return waits
+
+    def _affordable(self, tracked: TrackedIntent) -> Decimal:
+        """Return the shares of a purchase that its strategy's cash and live sales pay for, at the decision's prices."""
+        trader = next((t for t in self.traders if t.config.name == tracked.intent.run), None)
+        return tracked.intent.quantity if trader is None else trader.affordable(tracked)
+
+    # ------------------------------------------------------------------ helpers
+
+    def _record_problems(self, cycle: TradingCycle, checked: CheckedPrices) -> None:
+        """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
+        halted, (bar, alerted) = self._halted_symbols(), self._alerted_problems
+        if bar != cycle.bar.isoformat():
+            alerted = {}
+        for symbol in sorted(checked.halted):
+            reason = checked.problems[symbol]
+            if halted.get(symbol) == reason:
+                continue
+            values = {"symbol": symbol, "halted": 1, "reason": reason}
+            self._c.ledger.store.add(schema.symbol_halts, self._c.clock.now(), **values)
+            self._c.alert("critical", "symbol_halted", f"{symbol} is halted until acknowledged: {reason}")
+        for symbol, reason in sorted(checked.problems.items()):
+            if symbol not in checked.halted and alerted.get(symbol) != reason:
+                self._c.alert("warning", "prices", f"{symbol}: {reason}")
+        self._alerted_problems = (cycle.bar.isoformat(), dict(checked.problems))
+
+    def _halted_symbols(self) -> dict[str, str]:
+        state: dict[str, str] = {}
+        for row in self._c.ledger.store.rows(schema.symbol_halts):
+            if row.halted:
+                state[row.symbol] = row.reason
+            else:
+                state.pop(row.symbol, None)
+        return state
+
+    def _record_equity(self, cycle: TradingCycle) -> None:
+        """Write own equity at the decision bar's closes, and tighten the risk state if a loss limit is exceeded."""
+        c, equity, now = self._c, self.equity(), self._c.clock.now()
+        session = cycle.bar.isoformat()
+        day_start, peak = self._previous_and_peak_equity(equity, session)
+        values = {"equity": str(equity), "cash": str(self.cash), "broker_equity": str(c.broker.account().equity)}
+        if c.ledger.store.last(schema.equity, schema.equity.c.session == session) is None:
+            c.ledger.store.add(schema.equity, now, session=session, **values)
+            if len(self.traders) > 1:
+                for trader in self.traders:
+                    part = {"run": trader.config.name, "equity": str(trader.equity()), "cash": str(trader.cash)}
+                    c.ledger.store.add(schema.strategy_equity, now, session=session, **part)
+        breach = c.risk.loss_breach(equity, day_start, peak)
+        if breach is not None and c.risk.tighten(RiskState.REDUCING, breach, now):
+            c.alert("critical", "reducing", f"{breach}: only reducing orders are sent until `paper resume`")
+
+    def _previous_and_peak_equity(self, equity: Decimal, session: str) -> tuple[Decimal, Decimal]:
+        """Return the equity of the session before, and the highest since trading was last resumed."""
+        store = self._c.ledger.store
+        resumed = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
+        since = schema.equity.c.at > (resumed.at if resumed is not None else "")
+        marks = [Decimal(row.equity) for row in store.rows(schema.equity, since, schema.equity.c.session != session)]
+        start = Decimal(str(self._c.config.capital))
+        if not marks:
+            return (equity, equity) if resumed is not None else (start, max(start, equity))
+        return marks[-1], max(*marks, equity)
+
+    def _record_fetch(self, table: BarTable, adjustment: str, sha256: str) -> None:
+        days = [str(day) for day in table.times[[0, -1]].astype("datetime64[D]")]
+        self._c.ledger.store.add(
+            schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
+            end=days[1], symbols=len(table.symbols), sha256=sha256,
+        )  # fmt: skip

@@ -1,0 +1,198 @@
+"""Several strategies in one account: each has its own book, limits and decisions; together they are the account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName, enqueue
+from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.monitoring.status import status
+from finrl_pod.paper.records import ActionKind, CorporateAction
+from finrl_pod.paper.runtime.replay import replay
+from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, parse, plain, unpack
+from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
+
+FIRST, LAST = date(2024, 1, 8), date(2024, 2, 2)
+PARTS = (StrategyConfig("slow", "synthetic", share=0.6), StrategyConfig("other", "synthetic", share=0.3))
+SEVERAL = config(strategy="", strategies=PARTS)
+
+
+class HoldingStrategy:
+    """Buys AA and BB once."""
+
+    name = "holding"
+    feature_names: tuple[str, ...] = ()
+    lookback = 2
+
+    def target_weights(self, window: Any, positions: Any) -> Any:
+        return None if np.any(positions.weights) else np.array([0.5, 0.4, 0.0])
+
+
+def start(folder: Path, settings: PaperConfig = SEVERAL, second: Any = None) -> SimulatedDaemon:
+    return SimulatedDaemon(folder, settings, strategies=[HoldingStrategy(), second or RotatingStrategy()])
+
+
+def test_each_strategy_trades_as_it_does_alone(tmp_path: Path) -> None:
+    panel = prices()
+    sources = [FixedSource(HoldingStrategy()), FixedSource(RotatingStrategy())]
+    together = replay(SEVERAL, panel, sources, FIRST, LAST, tmp_path / "both.sqlite")
+    assert set(together.strategies) == {"slow", "other"}
+    for (name, marks), part, source in zip(together.strategies.items(), allocations(SEVERAL), sources, strict=True):
+        alone = replay(part, panel, [source], FIRST, LAST, tmp_path / f"{name}.sqlite")
+        if name == "slow":
+            assert marks == alone.equity
+        else:  # its orders wait where `slow` has an opposite one
+            assert float(marks[-1][1]) == pytest.approx(float(alone.equity[-1][1]), rel=0.01)
+    idle = Decimal(10_000)
+    for at, (session, equity) in enumerate(together.equity):
+        assert {marks[at][0] for marks in together.strategies.values()} == {session}
+        assert equity == idle + sum(marks[at][1] for marks in together.strategies.values())
+
+
+def test_books_add_up_and_outlive_a_restart(tmp_path: Path) -> None:
+    sim = start(tmp_path)
+    sim.day(date(2024, 1, 12))
+    ledger = sim.daemon._c.ledger
+    books = dict(ledger.books)
+    assert {run for run, book in books.items() if book.positions} == {"test/slow", "test/other"}
+    for symbol in ("AA", "BB", "CC"):
+        assert sum(book.positions[symbol] for book in books.values()) == ledger.positions[symbol]
+    assert sum((book.cash for book in books.values()), Decimal(0)) == ledger.cash
+    again = Ledger(sim.store)
+    for run in ("test/slow", "test/other"):
+        assert {s: q for s, q in again.books[run].positions.items() if q} == {
+            s: q for s, q in books[run].positions.items() if q
+        }
+        assert again.books[run].cash == books[run].cash
+    sim.restart()
+    sim.day(date(2024, 1, 17))
+    sim.assert_journal_matches_broker()
+    decisions = [(row.run, row.bar) for row in sim.store.rows(schema.decisions)]
+    assert len(decisions) == len(set(decisions))
+    assert {run for run, _ in decisions} == {"test/slow", "test/other"}
+    shown = status(sim.store, SEVERAL)
+    assert set(shown["strategies"]) == {"slow", "other"}
+    assert shown["strategies"]["other"]["capital"] == "30000.0"
+
+
+def test_a_strategy_that_fails_leaves_the_other_trading(tmp_path: Path) -> None:
+    sim = start(tmp_path, second=FunctionStrategy(lambda _: 1 / 0, name="broken"))
+    sim.day(date(2024, 1, 10))
+    outcomes = {(row.run, row.outcome) for row in sim.store.rows(schema.decisions)}
+    assert ("test/other", "failed") in outcomes
+    assert ("test/slow", "orders") in outcomes
+    assert any(message.startswith("other: decision on") for _, kind, message in sim.alerts if kind == "failed")
+    assert sim.daemon.trader.positions["AA"] > 0
+
+
+def test_limits_are_of_each_strategy(tmp_path: Path) -> None:
+    limited = replace(SEVERAL, strategies=(replace(PARTS[0], max_position=0.25), PARTS[1]))
+    sim = start(tmp_path, limited)
+    sim.day(date(2024, 1, 9))
+    closes = sim.daemon._c.ledger.closes.prices
+    slow = sim.daemon.trader.traders[0]
+    for symbol in ("AA", "BB"):
+        share = slow.positions[symbol] * closes[symbol] / slow.equity()
+        assert share == pytest.approx(Decimal("0.25"), abs=Decimal("0.01"))
+    assert any(message.startswith("slow: target weights are cut") for _, _, message in sim.alerts)
+
+
+def test_opposite_orders_of_two_strategies_never_live_together(tmp_path: Path) -> None:
+    """Brokers refuse them as wash trades. The later one waits, and its target is kept."""
+    days = {"2024-01-08": ([0.9, 0.0, 0.0], [0.0, 0.9, 0.0]), "2024-01-10": ([0.0, 0.9, 0.0], [0.9, 0.0, 0.0])}
+
+    def strategy(place: int) -> FunctionStrategy:
+        def decide(window: Any) -> Any:
+            found = days.get(str(window.times[-1].astype("datetime64[D]")))
+            return None if found is None else np.array(found[place])
+
+        return FunctionStrategy(decide)
+
+    sim = SimulatedDaemon(tmp_path, SEVERAL, strategies=[strategy(0), strategy(1)])
+    live: list[set[tuple[str, str]]] = []
+
+    def submit(original: Any, request: Any) -> Any:
+        outcome = original(request)
+        live.append({(o.symbol, o.side.value) for o in sim.account.orders("open")})
+        return outcome
+
+    sim.broker.overrides["submit"] = submit
+    sim.day(date(2024, 1, 19))
+    assert not any({(s, "buy"), (s, "sell")} <= sides for sides in live for s in ("AA", "BB"))
+    slow, other = (trader.positions for trader in sim.daemon.trader.traders)
+    assert slow["BB"] > 0
+    assert other["AA"] > 0
+    assert slow["AA"] == other["BB"] == 0
+    sim.assert_journal_matches_broker()
+
+
+def test_flatten_sells_the_shares_of_every_strategy(tmp_path: Path) -> None:
+    sim = start(tmp_path)
+    sim.day(date(2024, 1, 9))
+    enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
+    sim.day(date(2024, 1, 12))
+    assert not any(sim.daemon.trader.positions.values())
+    assert not any(shares for book in sim.daemon._c.ledger.books.values() for shares in book.positions.values())
+
+
+def test_shares_of_a_removed_strategy_are_reported_and_can_be_sold(tmp_path: Path) -> None:
+    sim = start(tmp_path)
+    sim.day(date(2024, 1, 9))
+    sim.config = replace(SEVERAL, strategies=PARTS[1:])
+    sim.sources = sim.sources[1:]
+    sim.restart()
+    sim.day(date(2024, 1, 10))
+    assert any("own shares of test/slow are held" in message for _, _, message in sim.alerts)
+    enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
+    sim.day(date(2024, 1, 12))
+    assert not any(sim.daemon.trader.positions.values())
+
+
+def test_corporate_actions_are_split_over_the_books(tmp_path: Path) -> None:
+    sim = start(tmp_path)
+    sim.day(date(2024, 1, 12))
+    ledger, at = sim.daemon._c.ledger, datetime(2024, 1, 13, tzinfo=UTC)
+    before = {run: book.positions["AA"] for run, book in ledger.books.items()}
+    total, cash = ledger.positions["AA"], {run: book.cash for run, book in ledger.books.items()}
+    split = CorporateAction("s", ActionKind.SPLIT, "AA", date(2024, 1, 13), new=Decimal(3))
+    ledger.record_corporate_action(split, 2 * total, Decimal(0), Decimal(0), at)
+    assert {run: book.positions["AA"] for run, book in ledger.books.items()} == {r: 3 * q for r, q in before.items()}
+    dividend = CorporateAction("d", ActionKind.CASH_DIVIDEND, "AA", date(2024, 1, 13), cash=Decimal("0.25"))
+    ledger.record_corporate_action(dividend, Decimal(0), Decimal(0), Decimal("0.25") * 3 * total, at)
+    for run, book in ledger.books.items():
+        assert book.cash - cash[run] == pytest.approx(Decimal("0.25") * 3 * before[run], abs=Decimal("1e-8"))
+    assert sum((b.cash for b in ledger.books.values()), Decimal(0)) == ledger.cash
+    assert {r: b.positions["AA"] for r, b in Ledger(sim.store).books.items()} == {r: 3 * q for r, q in before.items()}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([{"name": "a", "strategy": "index"}], r"strategies.0.share is out of its range"),
+        ([{"name": "a", "strategy": "index", "share": 0.6}] * 2, "a name of its own"),
+        ([{"name": n, "strategy": "index", "share": 0.6} for n in "ab"], "add up to at most 1, got 1.2"),
+        ([{"name": "a", "share": 0.6}], "strategies.0: set exactly one of strategy, run and champion"),
+        ([{"name": "a/b", "strategy": "index", "share": 0.6}], "strategies.0.name is out of its range"),
+        ([{"nam": "a", "strategy": "index", "share": 0.6}], "unknown key strategies.0.nam; did you mean name"),
+    ],
+)
+def test_invalid_shares_are_refused(parts: list[dict[str, Any]], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse({"strategies": parts, "symbols": ["A"]})
+
+
+def test_several_strategies_are_recorded_with_the_settings() -> None:
+    import json
+
+    assert unpack(json.dumps(plain(SEVERAL))).strategies == PARTS
+    assert [part.name for part in allocations(SEVERAL)] == ["test/slow", "test/other"]
+    assert [part.capital for part in allocations(SEVERAL)] == [60_000.0, 30_000.0]
