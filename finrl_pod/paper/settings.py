@@ -141,6 +141,9 @@ class MonitoringSettings:
 
     heartbeat: str = setting("", "heartbeat file, rewritten while the daemon runs; empty: none")
     port: int = setting(0, "loopback port of health and metrics; 0: none", between(0, 65_535))
+    ping_seconds: float = setting(
+        60.0, "between two requests to FINRL_POD_PING_URL while all is well", above_and_at_most(0, DAY)
+    )
     webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 

@@ -10,6 +10,9 @@ import socket
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -17,11 +20,13 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
-from finrl_pod.errors import ConfigError, SetupError
+from finrl_pod.errors import ConfigError, JournalError, SetupError
 from finrl_pod.paper.monitoring import health
-from finrl_pod.paper.monitoring.alerts import Alerts
+from finrl_pod.paper.monitoring.alerts import Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
+from tests.fake_alpaca.server_fixtures import wait_until
+from tests.paper.factories import SimulatedDaemon
 
 SECRETS = {
     "APCA_API_KEY_ID": "PKABCDEF",
@@ -132,3 +137,89 @@ def test_systemd_is_notified_of_every_beat(tmp_path: Path, monkeypatch: pytest.M
         assert systemd.recv(100) == b"WATCHDOG=1"
         heart.beat(trading=True)
         assert b"READY=1" in systemd.recv(100)
+
+
+def receiver(httpserver: HTTPServer, failures: int) -> list[str]:
+    """A webhook that refuses that many alerts; returns the list of the messages that it gets."""
+    seen: list[str] = []
+
+    def receive(request: Request) -> Response:
+        seen.append(json.loads(request.get_data())["message"])
+        return Response(status=503 if len(seen) <= failures else 204)
+
+    httpserver.expect_request("/alerts", method="POST").respond_with_handler(receive)
+    return seen
+
+
+def test_alert_is_sent_again_until_it_is_accepted(httpserver: HTTPServer, tmp_path: Path) -> None:
+    seen = receiver(httpserver, failures=3)
+    spool = tmp_path / "alerts.json"
+    alerts = Alerts(httpserver.url_for("/alerts"), open_log(SECRETS), SECRETS, spool, first_pause=0.01)
+    alerts.send("critical", "test", "hello")
+    wait_until(lambda: len(seen) == 4)
+    assert alerts.close()
+    assert seen == ["hello"] * 4
+    assert not spool.exists()
+
+
+def test_undelivered_alerts_are_kept_for_the_next_process(httpserver: HTTPServer, tmp_path: Path) -> None:
+    seen = receiver(httpserver, failures=1)
+    address, spool = httpserver.url_for("/alerts"), tmp_path / "alerts.json"
+    first = Alerts(address, open_log(SECRETS), SECRETS, spool, first_pause=600.0)
+    first.send("critical", "test", "the key PKABCDEF is known")
+    wait_until(spool.exists)
+    assert not first.close()
+    assert "PKABCDEF" not in spool.read_text()
+    second = Alerts(address, open_log(SECRETS), SECRETS, spool)
+    wait_until(lambda: not spool.exists())
+    assert second.close()
+    assert seen == ["the key *** is known"] * 2
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', '[{"values": 1}]'])
+def test_damaged_spool_counts_as_empty(tmp_path: Path, content: str) -> None:
+    (tmp_path / "alerts.json").write_text(content)
+    assert Alerts("", open_log({}), {}, tmp_path / "alerts.json").close()
+
+
+def test_ping_is_sent_only_while_all_is_well(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    httpserver.expect_request("/ping/secret").respond_with_data("")
+    well = [True]
+    ping = DeadManPing(httpserver.url_for("/ping/secret"), 0.01, lambda: well[0], open_log({}))
+    wait_until(lambda: len(httpserver.log) > 3)
+    well[0] = False
+    wait_until(lambda: ping_count(httpserver) == ping_count(httpserver, pause=0.1))
+    well[0] = True
+    before = len(httpserver.log)
+    wait_until(lambda: len(httpserver.log) > before)
+    ping.close()
+    httpserver.clear()
+    failing = DeadManPing(httpserver.url_for("/ping/secret"), 0.01, lambda: True, open_log({}))
+    wait_until(lambda: len(httpserver.log) > 1)
+    failing.close()
+    assert "secret" not in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="FINRL_POD_PING_URL must be an https URL"):
+        DeadManPing("http://example.org/secret", 1.0, lambda: True, open_log({}))
+
+
+def ping_count(httpserver: HTTPServer, pause: float = 0.0) -> int:
+    time.sleep(pause)
+    return len(httpserver.log)
+
+
+def test_alert_leaves_without_the_journal(tmp_path: Path) -> None:
+    """A full disk: the journal cannot be written, own orders are cancelled, and the owner is told."""
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 9), hour=14)
+
+    @contextmanager
+    def full(*_: object) -> Iterator[None]:
+        raise JournalError("the journal cannot be used (database or disk is full): free some disk space")
+        yield
+
+    sim.store.write = full  # type: ignore[assignment, method-assign]
+    with pytest.raises(JournalError):
+        sim.day(date(2024, 1, 12))
+    [(level, _, message)] = [alert for alert in sim.alerts if alert[1] == "journal"]
+    assert level == "critical"
+    assert "disk is full" in message

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
 
 DIFFERS = 1  # exit code
+ALERT_SECONDS = 30.0  # that an alert of the command line is tried to be delivered
 POLL_INTERVAL = 0.1  # seconds between two checks for a command's result
 
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
@@ -141,6 +142,26 @@ def rollback(
             f"strategy {change.strategy} goes back from champion {(change.replaced or '')[:12]} to "
             f"{change.champion[:12]}, from the daemon's next decision on"
         )
+
+
+@app.command("alert", epilog="Example: finrl-pod paper alert paper.toml 'the service failed'")
+def alert(
+    config: Config,
+    message: Annotated[str, typer.Argument(help="Text of the alert.")],
+    level: Annotated[str, typer.Option(help="info, warning or critical.")] = "critical",
+) -> None:
+    """Send an alert to the configured receivers, without journal or daemon. Exit code 1 if one did not accept it."""
+    from finrl_pod.errors import InputError
+    from finrl_pod.paper.monitoring.alerts import LEVELS, Alerts
+    from finrl_pod.paper.monitoring.logs import open_log
+    from finrl_pod.paper.settings import load
+
+    if level not in LEVELS:
+        raise InputError(f"--level must be one of {', '.join(LEVELS)}, got {level!r}")
+    alerts = Alerts(load(config).monitoring.webhook, open_log())
+    alerts.send(level, "service", message)
+    if not alerts.close(ALERT_SECONDS):
+        raise typer.Exit(DIFFERS)
 
 
 @app.command("backup", epilog="Example: finrl-pod paper backup paper.toml journal-copy.sqlite")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
 from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.journal.store import JournalLock, Store
-from finrl_pod.paper.monitoring.alerts import Alerts
+from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
 from finrl_pod.paper.monitoring.status import metrics
@@ -47,12 +49,16 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
     clock = open_clock(config.broker)
     log = open_log()
     with ExitStack() as closing:
-        closing.enter_context(JournalLock(Path(config.journal)))
-        store = Store.create_or_open(Path(config.journal))
-        closing.callback(store.close)
-        record_settings(store, dataclasses.replace(config, risk=limits), clock.now())
-        alerts = Alerts(config.monitoring.webhook, log)
+        alerts = Alerts(config.monitoring.webhook, log, spool=alert_spool(config))
         closing.callback(alerts.close)
+        try:
+            closing.enter_context(JournalLock(Path(config.journal)))
+            store = Store.create_or_open(Path(config.journal))
+            closing.callback(store.close)
+            record_settings(store, dataclasses.replace(config, risk=limits), clock.now())
+        except (JournalError, OSError) as error:
+            alerts.send("critical", "journal", f"the daemon does not start: {error}")
+            raise
         broker, feed = open_broker(config.broker, clock)
         closing.callback(broker.close)
         heartbeat = Heartbeat(Path(config.monitoring.heartbeat) if config.monitoring.heartbeat else None)
@@ -60,6 +66,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             server = HealthServer(config.monitoring.port, heartbeat, lambda: metrics(store, config))
             closing.callback(server.close)
         daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
+        if os.environ.get(PING):
+            well = functools.partial(_is_well, heartbeat, daemon)
+            ping = DeadManPing(os.environ[PING], config.monitoring.ping_seconds, well, log)
+            closing.callback(ping.close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _stop_on_signals(daemon) as caught, _halt_thread(store, risk, broker, clock, log):
@@ -71,6 +81,16 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         log.info("stopped", name=config.name)
         if signal.SIGINT in caught:
             raise Interrupted("interrupted: own orders were cancelled and the journal is complete")
+
+
+def alert_spool(config: PaperConfig) -> Path:
+    """The file of undelivered alerts, next to the journal."""
+    journal = Path(config.journal)
+    return journal.with_name(f"{journal.name}.alerts.json")
+
+
+def _is_well(heartbeat: Heartbeat, daemon: Daemon) -> bool:
+    return heartbeat.alive and heartbeat.trading and not daemon.in_outage
 
 
 @contextmanager

@@ -8,7 +8,13 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-SECRET_VARIABLES = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "FINRL_POD_WEBHOOK_SECRET", "FINRL_POD_ALERT_URLS")
+SECRET_VARIABLES = (
+    "APCA_API_KEY_ID",
+    "APCA_API_SECRET_KEY",
+    "FINRL_POD_WEBHOOK_SECRET",
+    "FINRL_POD_ALERT_URLS",
+    "FINRL_POD_PING_URL",
+)
 MASK = "***"
 _MIN_LENGTH = 4  # a shorter value would mask ordinary text
 

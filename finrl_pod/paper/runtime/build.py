@@ -27,8 +27,8 @@ def build_daemon(
 ) -> Daemon:  # fmt: skip
     """Return a daemon ready to run.
 
-    sources: one for each of `allocations(config)`. send_alert: called with every alert after it was written to the
-    journal.
+    sources: one for each of `allocations(config)`. send_alert: called with every alert, also with those
+    that could not be written to the journal.
 
     Raises FinrlPodError if the source has no strategy, or one whose mandate contradicts the config.
     """
@@ -36,8 +36,10 @@ def build_daemon(
     ledger, risk = Ledger(store), RiskManager(store, config.risk, config.orders)
 
     def alert(level: str, kind: str, message: str) -> None:
-        store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)
-        send_alert(level, kind, message)
+        try:
+            store.add(schema.alerts, time.now(), level=level, kind=kind, message=message)
+        finally:  # also if the journal cannot be written
+            send_alert(level, kind, message)
 
     idle: list[Callable[[float], None]] = []  # the daemon's, which is built last
     stream = StreamMonitor(broker, time, config.timing.stale_stream, alert)

@@ -80,8 +80,10 @@ class Daemon:
         except AuthenticationError as error:
             self._c.alert("critical", "keys", str(error))
             raise
-        except JournalError:
+        except JournalError as error:
             self._cancel_unjournaled()
+            with contextlib.suppress(JournalError):  # it leaves without the journal
+                self._c.alert("critical", "journal", f"the daemon stops, own live orders were cancelled: {error}")
             raise
         except Exception as error:
             orders = "own orders were cancelled" if self._cancel_after_failure() else "own orders may still be live"
@@ -109,6 +111,11 @@ class Daemon:
                     self._c.alert("critical", "shutdown", message)
                     return
             self.idle(min(self._c.config.timing.poll, SHUTDOWN_PAUSE))
+
+    @property
+    def in_outage(self) -> bool:
+        """True while the broker or the prices are unavailable."""
+        return bool(self._outage)
 
     def step(self) -> None:
         """Run one iteration of the loop: recover if needed, execute commands, do what is due, and wait."""
