@@ -1,8 +1,8 @@
 """Compiles a C++ source once per machine, keeps the library in the user's cache and loads it.
 
 Kernels are optional: without a compiler, or with FINRL_POD_NATIVE=0, `load` returns None and the caller uses its torch
-or numpy implementation, which defines the result. Images without a compiler have a folder FINRL_POD_KERNELS of
-libraries that `prebuild` compiled for levels of the x86-64 architecture; the highest that the processor has is loaded.
+or numpy implementation, which defines the result. Wheels for Linux on x86-64 carry libraries that
+`prebuild` compiled for levels of that architecture; the highest that the processor has is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -23,27 +22,18 @@ from typing import Any
 import torch  # noqa: F401  imported first, so that the kernels share its OpenMP runtime and thread count
 
 from finrl_pod.files import replace_file
-
-INCLUDE = Path(__file__).parent  # shared headers
-NATIVE = "-march=native"
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    NATIVE,
-    "-fno-math-errno",  # errno is never read: floor and trunc become instructions
-    "-fno-trapping-math",
-    "-fno-signed-zeros",
-    "-ffp-contract=fast",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
+from finrl_pod.native.prebuild import (
+    COMPILE_TIMEOUT_SECONDS,
+    FLAGS,
+    LEVELS,
+    PREBUILT,
+    compile_source,
+    find_compiler,
+    prebuilt_name,
+    source_files,
 )
+
 SWITCH = "FINRL_POD_NATIVE"
-PREBUILT = "FINRL_POD_KERNELS"
-# Levels of the x86-64 psABI, highest first, and what /proc/cpuinfo calls the features each adds to the one below.
-_V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
-LEVELS = {"x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, "x86-64-v3": _V3}
-COMPILE_TIMEOUT_SECONDS = 120
 _log = logging.getLogger(__name__)
 
 
@@ -72,58 +62,27 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
     return library
 
 
-def find_compiler() -> str | None:
-    """The C++ compiler: $CXX, else g++, else clang++."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    return None
-
-
 def cache_folder() -> Path:
     """Folder of compiled libraries: $XDG_CACHE_HOME/finrl_pod, by default ~/.cache/finrl_pod."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "finrl_pod"
 
 
-def prebuild(source: Path, folder: Path, compiler: str) -> list[Path]:
-    """Compile a source for each level into `folder`; returns the libraries. Raises CalledProcessError if that fails."""
-    folder.mkdir(parents=True, exist_ok=True)
-    libraries = []
-    for level in LEVELS:
-        library = folder / _prebuilt_name(source, level)
-        command = [compiler, *_flags(level), f"-I{INCLUDE}", str(source), "-o", str(library)]
-        subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS)
-        libraries.append(library)
-    return libraries
-
-
 def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
     """The library of the highest level that this processor has, or None if there is none of this very source."""
-    folder = os.environ.get(PREBUILT)
-    if not folder:
-        return None
-    features = _processor_features()
-    for level, needed in LEVELS.items():
-        library = Path(folder) / _prebuilt_name(source, level)
-        if needed <= features and library.exists():
-            try:
-                return ctypes.CDLL(str(library))
-            except OSError as error:  # a library that it needs is missing
-                _log.warning("%s cannot be loaded: %s", library, error)
+    for library in prebuilt_libraries(source):
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError as error:  # a library that it needs is missing
+            _log.warning("%s cannot be loaded: %s", library, error)
     return None
 
 
-def _prebuilt_name(source: Path, level: str) -> str:
-    texts = [path.read_bytes() for path in _sources(source)]
-    digest = hashlib.sha256(b"|".join([*texts, " ".join(_flags(level)).encode()])).hexdigest()
-    return f"{source.stem}-{level}-{digest[:20]}.so"
-
-
-def _flags(level: str) -> list[str]:
-    """Flags to compile for a level instead of this machine's processor."""
-    return [f"-march={level}" if flag == NATIVE else flag for flag in FLAGS]
+def prebuilt_libraries(source: Path) -> list[Path]:
+    """Libraries of the wheel that run on this processor, the highest level first."""
+    features = _processor_features()
+    found = [PREBUILT / prebuilt_name(source, level) for level, needed in LEVELS.items() if needed <= features]
+    return [library for library in found if library.exists()]
 
 
 def _processor_features() -> frozenset[str]:
@@ -139,7 +98,7 @@ def _open(source: Path, compiler: str) -> ctypes.CDLL:
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS
     ).stdout
-    texts = [path.read_bytes() for path in _sources(source)]
+    texts = [path.read_bytes() for path in source_files(source)]
     inputs = [*texts, version, _processor(), " ".join(FLAGS).encode()]
     name = f"{source.stem}-{hashlib.sha256(b'|'.join(inputs)).hexdigest()[:20]}.so"
     cached = cache_folder() / name
@@ -147,19 +106,13 @@ def _open(source: Path, compiler: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(cached))
     with tempfile.TemporaryDirectory() as scratch:
         compiled = Path(scratch) / name
-        command = [compiler, *FLAGS, f"-I{INCLUDE}", str(source), "-o", str(compiled)]
-        subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS)
+        compile_source(source, compiled, compiler)
         try:
             cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(cached, compiled.read_bytes())
         except OSError:  # the cache cannot be written: the next process compiles again
             return ctypes.CDLL(str(compiled))
     return ctypes.CDLL(str(cached))
-
-
-def _sources(source: Path) -> list[Path]:
-    """The source, the headers in its folder and the shared headers."""
-    return [source, *sorted({*INCLUDE.glob("*.h"), *source.parent.glob("*.h")})]
 
 
 def _processor() -> bytes:
@@ -187,7 +140,7 @@ def check_layout(library: ctypes.CDLL, source: Path, *structures: type[ctypes.St
     Names and kinds of the fields are compared with the declaration in `source` or its headers, in order; the size with
     what the library reports (`EXPORT_SIZE` in `layout.h`). Leading underscores of the Python name are ignored.
     """
-    text = "\n".join(path.read_text(encoding="utf-8") for path in _sources(source))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in source_files(source))
     for structure in structures:
         name = structure.__name__.lstrip("_")
         size_of = getattr(library, f"sizeof_{name}", None)

@@ -12,7 +12,7 @@ from finrl_pod_app.services import doctor
 from finrl_pod_app.services.doctor import Finding, check_installation, installed_versions
 
 from finrl_pod.errors import DataError
-from finrl_pod.native import library
+from finrl_pod.native import library, prebuild
 
 SECRET = "do-not-tell-8472"
 
@@ -86,12 +86,12 @@ def test_unreadable_store_is_reported_as_broken(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_missing_compiler_is_reported_as_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "find_compiler", lambda: None)
+    monkeypatch.setattr(prebuild, "find_compiler", lambda: None)
     assert "slower" in finding_of("kernels").fix
 
 
 def test_disabled_kernels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "find_compiler", lambda: "/usr/bin/g++")
+    monkeypatch.setattr(prebuild, "find_compiler", lambda: "/usr/bin/g++")
     monkeypatch.setenv(library.SWITCH, "1")
     assert finding_of("kernels").status == "ok"
     monkeypatch.setenv(library.SWITCH, "0")

@@ -15,7 +15,7 @@ from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.native.library import find_compiler
+from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep
 from tests.envs.kernel_settings import KERNEL_SETTINGS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.native.library import find_compiler
+from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.ddpg import TD3
 from finrl_pod.rl.algorithms.factory import make_algorithm

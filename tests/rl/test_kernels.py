@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from finrl_pod.native.library import find_compiler
+from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.rl.native import kernels
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
 from finrl_pod.rl.training.optimiser import Adam

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.native.library import find_compiler
+from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.learner import Learner

@@ -90,19 +90,24 @@ def _devices() -> Iterator[Finding]:
         yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix)
     else:
         yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
-    from finrl_pod.native.library import PREBUILT, SWITCH, cache_folder, find_compiler
+    yield _kernels()
 
-    compiler, prebuilt = find_compiler(), os.environ.get(PREBUILT)
-    if prebuilt and os.environ.get(SWITCH, "1") != "0":
-        yield Finding("devices", "kernels", "ok", f"compiled ahead, in {prebuilt}")
-    elif compiler is None:
-        fix = "install g++ or clang++; the slower plain versions run without one"
-        yield Finding("devices", "kernels", "missing", "no C++ compiler", fix)
-    elif os.environ.get(SWITCH, "1") == "0":
-        fix = f"unset {SWITCH}; the slower plain versions run while it is set"
-        yield Finding("devices", "kernels", "missing", "switched off", fix)
-    else:
-        yield Finding("devices", "kernels", "ok", f"compiled by {compiler}, cached in {cache_folder()}")
+
+def _kernels() -> Finding:
+    from finrl_pod.evaluate.variations import SOURCE
+    from finrl_pod.native.library import SWITCH, cache_folder, prebuilt_libraries
+    from finrl_pod.native.prebuild import find_compiler
+
+    compiler, slower = find_compiler(), "the slower plain versions, up to nine times in training"
+    if os.environ.get(SWITCH, "1") == "0":
+        fix = f"unset {SWITCH}; {slower}, run while it is set"
+        return Finding("devices", "kernels", "missing", "switched off", fix)
+    if libraries := prebuilt_libraries(SOURCE):
+        return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {libraries[0].parent}")
+    if compiler is None:
+        fix = f"install g++ or clang++; {slower}, run without one"
+        return Finding("devices", "kernels", "missing", "no C++ compiler", fix)
+    return Finding("devices", "kernels", "ok", f"compiled by {compiler}, cached in {cache_folder()}")
 
 
 def _idle_cores() -> Iterator[Finding]:
