@@ -97,28 +97,38 @@ def import_file(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="CSV or Parquet, long (time, symbol, close, ...) or "
-            "wide (time, then one column of closes for each ticker).",
+            help="CSV or Parquet, long (time, symbol, close, ...) or wide (time, then one column of closes for each "
+            "ticker), or a folder with one file for each ticker.",
         ),
     ],
     name: NewName,
     bar: Bar = "1d",
     adjusted: Annotated[
-        bool, typer.Option("--adjusted/--unadjusted", help="Whether prices are adjusted for splits and dividends.")
+        bool,
+        typer.Option(
+            "--adjusted/--unadjusted",
+            help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others.",
+        ),
     ] = True,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
+    symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
+    decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or ,")] = ".",
+    date_format: Annotated[str | None, typer.Option(help="Format of dates that are not ISO, e.g. %d.%m.%Y.")] = None,
+    memory: Annotated[float, typer.Option(min=0.1, help="Memory that reading the file may take, in GB.")] = 1.5,
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
-    from finrl_pod.data.sources.files import read_file
+    from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
     from finrl_pod.data.store import Store
 
     store = Store()
     store.check_name(name)
-    panel = read_file(file, bar=bar, adjusted=adjusted, allow_gaps=allow_gaps)
-    query = {"file": str(file.resolve()), "bar": bar, "allow_gaps": allow_gaps}
+    given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
+    query = {"bar": bar, "allow_gaps": allow_gaps, **{key: value for key, value in given.items() if value is not None}}
+    panel = read_bounded(file, ReadLimits(memory=int(memory * 1e9)), adjusted=adjusted, **query)
+    query = {"file": str(file.resolve()), **query}
     _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 

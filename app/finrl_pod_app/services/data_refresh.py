@@ -9,7 +9,8 @@ from pathlib import Path
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.sources import open_source
-from finrl_pod.data.sources.files import read_file
+from finrl_pod.data.sources.bounded import read_bounded
+from finrl_pod.data.sources.files import ReadOptions
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
@@ -45,9 +46,8 @@ def _read_again(old: Manifest, last: date) -> tuple[Panel, dict[str, object]]:
     """Prices by the query of a manifest, and the query with its new end."""
     query = dict(old.query)
     if "file" in query:
-        panel = read_file(
-            Path(str(query["file"])), bar=old.bar, adjusted=old.adjusted, allow_gaps=bool(query.get("allow_gaps"))
-        )
+        options = ReadOptions.of({"bar": old.bar, "adjusted": old.adjusted, **query})
+        panel = read_bounded(Path(str(query["file"])), **dataclasses.asdict(options))
         return panel, query
     if "source" not in query:
         raise DataError(

@@ -143,10 +143,14 @@ def _show_import() -> None:
     bar = left.selectbox("Bar length", BAR_LENGTHS, key="import: bar")
     adjusted = middle.checkbox("Adjusted prices", value=True, help="For splits and dividends.")
     gaps = right.checkbox("Allow gaps", help="Missing bars between a ticker's first and last become untradable.")
+    symbol = st.text_input(
+        "Ticker", max_chars=32, key="import: symbol", help="Of a file without a column that names it."
+    )
     if upload is None:
         return
+    options = {"bar": bar, "adjusted": adjusted, "allow_gaps": gaps, "symbol": symbol.strip() or None}
     try:
-        panel = prices.read_upload(upload.name, upload.getvalue(), bar=bar, adjusted=adjusted, allow_gaps=gaps)
+        panel = prices.read_upload(upload.name, upload.getvalue(), **options)
     except FinrlPodError as error:
         st.error(theme.escape_markdown(error), icon=":material/error:")
         return

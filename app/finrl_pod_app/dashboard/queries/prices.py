@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ import pandas as pd
 from finrl_pod.data.flaws import JUMP
 from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.panel import check
-from finrl_pod.data.sources.files import read_file
+from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
@@ -119,10 +120,11 @@ def preview(panel: Panel, rows: int = PREVIEW_ROWS) -> pd.DataFrame:
     return closes.iloc[::-1]
 
 
-def read_upload(name: str, content: bytes, *, bar: str, adjusted: bool, allow_gaps: bool) -> Panel:
-    """Read and check an uploaded file. Raises DataError naming the file and the line of the first error.
+def read_upload(name: str, content: bytes, **options: Any) -> Panel:
+    """Read and check an uploaded file in a bounded child process. options: fields of `ReadOptions`.
 
-    name: reported by the browser and not trusted; used in messages, and only its ending on disk.
+    name: reported by the browser and not trusted; used in messages, and only its ending on disk. Raises DataError
+    naming the file and the line of the first error.
     """
     ending = next((ending for ending in FILE_ENDINGS if name.lower().endswith(ending)), None)
     if ending is None:
@@ -131,7 +133,7 @@ def read_upload(name: str, content: bytes, *, bar: str, adjusted: bool, allow_ga
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(content)
         try:
-            panel = read_file(path, bar=bar, adjusted=adjusted, allow_gaps=allow_gaps)
+            panel = read_bounded(path, **options)
         except DataError as error:
             raise DataError(_with_uploaded_name(str(error), path, name)) from None
     return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")

@@ -1,0 +1,162 @@
+"""Read a file of prices in a child process with limits on memory, time, rows, columns and uncompressed size.
+
+A few megabytes of Parquet or gzip can expand to more than a machine has. Sizes that a file states are checked before
+anything is read; the child process enforces the others, so that the command line and the dashboard survive any file.
+The child leaves a validated panel in a temporary store, whose plain Parquet the parent reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.data.sources.files import ReadOptions, read_file
+from finrl_pod.data.sources.tables import SUFFIXES
+from finrl_pod.data.store import Store
+from finrl_pod.errors import DataError, FinrlPodError
+from finrl_pod.process import die_with_parent, this_process
+from finrl_pod.types import Panel
+
+_CODE = "from finrl_pod.data.sources.bounded import run_child; run_child()"
+_PANEL = "imported"
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """Limits of an import. memory: of the child process beyond its start. size: uncompressed. Bytes and seconds."""
+
+    memory: int = 1_500_000_000
+    seconds: float = 600.0
+    rows: int = 20_000_000
+    columns: int = 20_000
+    size: int = 2_000_000_000
+
+
+def read_bounded(path: Path, limits: ReadLimits | None = None, **options: Any) -> Panel:
+    """`read_file` within limits. Raises DataError as it does, and for a file that exceeds a limit."""
+    limits = limits or ReadLimits()
+    ReadOptions(**options)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.name.lower().endswith(SUFFIXES):
+            _check_stated_size(file, limits)
+    with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
+        job = {
+            "path": str(path.absolute()),
+            "store": folder,
+            "options": options,
+            "limits": dataclasses.asdict(limits),
+            "parent": this_process(),
+        }
+        answer = _run(job, limits, path)
+        panel = Store(folder).load(_PANEL)
+    return dataclasses.replace(panel, name=str(answer["name"]))
+
+
+def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path) -> dict[str, Any]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _CODE],
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            timeout=limits.seconds,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"{path.name} took more than {limits.seconds:g} seconds to read: split it") from None
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):  # the child was killed, or a library failed to allocate
+        raise _too_large(path, limits) from None
+    if "error" in answer:
+        raise DataError(str(answer["error"]))
+    return answer
+
+
+def run_child() -> None:
+    """Read the file of the job on standard input; write its name or an error to standard output, as JSON."""
+    job = json.load(sys.stdin)
+    die_with_parent(job["parent"])
+    limits, path = ReadLimits(**job["limits"]), Path(job["path"])
+    _limit_memory(limits.memory)
+    answer: dict[str, Any]
+    try:
+        panel = read_file(path, **job["options"])
+        Store(job["store"]).save(dataclasses.replace(panel, name=_PANEL))
+        answer = {"name": panel.name}
+    except MemoryError:
+        answer = {"error": str(_too_large(path, limits))}
+    except FinrlPodError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _too_large(path: Path, limits: ReadLimits) -> DataError:
+    return DataError(
+        f"{path.name} needs more than {limits.memory / 1e9:g} GB of memory to read: split it, or raise --memory"
+    )
+
+
+def _limit_memory(budget: int) -> None:
+    """Limit the address space of this process to what it has now and a budget in bytes, where the system can."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + budget, used + budget))
+
+
+def _check_stated_size(path: Path, limits: ReadLimits) -> None:
+    """Raises DataError for a file whose size, rows or columns, as it states or unpacks to, exceed the limits."""
+    if path.name.lower().endswith((".parquet", ".pq")):
+        _check_parquet(path, limits)
+        return
+    try:
+        size, rows = _unpacked(path, limits) if path.name.lower().endswith(".gz") else (path.stat().st_size, 0)
+    except (OSError, EOFError, zlib.error):
+        return  # reported by the reader
+    _check("bytes uncompressed", size, limits.size, path)
+    _check("rows", rows, limits.rows, path)
+
+
+def _check_parquet(path: Path, limits: ReadLimits) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:
+            stated = pq.ParquetFile(file).metadata
+            size = sum(stated.row_group(i).total_byte_size for i in range(stated.num_row_groups))
+    except (OSError, pa.ArrowException):
+        return  # reported by the reader
+    _check("rows", stated.num_rows, limits.rows, path)
+    _check("columns", stated.num_columns, limits.columns, path)
+    _check("bytes uncompressed", max(size, 8 * stated.num_rows * stated.num_columns), limits.size, path)
+
+
+def _unpacked(path: Path, limits: ReadLimits) -> tuple[int, int]:
+    """(bytes, lines) of a gzip file, counted up to the limits."""
+    size = rows = 0
+    with gzip.open(path) as file:
+        while (chunk := file.read(_CHUNK)) and size <= limits.size and rows <= limits.rows:
+            size, rows = size + len(chunk), rows + chunk.count(b"\n")
+    return size, rows
+
+
+def _check(what: str, value: int, limit: int, path: Path) -> None:
+    if value > limit:
+        raise DataError(f"{path.name} has {value:,} {what}, and at most {limit:,} are read: split it")

@@ -1,0 +1,170 @@
+"""Tables as files hold them: CSV as text, Parquet, and the two levels of column names that yfinance writes."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.errors import DataError
+
+TIME_NAMES = ("time", "date", "datetime", "timestamp")
+SYMBOL_NAMES = ("symbol", "ticker", "tic")
+OTHER_SEPARATORS = (";", "\t")  # than the comma
+SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
+INDEX_NAME = "Unnamed: 0"  # what pandas calls a column without a name
+_LEVEL_NAMES = ("price", "ticker", "tickers", "attributes", "")
+_FIELDS = ("open", "high", "low", "close", "adj close", "volume")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of a file. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file."""
+
+    cells: pd.DataFrame
+    file: str
+    word: str
+    offset: int
+
+    def where(self, row: int) -> str:
+        """Place of a row, for messages."""
+        return f"{self.file}, {self.word} {row + self.offset}"
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV or Parquet file, by its suffix. Raises DataError for one that is not a regular table."""
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
+        raise DataError(f"{path} must end in .csv, .csv.gz, .txt or .parquet")
+    if name.endswith((".parquet", ".pq")):
+        return Table(_read_parquet(path), path.name, "row", 1)
+    cells, first_line = _read_csv(path)
+    return Table(cells, path.name, "line", first_line)
+
+
+def long_of_levels(cells: pd.DataFrame, file: str) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], Any]]:
+    """(long table, row of each of its rows in `cells`) of columns (field, ticker) or (ticker, field), and of times.
+
+    Rows without any value are left out: the ticker has no bar there. Raises DataError if neither level has fields.
+    """
+    pairs = [tuple(str(part).strip() for part in column) for column in cells.columns]
+    time = next((i for i, pair in enumerate(pairs) if pair[0].lower() in TIME_NAMES), None)
+    values = [i for i in range(len(pairs)) if i != time]
+    level = next((k for k in (0, 1) if values and all(pairs[i][k].lower() in _FIELDS for i in values)), None)
+    if time is None or level is None:
+        raise DataError(
+            f"{file} has two levels of column names: one must name fields ({', '.join(_FIELDS)}) and the other tickers"
+        )
+    parts, rows = [], []
+    for ticker in dict.fromkeys(pairs[i][1 - level] for i in values):
+        own = [i for i in values if pairs[i][1 - level] == ticker]
+        part = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in own})
+        known = np.flatnonzero((part.notna() & (part.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1))
+        part.insert(0, "symbol", ticker)
+        part.insert(0, "time", cells.iloc[:, time])
+        parts.append(part.iloc[known])
+        rows.append(known)
+    return pd.concat(parts, ignore_index=True), np.concatenate(rows)
+
+
+def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:
+    """(cells as text, so that errors can quote them; line of the first one). Blank lines keep their numbers."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            header = _csv(path, header=None, nrows=1)
+            separator = ","
+            if header.shape[1] == 1:  # spreadsheets use them where a comma separates decimals
+                separator = next((mark for mark in OTHER_SEPARATORS if mark in str(header.iat[0, 0])), ",")
+                header = _csv(path, header=None, nrows=1, sep=separator)
+            names, first_line = [str(name).strip() for name in header.iloc[0]], 2
+            levels = _level_rows(path, names, separator)
+            if levels is None:
+                names = [INDEX_NAME, *names[1:]] if names and not names[0] and len(names) > 1 else names
+                check_names(names, path.name)
+                table = _csv(path, sep=separator, header=0, names=names)
+            else:
+                table = _csv(path, sep=separator, header=None, skiprows=levels)
+                first, second = (_csv(path, sep=separator, header=None, nrows=1, skiprows=i).iloc[0] for i in (0, 1))
+                columns = [("time", ""), *zip(first[1:], second[1:], strict=True)]
+                table, first_line = table.set_axis(pd.MultiIndex.from_tuples(columns), axis=1), levels + 1
+    except pd.errors.ParserWarning:
+        raise DataError(f"{path.name} is not a regular table: lines have more cells than its header") from None
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path.name} is empty: it needs a header and at least one line of prices") from None
+    except pd.errors.ParserError as error:
+        if "out of memory" in str(error):
+            raise MemoryError(str(error)) from None
+        raise DataError(f"{path.name} is not a regular table: {str(error).strip().splitlines()[-1]}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    filled = np.flatnonzero((table != "").any(axis=1))
+    return table.iloc[: int(filled[-1]) + 1 if filled.size else 0], first_line
+
+
+def _level_rows(path: Path, names: Sequence[str], separator: str) -> int | None:
+    """Number of header lines of a table with two levels of names, as pandas writes them; None for a single header."""
+    if names[0].lower() not in _LEVEL_NAMES or len(names) < 2:
+        return None
+    head = _csv(path, header=None, nrows=3, sep=separator).apply(lambda c: c.str.strip())
+    if len(head) < 3 or head.iat[1, 0].lower() not in _LEVEL_NAMES:
+        return None
+    fields = [set(head.iloc[k, 1:].str.lower()) <= set(_FIELDS) for k in (0, 1)]
+    if not any(fields):
+        return None
+    return 3 if (head.iloc[2, 1:] == "").all() else 2
+
+
+def _csv(path: Path, **options: Any) -> pd.DataFrame:
+    table: pd.DataFrame = pd.read_csv(
+        path,
+        dtype=str,
+        keep_default_na=False,
+        skip_blank_lines=False,
+        index_col=False,
+        encoding="utf-8-sig",
+        compression="infer",
+        **options,
+    )
+    return table
+
+
+def check_names(names: Sequence[str], file: str) -> None:
+    """Raises DataError for duplicate or empty column names, which pandas would rename."""
+    for place, name in enumerate(names):
+        if not name:
+            raise DataError(f"{file}: column {place + 1} has no name: give it one or remove it")
+        if name in names[:place]:
+            raise DataError(f"{file} has the column {name!r} twice: remove one")
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as file:
+            # Without threads: see data/store.py.
+            table: pd.DataFrame = pq.ParquetFile(file).read(use_threads=False).to_pandas(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or "it is truncated or not a Parquet file"
+        raise DataError(f"cannot read {path}: {reason}") from None
+    if table.columns.nlevels > 1:
+        if table.columns.nlevels > 2 or table.index.nlevels > 1:
+            raise DataError(f"{path.name} has {table.columns.nlevels} levels of column names: it needs at most two")
+        table.insert(0, ("time", ""), table.index)
+        return table.reset_index(drop=True)
+    known = (*TIME_NAMES, *SYMBOL_NAMES)
+    kept = [name for name in table.index.names if name in table.columns]  # set_index(..., drop=False)
+    table = table.droplevel(kept) if len(kept) < table.index.nlevels else table.reset_index(drop=True)
+    if table.index.nlevels > 1 or str(table.index.name).lower() in known:
+        table = table.reset_index()
+    return table
