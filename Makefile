@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  legacy test-legacy simulators test-simulators soak soak-short clean
+  legacy test-legacy simulators test-simulators soak soak-short docs clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -20,6 +20,7 @@ $(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 LEGACY := .venv-legacy
 DEPLOY := .venv-deploy
+DOCS := .venv-docs
 LEGACY_STAMP := $(LEGACY)/.alpaca-trade-api-installed
 
 help: ## show this list
@@ -89,6 +90,15 @@ check-deploy: setup ## images, compose file and Kubernetes manifests in deploy/:
 $(DEPLOY)/.installed: deploy/check-requirements.txt
 	$(BIN)/python -m venv $(DEPLOY)
 	$(DEPLOY)/bin/python -m pip install -qq --requirement deploy/check-requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.installed ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "site/index.html"
+
+$(DOCS)/.installed: docs/requirements.txt | setup
+	$(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install -qq --requirement docs/requirements.txt
 	@touch $@
 
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy

@@ -1,5 +1,6 @@
 """Python API: prepare a market, train, save, load and backtest in a few lines.
 
+```python
 from finrl_pod_app import api
 
 setup = api.prepare()                                     # built-in sample: prices, splits, features, market
@@ -10,6 +11,7 @@ api.save(learner, "agents/first", setup)
 strategy = api.load("agents/first")
 result = api.backtest(setup, strategy, split="validation")
 print(result.metrics["sharpe"])
+```
 """
 
 from __future__ import annotations
