@@ -46,6 +46,7 @@ from finrl_pod.paper.runtime.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
 from finrl_pod.types import Floats, Panel
 
 ZERO = Decimal(0)
+MARGIN = Decimal(2)  # multiplier of the account
 _FILL_AT_OPEN = (TimeInForce.OPG, TimeInForce.DAY)
 _FLOAT_TOLERANCE = Decimal("1e-6")  # shares
 
@@ -81,7 +82,9 @@ class SimulatedBroker:
     def account(self) -> AccountState:
         self._advance()
         equity = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
-        return AccountState(self._account, "USD", self._cash, equity, equity, max(self._cash, ZERO))
+        # Like an account with margin: open orders reserve nothing that a limit price above the market would exceed.
+        power = max(MARGIN * equity, ZERO)
+        return AccountState(self._account, "USD", self._cash, equity, equity, power, multiplier=MARGIN)
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()

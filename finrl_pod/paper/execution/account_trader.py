@@ -7,11 +7,14 @@ strategies are sent before purchases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
 from finrl_pod.paper.execution.decision import fetch_checked_prices
+from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.risk import Exposure, RiskState
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
@@ -76,6 +79,26 @@ class AccountTrader:
         held = ledger.books[run].positions if run in ledger.books else ledger.positions
         return lambda: Exposure(self.equity(), held, {}, ledger.closes.prices, ZERO, self._account)
 
+    def check_symbols(self) -> None:
+        """Refuse symbols that cannot be traded, before the first decision; later ones are skipped with an alert.
+
+        Raises ConfigError, and BrokerError if the assets cannot be queried.
+        """
+        c, config = self._c, self._c.config
+        if c.ledger.store.last(schema.decisions) is not None:
+            return
+        assets = c.broker.assets(config.symbols)
+        faults = {
+            "unknown to the broker": [s for s in config.symbols if s not in assets],
+            "not tradable at the broker": [s for s, asset in assets.items() if not asset.tradable],
+        }
+        if config.orders.fractional:
+            whole = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
+            faults["not traded in fractions (set orders.fractional = false)"] = whole
+        for fault, found in faults.items():
+            if found:
+                raise ConfigError(f"symbols: {', '.join(sorted(found))}: {fault}; remove them from the config")
+
     def alert_untraded_positions(self) -> None:
         """Alert if own shares are held of symbols, or by strategies, that are not in the config."""
         for symbol, shares in self._untraded_positions().items():
@@ -135,10 +158,12 @@ class AccountTrader:
             return
         c.reconciler.record_cash_mark()
         checked = self.record_prices(cycle, actions)
-        inputs = CycleInputs(checked, c.broker.assets(config.symbols), self._halted_symbols(), actions)
+        power, assets, halted = c.broker.account().buying_power, c.broker.assets(config.symbols), self._halted_symbols()
+        funds = sum((max(trader.cash, ZERO) for trader in self.traders), ZERO)
         for trader in self.traders:
             if not trader.decided(cycle):
-                trader.take_decision(cycle, inputs)
+                part = power * max(trader.cash, ZERO) / funds if funds else ZERO  # the strategies share it
+                trader.take_decision(cycle, CycleInputs(checked, assets, halted, actions, part))
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
@@ -176,15 +201,31 @@ class AccountTrader:
         waits = c.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in c.ledger.open.values()):
             return
-        for tracked in due:
-            if tracked.intent.side is Side.BUY and not tracked.state.final and not stopping():
+        purchases = [tracked for tracked in due if tracked.intent.side is Side.BUY]
+        power = c.broker.account().buying_power if purchases else ZERO
+        for tracked in purchases:
+            if not tracked.state.final and not stopping():
                 if self._waits_for_opposite(tracked):
                     continue
-                quantity = self._affordable(tracked)
+                quantity = self._within_power(tracked, self._affordable(tracked), power)
+                power -= quantity * _reserve(tracked.intent)
                 if quantity:
                     c.orders.send(tracked, quantity, self.exposure_of(tracked))
                 elif now > tracked.intent.deadline:
                     c.orders.finish(tracked)
+
+    def _within_power(self, tracked: TrackedIntent, quantity: Decimal, power: Decimal) -> Decimal:
+        """Return the shares of a purchase whose limit price the account's buying power covers.
+
+        While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut.
+        """
+        reserve = _reserve(tracked.intent)
+        if quantity * reserve <= power:
+            return quantity
+        if any(other.intent.side is Side.SELL for other in self._c.ledger.open.values()):
+            return ZERO
+        step = FRACTION if self._c.config.orders.fractional else WHOLE
+        return (max(power, ZERO) / reserve).quantize(step, ROUND_DOWN)
 
     def _waits_for_opposite(self, tracked: TrackedIntent) -> bool:
         """Whether another strategy has a live opposite order in the symbol, which brokers refuse as a wash trade.
@@ -268,3 +309,8 @@ class AccountTrader:
             schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
             end=days[1], symbols=len(table.symbols), sha256=sha256,
         )  # fmt: skip
+
+
+def _reserve(intent: Intent) -> Decimal:
+    """What a broker reserves for each share of a purchase."""
+    return intent.reference_price if intent.limit_price is None else intent.limit_price

@@ -27,6 +27,8 @@ from finrl_pod.paper.runtime.schedule import TradingCycle
 from finrl_pod.paper.settings import PaperConfig, RiskSettings
 
 ZERO = Decimal(0)
+MIN_COLLAR = Decimal("0.002")  # of purchases whose limit prices are lowered to fit the buying power
+TICK = Decimal("0.01")  # that limit prices are rounded to
 
 
 def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
@@ -88,12 +90,14 @@ class OrderPlan:
 
 def plan_orders(
     config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset],
-    rules: SizingRules, kept: Sequence[PositionTarget | None] | None = None,
+    rules: SizingRules, kept: Sequence[PositionTarget | None] | None = None, buying_power: Decimal | None = None,
 ) -> OrderPlan:  # fmt: skip
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
     Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
+
+    buying_power: of the account, which brokers reserve the limit prices of purchases from; None without a bound.
     """
     symbols = decision.prices.panel.symbols
     skipped = _untradable(decision, assets, rules)
@@ -111,17 +115,35 @@ def plan_orders(
     missing = missing_shares(targets, own.cash, held, prices, rules)
     equity = own.cash + sum((s * p for s, p in zip(held, prices, strict=True)), ZERO)
     quantities = orders_within_limits(missing, own.cash, held, prices, fixed, rules)
+    collar = purchase_collar(quantities, prices, rules, buying_power)
     intents = []
     for symbol, quantity, price in zip(symbols, quantities, prices, strict=True):
         if quantity % 1 and not assets[symbol].fractionable:
             shares = abs(quantity).normalize()
             skipped[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
-            intents.append(_intent(config, cycle, symbol, quantity, price, rules))
+            intents.append(
+                _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
+            )
     intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
     if decision.weights is None:  # later sessions only report what concerns the targets
         skipped = {symbol: reason for symbol, reason in skipped.items() if missing[symbols.index(symbol)]}
     return OrderPlan(intents, skipped, targets, distance_to_target(missing, equity, prices))
+
+
+def purchase_collar(
+    quantities: Sequence[Decimal], prices: Sequence[Decimal], rules: SizingRules, buying_power: Decimal | None
+) -> Decimal:
+    """Return the collar of purchases: narrower than the rules' where their limit prices exceed the buying power.
+
+    A cash account that invests all of its cash has nothing left to reserve for limits above the market. The collar is
+    not narrowed below MIN_COLLAR; purchases that still exceed the buying power are cut when they are sent.
+    """
+    value = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
+    if buying_power is None or not value or not rules.collar:
+        return rules.collar
+    rounding = TICK * sum((q for q in quantities if q > 0), ZERO)
+    return min(rules.collar, max((buying_power - rounding) / value - 1, MIN_COLLAR))
 
 
 def _untradable(decision: Decision, assets: Mapping[str, Asset], rules: SizingRules) -> dict[str, str]:
@@ -137,8 +159,9 @@ def _untradable(decision: Decision, assets: Mapping[str, Asset], rules: SizingRu
 
 
 def _intent(
-    config: PaperConfig, cycle: TradingCycle, symbol: str, quantity: Decimal, price: Decimal, rules: SizingRules
-) -> Intent:
+    config: PaperConfig, cycle: TradingCycle, symbol: str, quantity: Decimal, price: Decimal, rules: SizingRules,
+    collar: Decimal,
+) -> Intent:  # fmt: skip
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
     day = waits or rules.fractional or quantity % 1 != 0  # none of these may join an auction
@@ -150,7 +173,7 @@ def _intent(
         quantity=abs(quantity),
         time_in_force=TimeInForce.DAY if day else in_auction,
         type=OrderType.LIMIT if rules.collar else OrderType.MARKET,
-        limit_price=limit_price(price, quantity, rules.collar) if rules.collar else None,
+        limit_price=limit_price(price, quantity, collar) if rules.collar else None,
         reference_price=price,
         opens=cycle.opens,
         deadline=cycle.late_deadline if waits else cycle.deadline,

@@ -90,12 +90,16 @@ class TradingComponents:
 
 @dataclass(frozen=True)
 class CycleInputs:
-    """What all strategies of an account get in a cycle: checked prices, assets, halted symbols, corporate actions."""
+    """What all strategies of an account get in a cycle: checked prices, assets, halted symbols, corporate actions.
+
+    buying_power: of the account.
+    """
 
     prices: CheckedPrices
     assets: Mapping[str, Asset]
     halted: Mapping[str, str]
     actions: Sequence[CorporateAction]
+    buying_power: Decimal
 
 
 class StrategyTrader:
@@ -202,7 +206,7 @@ class StrategyTrader:
         rules = sizing_rules(config, self._limits)
         kept = self._kept_target(cycle, inputs, own, decision)
         targets = kept.target.aligned(decision.prices.panel.symbols) if kept is not None and kept.orders else None
-        plan = plan_orders(config, decision, cycle, own, inputs.assets, rules, targets)
+        plan = plan_orders(config, decision, cycle, own, inputs.assets, rules, targets, inputs.buying_power)
         self._alert_cut_weights(limits_note(decision, rules))
         intents, skipped = self._without_blocked(plan, inputs.halted)
         base = self._base_account(loaded, inputs.prices, saved.get("base"))

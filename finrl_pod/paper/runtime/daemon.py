@@ -14,7 +14,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from finrl_pod.errors import AuthenticationError, BrokerError, DaemonError, DataError, FinrlPodError, JournalError
+from finrl_pod.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    DaemonError,
+    DataError,
+    FinrlPodError,
+    JournalError,
+)
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.trader import TradingComponents
@@ -70,7 +78,7 @@ class Daemon:
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Run until stopped, or until `until` returns True between two steps.
 
-        Raises AuthenticationError and JournalError, and DaemonError for any unexpected error.
+        Raises AuthenticationError, JournalError and (at the start) ConfigError, and DaemonError for any other error.
         """
         try:
             while not self._stop.is_set() and not until():
@@ -79,6 +87,9 @@ class Daemon:
                 self._cancel_before_exit()
         except AuthenticationError as error:
             self._c.alert("critical", "keys", str(error))
+            raise
+        except ConfigError as error:
+            self._c.alert("critical", "config", f"the daemon does not start: {error}")
             raise
         except JournalError as error:
             self._cancel_unjournaled()
@@ -208,6 +219,7 @@ class Daemon:
         account = c.broker.account()
         c.ledger.store.bind("account", account.id)
         c.ledger.store.bind("run", c.config.name)
+        self.trader.check_symbols()
         c.reconciler.initialise()
         c.reconciler.recover()
         for difference in c.reconciler.differences:
