@@ -196,3 +196,18 @@ def test_several_strategies_are_recorded_with_the_settings() -> None:
     assert unpack(json.dumps(plain(SEVERAL))).strategies == PARTS
     assert [part.name for part in allocations(SEVERAL)] == ["test/slow", "test/other"]
     assert [part.capital for part in allocations(SEVERAL)] == [60_000.0, 30_000.0]
+
+
+def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from finrl_pod_app.paper.status_view import show_status
+
+    sim = start(tmp_path, replace(SEVERAL, orders=replace(SEVERAL.orders, collar=0.0005)))
+    sim.day(date(2024, 1, 9))
+    document = status(sim.store, sim.config)
+    assert set(document["targets"]) == {"test/slow", "test/other"}
+    show_status(document)
+    shown = capsys.readouterr().out
+    assert "slow" in shown
+    assert "60%" in shown
+    assert any(target["state"] == "open" for target in document["targets"].values())
+    assert "distance to target" in shown

@@ -30,6 +30,7 @@ def show_status(document: Mapping[str, Any]) -> None:
         "account": document["account"] or "unknown yet",
         "equity": "none yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
         "cash": f"{float(document['cash']):,.2f} of {float(document['capital']):,.2f} allocated",
+        "distance to target": _distances(document["targets"]),
         "active return": _active_return(document["active_return"]),
         "last decision": "none yet" if last is None else f"{last['bar']}: {last['outcome']} ({last['strategy']})",
         "orders": f"{document['counts']['orders']}, {document['counts']['fills']} fills",
@@ -41,6 +42,7 @@ def show_status(document: Mapping[str, Any]) -> None:
         if value:
             table.add_row(Text(key, style="bold"), Text(value))
     console.print(table)
+    _print_strategies(console, document["strategies"])
     _print_positions(console, "own shares", document["positions"])
     _print_positions(console, "external shares (never traded)", document["foreign_positions"])
     for intent in document["open_intents"]:
@@ -71,6 +73,9 @@ def show_replay(document: Mapping[str, Any]) -> None:
             f"{document['orders']} orders, {document['fills']} fills, equity {float(document['equity']):,.2f}"
         )
     )
+    for name, part in document["strategies"].items():
+        console.print(Text(f"{name} ({part['strategy']}, {part['share']:.0%}): equity {float(part['equity']):,.2f}"))
+    console.print(Text(f"Largest distance to a target at its end: {document['distance_to_target']:.2%} of equity"))
     if document["same"]:
         console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
     for sentence in document["differences"][:_MAX_DIFFERENCES]:
@@ -133,6 +138,24 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
     with Progress(console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("replaying", total=max((end - start).days, 1))
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
+
+
+def _distances(targets: Mapping[str, Mapping[str, Any]]) -> str:
+    """The value that open targets still miss, empty without one."""
+    missing = {run: target for run, target in targets.items() if target["state"] == "open"}
+    return ", ".join(
+        f"{run}: {target['distance']:.2%} of equity, until {target['until']}" for run, target in missing.items()
+    )
+
+
+def _print_strategies(console: Console, strategies: Mapping[str, Mapping[str, Any]]) -> None:
+    if not strategies:
+        return
+    table = Table("strategy", "share", "equity", "cash", "symbols held")
+    for name, part in strategies.items():
+        amounts = (f"{float(part[column]):,.2f}" for column in ("equity", "cash"))
+        table.add_row(*map(Text, (name, f"{part['share']:.0%}", *amounts, str(len(part["positions"])))))
+    console.print(table)
 
 
 def _active_return(measured: Mapping[str, Any] | None) -> str:

@@ -316,7 +316,7 @@ class OrderManager:
             filled = format(tracked.filled.normalize(), "f")
             message = (
                 f"{intent.side} {intent.symbol}: {filled} of {intent.quantity} shares were filled in time; the rest "
-                "waits for the next decision"
+                "waits for the next session"
             )
             self.alert("warning", "expired", message)
         self.ledger.close(tracked, state, self.clock.now(), detail)

@@ -145,6 +145,9 @@ def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
         "decisions": float(store.count(schema.decisions)),
         "orders": float(store.count(schema.orders)),
         "fills": float(store.count(schema.fills)),
+        "distance_to_target": max(
+            (t["distance"] for t in current_targets(store).values() if t["state"] == "open"), default=0.0
+        ),
         "alerts": float(store.count(schema.alerts)),
         "critical_alerts": float(store.count(schema.alerts, schema.alerts.c.level == "critical")),
     }
