@@ -375,7 +375,9 @@ def fills_of(sim: SimulatedDaemon, intent: Any) -> list[Any]:
 
 
 def test_untradable_symbol_is_skipped(tmp_path: Path) -> None:
+    """After the first start, which refuses such a symbol."""
     sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(lambda window: np.array([0.3, 0.3, 0.3])))
+    sim.day(DAY, hour=10)  # recovered, not decided yet
     sim.broker.overrides["assets"] = lambda original, symbols: {
         **original(symbols), "BB": Asset("BB", tradable=False)
     }  # fmt: skip
