@@ -13,6 +13,14 @@ from finrl_pod.data.dates import stamp
 from finrl_pod.types import Panel
 
 JUMP = 0.40  # close-to-close return that is reported
+_WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50)
+# (new, old) shares; the price is divided by their ratio. Reverse splits below 1:2 do not occur.
+SPLITS = ((5, 4), (3, 2), *((k, 1) for k in _WHOLE), *((1, k) for k in _WHOLE))
+_SMALLEST_SPLIT = 0.2  # log move of 5:4, less its tolerance
+SPLIT_TOLERANCE = 0.03  # of the log move, for the market's own on that bar
+SMALL_SPLIT_TOLERANCE = 0.02  # below 2:1, where moves on news are frequent
+SPLIT_SIZE, SPLIT_WINDOW = 6.0, 21  # times the 90% quantile of absolute moves over so many bars
+STALE_BARS = 15  # three weeks
 SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
 MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
 MINUTES_PER_DAY = 1440
@@ -28,8 +36,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, jump, late start, early end, gap, empty ticker, range, spread (soft). time: None if the
-    flaw is not about a single bar.
+    (hard); spacing, jump, split, stale, late start, early end, gap, empty ticker, range, spread (soft). time: None if
+    the flaw is not about a single bar.
     """
 
     kind: str
@@ -46,7 +54,15 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     """
     hard = (*_times(panel), *_symbols(panel), *_prices(panel, locate), *_benchmark(panel))
     # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
-    return hard or (*_spacing(panel), *_jumps(panel), *_lifetimes(panel), *_ranges(panel), *_unknown_spreads(panel))
+    return hard or (
+        *_spacing(panel),
+        *_jumps(panel),
+        *_splits(panel),
+        *_stale(panel),
+        *_lifetimes(panel),
+        *_ranges(panel),
+        *_unknown_spreads(panel),
+    )
 
 
 def sentences(flaws: Sequence[Flaw]) -> tuple[str, ...]:
@@ -159,6 +175,47 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
             f"{symbol} {verb} {abs(move[t, n]):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
         )
         yield Flaw("jump", False, message, symbol, time)
+
+
+def _splits(panel: Panel) -> Iterator[Flaw]:
+    """Single moves to a price ratio that splits have, far outside the ticker's usual moves of that time."""
+    for n, symbol in enumerate(panel.symbols):
+        bars = np.flatnonzero(panel.tradable[:, n])
+        if len(bars) <= SPLIT_WINDOW:
+            continue
+        moves = np.diff(np.log(panel.close[bars, n]))
+        usual = pd.Series(np.abs(moves)).rolling(SPLIT_WINDOW, center=True, min_periods=SPLIT_WINDOW // 2).quantile(0.9)
+        far = np.abs(moves) - np.minimum(SPLIT_TOLERANCE, usual.to_numpy()) > SPLIT_SIZE * usual.to_numpy()
+        for i in np.flatnonzero(far & (np.abs(moves) > _SMALLEST_SPLIT)):
+            new, old = min(SPLITS, key=lambda ratio: abs(moves[i] + np.log(ratio[0] / ratio[1])))
+            tolerance = SMALL_SPLIT_TOLERANCE if old in (2, 4) and new > old else SPLIT_TOLERANCE
+            if abs(moves[i] + np.log(new / old)) > tolerance:
+                continue
+            time = panel.times[bars[i + 1]]
+            doubt = ", and the prices are not adjusted as stated" if panel.adjusted else ""
+            message = (
+                f"{symbol} moves from {panel.close[bars[i], n]:g} to {panel.close[bars[i + 1], n]:g} on "
+                f"{stamp(time, panel.bar)}: likely a {new}:{old} split{doubt}; adjust the prices before it, or "
+                "ignore this if there was news."
+            )
+            yield Flaw("split", False, message, symbol, time)
+
+
+def _stale(panel: Panel) -> Iterator[Flaw]:
+    """Tickers whose daily close stands still for weeks."""
+    if panel.bar != "1d":
+        return
+    for n, symbol in enumerate(panel.symbols):
+        bars = np.flatnonzero(panel.tradable[:, n])
+        ends = np.flatnonzero(np.append(np.diff(panel.close[bars, n]) != 0, True)) if len(bars) else bars
+        lengths = np.diff(ends, prepend=-1)
+        for i in np.flatnonzero(lengths >= STALE_BARS)[:1]:
+            first, last = (panel.times[bars[t]] for t in (ends[i] - lengths[i] + 1, ends[i]))
+            message = (
+                f"{symbol} closes at {panel.close[bars[ends[i]], n]:g} on {lengths[i]} bars in a row, from "
+                f"{stamp(first, panel.bar)} to {stamp(last, panel.bar)}: it may not have traded; leave these bars out."
+            )
+            yield Flaw("stale", False, message, symbol, first)
 
 
 def _lifetimes(panel: Panel) -> Iterator[Flaw]:

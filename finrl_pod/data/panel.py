@@ -23,6 +23,9 @@ __all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "selec
 
 BARS = ("1d", "1h", "15m", "1m")
 
+SATURDAY = 5  # of weeks that start with Monday, 0
+DAYS = ("Saturday", "Sunday")
+
 Locate = Callable[[int, int], str]
 
 
@@ -184,6 +187,14 @@ def _check_gaps(
     missing = [c for c, value in values.items() if np.isnan(value[t, n])]
     place = locate(t, n) if locate else ""
     where = f"{place}: " if place else ""
+    weekdays = (times.astype("datetime64[D]").astype(int) + 3) % 7
+    rare = int((weekdays >= SATURDAY).sum()) <= max(1, len(times) // 20)
+    if bar == "1d" and rare and weekdays[t] >= SATURDAY and len(symbols) > 1:
+        quoted, day = symbols[int(some[t].argmax())], DAYS[weekdays[t] - SATURDAY]
+        raise DataError(
+            f"{where}{stamp(times[t], bar)} is a {day} on which {quoted} has prices and {symbols[n]} has none: remove "
+            f"the rows of {quoted} on that day, or pass --allow-gaps to make the others untradable"
+        )
     more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     raise DataError(
         f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, a gap{more}: "

@@ -116,7 +116,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert result.exit_code == 0
     checked = plain(result)
     assert checked["ok"] is True
-    assert [f["symbol"] for f in checked["found"]] == ["RRC", "RRC", "AAPL", "AMD"]
+    assert [f["symbol"] for f in checked["found"]] == ["RRC", "RRC", "AAPL", "AMD", "RRC"]
     assert any("hindsight" in s for s in checked["stated"])
     assert "is usable" in call("check", "sample").stdout
 
