@@ -140,6 +140,7 @@ class MarketEnv(ABC):
         self._native: FusedStep | None = None
         self._gradient: GradientKernel | None = None
         self._reuses_buffers = False
+        self._static: EnvState | None = None
 
     action_size: int
     actions = 0  # number of choices of a discrete action
@@ -210,7 +211,9 @@ class MarketEnv(ABC):
             outcome = self._with_reward(outcome, bar)
         else:
             written = None
-            self._state, outcome = self.transition(self._state, action)
+            next_state, outcome = self.transition(self._state, action)
+            in_place = self._reuses_buffers and on_device(self.device)
+            self._state = self._in_static_tensors(next_state) if in_place else next_state
         if out is not written and out is not None:
             flat(self.market, outcome.observation, out=out)
         self._observation = outcome.observation
@@ -306,6 +309,15 @@ class MarketEnv(ABC):
         assert self._state is not None
         self._observation = self.observe(self._state)
         return self._observation
+
+    def _in_static_tensors(self, state: EnvState) -> EnvState:
+        """The state, copied to tensors that stay the same in all steps, as a captured graph needs them."""
+        if self._static is None:
+            self._static = EnvState(*(None if x is None else x.clone() for x in state))  # type: ignore[arg-type]
+        for x, new in zip(self._static, state, strict=True):
+            if x is not None and new is not None:
+                x.copy_(new)
+        return self._static
 
     def _check(self, action: Tensor) -> None:
         if self._state is None:

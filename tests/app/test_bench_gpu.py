@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from finrl_pod_app.bench.device import device_rows
 from finrl_pod_app.bench.gpu import PLAN_FILE, plan_iteration
 from finrl_pod_app.bench.launches import record
 
@@ -65,3 +67,10 @@ def test_an_iteration_learns() -> None:
     before = run.learner.algorithm.weights()["log_std"].clone()  # type: ignore[attr-defined]
     run()
     assert not torch.equal(before, run.learner.algorithm.weights()["log_std"])  # type: ignore[attr-defined]
+
+
+def test_device_script_saves_every_row_at_once(tmp_path: Path) -> None:
+    """With no time left after the first row, that row is in the file."""
+    out = tmp_path / "rows.json"
+    rows = device_rows(torch.device("cpu"), 0.0, out, quiet=True)
+    assert json.loads(out.read_text(encoding="utf-8"))["rows"][0]["name"] == rows[0].name == "triton"

@@ -264,7 +264,7 @@ def test_inactive_members_are_not_checked_for_divergence(inactive: bool) -> None
     target[1, 0, 0] = torch.inf
     batch = (*items, advantage, target)
     before = learner.algorithm.parameters.flat.clone()
-    learner.algorithm._minibatch(batch, torch.arange(2).expand(2, 2), torch.tensor([True, not inactive]), 1.0)
+    learner.algorithm._minibatch(batch, torch.arange(2).expand(2, 2), torch.tensor([True, not inactive]))
     assert learner.alive == [True, inactive]
     assert torch.equal(learner.algorithm.parameters.flat[1], before[1])
     assert not torch.equal(learner.algorithm.parameters.flat[0], before[0])

@@ -17,6 +17,7 @@ from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.files import write_text
 from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
+from finrl_pod_app.bench.device import device_rows
 from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
 from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
@@ -93,7 +94,11 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
         flags = (field.name for field in fields(BacktestSettings))
         return backtest_rows(BacktestSettings(**{name: getattr(options, name) for name in flags}))
     if options.what == "gpu":
-        return plan_rows(options.plant)
+        return (
+            plan_rows(options.plant)
+            if options.plan
+            else device_rows(device, options.minutes, options.out, quiet=options.json)
+        )
     if options.what == "markets":
         return market_rows(MarketStudy(options.run, options.only, options.results))
     if options.what == "gate":
@@ -173,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_common(markets)
     gpu = commands.add_parser("gpu", help="what a GPU would do in an iteration, counted on the CPU", allow_abbrev=False)
     gpu.add_argument("--plan", action="store_true", help="count launches, bytes and what prevents CUDA graphs")
+    gpu.add_argument("--minutes", type=float, default=8, help="time for measuring on the device, default %(default)s")
     gpu.add_argument("--plant", choices=FAULTS, help="plant a fault that the plan must find")
     _add_common(gpu)
     return parser

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import INTERPRET, as_on_device, is_triton_installed
@@ -29,7 +30,7 @@ PolicyName = Literal["mlp", "equivariant"]
 
 # The market of the plan: sizes change launches little and bytes in proportion.
 SIZES = SpeedSettings(assets=30, features=8, days=300, hidden=(64, 64), kind="portfolio", mandate="equal_weight")
-PLAN_ACCOUNTS, PLAN_HORIZON, EPOCHS = 64, 4, 2
+PLAN_ACCOUNTS, PLAN_HORIZON, EPOCHS = 32, 2, 2
 ENVIRONMENTS = (("portfolio", "equal_weight"), ("portfolio", "none"), ("stock_trading", "none"))
 ITERATIONS = 100  # of a schedule of learning rates that reaches 0, so that the rate changes every iteration
 
@@ -44,12 +45,15 @@ class PlannedIteration:
     learner: Learner
     samples: int
     fault: Fault | None = None
+    factor: torch.Tensor = field(default_factory=lambda: torch.ones(1))
     replaced: torch.Tensor = field(default_factory=lambda: torch.zeros(1))  # of the fault "moved"
 
     def __call__(self) -> None:
         learner, done = self.learner, self.learner.samples[0] // self.samples
         with as_on_device():
-            learner.algorithm.iterate(learner.collector, 1 - done / ITERATIONS)
+            with _disable_current_modes():  # the host writes the rate before it replays a graph
+                self.factor.fill_(1 - done / ITERATIONS)
+            learner.algorithm.iterate(learner.collector, self.factor)
         learner.samples = [n + self.samples for n in learner.samples]
         if self.fault is not None:
             self._plant(self.fault, learner.algorithm.weights()["log_std"], done)

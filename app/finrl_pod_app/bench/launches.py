@@ -136,5 +136,6 @@ def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], out
 
 
 def _differences(names: list[str], values: list[Any], later: list[str], others: list[Any]) -> list[str]:
-    odd = [name for name, a, b in zip(names, values, others, strict=False) if a != b]
+    # As text: NaN is not equal to itself.
+    odd = [name for name, a, b in zip(names, values, others, strict=False) if repr(a) != repr(b)]
     return odd + ["other operations"] * (names != later)

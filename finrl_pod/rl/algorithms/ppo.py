@@ -25,6 +25,7 @@ from finrl_pod.rl.algorithms.base import (
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
+from finrl_pod.rl.native.device_policy import DevicePolicy, make_device_policy
 from finrl_pod.rl.native.policy_kernel import make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
 from finrl_pod.rl.networks.feature_table import dropout_factors
@@ -112,10 +113,12 @@ class PPO(OnPolicy):
         )
         # The native kernels implement the loss without regularisers, and Adam, and have no encoders.
         is_plain = self.regularisers is None and isinstance(self.optimiser, Adam) and not self.inputs.has_encoder
-        self._kernel = make_policy_kernel(self.policy, self.parameters, self.features, tradable) if is_plain else None
+        make = make_device_policy if on_device(self.device) else make_policy_kernel
+        self._kernel = make(self.policy, self.parameters, self.features, tradable) if is_plain else None
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor: RateFactor = 1.0
+        self._step_settings = self.settings  # of the current update's gradient steps
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
         self._dropouts = generators(seed, self.member_ids, "dropout", self.device) if spec.dropout else []
@@ -145,18 +148,24 @@ class PPO(OnPolicy):
 
         # Flatten: every tensor to items [P, I, ...].
         data = flatten(rollout, advantage, target)
+        packed = self._kernel.pack(data) if isinstance(self._kernel, DevicePolicy) else data
         items = rollout.reward.shape[0] * rollout.reward.shape[2]
         size = items // config.minibatches
 
         # Minibatches. Permutations are drawn for all epochs at once: stopping early must not shift later shuffles.
         permutations = [self._permutation(items) for _ in range(config.epochs)]  # [P, I] each
         active = self.alive.clone()  # [P], members within target_kl
+        self._step_settings = {
+            **self.settings,
+            "learning_rate": self.settings["learning_rate"] * learning_rate_factor,
+            "clip_range": self.clip,
+        }
         log: list[Tensor] = []
         participants: list[Tensor] = []
         for permutation in permutations:
             for i in range(config.minibatches):
                 indices = permutation[:, i * size : (i + 1) * size]  # [P, M]
-                metrics, kl = self._minibatch(data, indices, active, learning_rate_factor)
+                metrics, kl = self._minibatch(packed, indices, active)
                 log.append(metrics)
                 participants.append(active)
                 active = active & (kl <= self.settings["target_kl"]) & self.alive
@@ -234,7 +243,7 @@ class PPO(OnPolicy):
         if not self.config.scale_rewards:
             return reward
         first = scale_of_rewards(spread_of_rewards(reward))
-        self.reward_scale = torch.where(self.reward_scale == 0, first, self.reward_scale)
+        self.reward_scale.copy_(torch.where(self.reward_scale == 0, first, self.reward_scale))
         return reward * self.reward_scale.view(1, -1, 1, 1)
 
     # ------------------------------------------------------------------ one minibatch
@@ -243,20 +252,16 @@ class PPO(OnPolicy):
         """A random order of the items for each member, from its own generator: [P, I]."""
         return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
 
-    def _minibatch(
-        self, data: Sequence[Tensor], indices: Tensor, active: Tensor, rate_factor: RateFactor
-    ) -> tuple[Tensor, Tensor]:
+    def _minibatch(self, data: Sequence[Tensor], indices: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
 
-        data: as `flatten` returns it; indices: [P, M], the items of the minibatch.
+        data: as `flatten` or `pack` returns it; indices: [P, M], the items of the minibatch.
         """
+        rate = self._step_settings["learning_rate"]
         if self._kernel is not None:
-            rate = self.settings["learning_rate"] * rate_factor
-            settings = {**self.settings, "learning_rate": rate, "clip_range": self.clip}
-            self.alive = self.alive.clone()
             assert isinstance(self.optimiser, Adam)
             with self._decay.after_step(self.optimiser, rate):
-                metrics = self._kernel.update(data, indices, settings, self.optimiser, active, self.alive)
+                metrics = self._kernel.update(data, indices, self._step_settings, self.optimiser, active, self.alive)
             return metrics, metrics[0]
         bar, account, *rest, advantage, target = (_select(x, indices) for x in data)
         gradient, metrics = self._gradient([bar, account, *rest, _standardise(advantage), target])
@@ -267,9 +272,8 @@ class PPO(OnPolicy):
         # A member whose loss is NaN or infinite stops here and keeps its parameters. Inactive members are not judged:
         # trained alone, they would not have reached this minibatch.
         finite = torch.isfinite(norm) & torch.isfinite(policy_loss) & torch.isfinite(value_loss)
-        self.alive = self.alive & (finite | ~active)
+        self.alive &= finite | ~active
         moves = active & self.alive & (kl <= self.settings["target_kl"])
-        rate = self.settings["learning_rate"] * rate_factor
         with self._decay.after_step(self.optimiser, rate):
             self.optimiser.step(self.parameters.flat, gradient, rate, moves)
         return torch.stack([kl, clip_fraction, policy_loss, value_loss, norm]), kl

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from finrl_pod.native.device import on_device
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.training.normalisation import IdentityNormaliser
@@ -41,6 +42,7 @@ class RolloutCollector:
         self.env = env
         self.shape = group_shape(env)  # (P, G, A)
         self.observation: Any = env.reset(seed)
+        self._kept: Observation | None = None
 
     @torch.no_grad()
     def collect(self, explore: Explore, noise: Tensor, normaliser: ObservationNormaliser = IDENTITY) -> Rollout:
@@ -84,13 +86,25 @@ class RolloutCollector:
         finally:
             if isinstance(env, MarketVecEnv):
                 env.reuse_buffers(False)
-            self.observation = _copy(self.observation)
+            self._keep(self.observation)
         now = as_pair(normaliser.normalise(self.observation))
         last, *rounds = (Observation(x.bar, x.account.to(dtype)) for x in (now, *finals.rounds))
         bar, account, action, log_prob, reward, terminated, truncated, truncated_groups = buffer
         return Rollout(
             bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), truncated_groups
         )
+
+    def _keep(self, observation: Any) -> None:
+        """Copy the current observation, which later steps overwrite; on a GPU always to the same tensors."""
+        kept = self._kept
+        if isinstance(observation, Observation) and on_device(observation.bar.device):
+            if kept is None:
+                kept = self._kept = _copy(observation)
+            for x, new in zip(kept, observation, strict=True):
+                x.copy_(new)
+            self.observation = kept
+        else:
+            self.observation = _copy(observation)
 
 
 def _copy(observation: Any) -> Any:

@@ -1,0 +1,122 @@
+"""The first minutes of a device: rows in the order of their worth, each printed and saved as soon as it is measured.
+
+`python -m finrl_pod_app.bench gpu --device cuda --minutes 8 --out FILE`. Needs torch, numpy and pandas; without Triton
+the programs run in torch, and the first row says so. A row that fails has its error in place of a value.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finrl_pod.files import write_text
+from finrl_pod.native.device import is_triton_installed
+from finrl_pod_app.bench.env import env_row
+from finrl_pod_app.bench.ppo import population_rows, ppo_row
+from finrl_pod_app.bench.rows import Row, as_json, describe, document
+from finrl_pod_app.bench.speed import SpeedSettings
+
+ENV_SIZES = tuple(2**power for power in (17, 10, 12, 14, 16, 18))
+PPO_SIZES = tuple(2**power for power in (17, 12, 14, 16))
+POPULATIONS = (32, 256)
+SMALL = (256, 512)  # environments on a CPU, where the script itself is tried
+TRAINING = SpeedSettings(kind="portfolio", mandate="equal_weight", runs=2)
+
+Measurement = Callable[[torch.device], list[Row]]
+
+
+def device_rows(device: torch.device, minutes: float, out: Path | None, *, quiet: bool = False) -> list[Row]:
+    """Measure until the time is over; print every row at once unless `quiet`, and write all to `out` after each."""
+    rows: list[Row] = []
+    about, end = describe(device), time.monotonic() + 60 * minutes
+    for name, measure in _measurements(device):
+        if rows and time.monotonic() > end:
+            break
+        start = time.perf_counter()
+        try:
+            measured = [_sized(name, row) for row in measure(device)]
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            measured = [_figure(name, 0.0, "failed", error=(str(error).splitlines() or [""])[0])]
+        for row in measured:
+            row = replace(row, config={**row.config, **_memory(device), "seconds": time.perf_counter() - start})
+            rows.append(row)
+            if out is not None:
+                write_text(out, as_json(document(rows, about)))
+            if not quiet:
+                print_row(row)
+    return rows
+
+
+def print_row(row: Row) -> None:
+    """Print a row to standard output at once."""
+    sys.stdout.write(f"{row.name:32} {row.value:16,.0f} {row.unit}  {row.config.get('error', '')}\n")
+    sys.stdout.flush()
+
+
+def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
+    """Names and measurements, the most valuable first."""
+    small = device.type == "cpu"
+    yield "triton", lambda _: [_figure("triton", float(is_triton_installed() and not small), "used")]
+    for envs in SMALL[:1] if small else ENV_SIZES[:1]:
+        yield f"env_{envs}", partial(_env, envs)
+    for envs in SMALL[:1] if small else PPO_SIZES:
+        for policy in ("equivariant", "mlp"):
+            yield f"ppo_{policy}_{envs}", partial(_ppo, policy, envs)
+    for envs in SMALL[1:] if small else ENV_SIZES[1:]:
+        yield f"env_{envs}", partial(_env, envs)
+    for members in (2,) if small else POPULATIONS:
+        yield f"population_{members}", partial(_population, members)
+    if not small:
+        yield "kernels", _top_kernels
+
+
+def _env(envs: int, device: torch.device) -> list[Row]:
+    settings = replace(TRAINING, envs=envs, observation="table", runs=3)
+    return [env_row(settings, device)]
+
+
+def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
+    horizon = 16 if envs <= SMALL[-1] else 64
+    return replace(TRAINING, policy=policy, envs=envs, horizon=horizon, minibatch=envs * horizon // 4, members=members)
+
+
+def _ppo(policy: str, envs: int, device: torch.device) -> list[Row]:
+    return [ppo_row(_training(policy, envs), device)]
+
+
+def _population(members: int, device: torch.device) -> list[Row]:
+    return population_rows(_training("equivariant", 256 * members, members), device)
+
+
+def _top_kernels(device: torch.device, count: int = 20) -> list[Row]:
+    """The kernels that an update of the equivariant policy spends its time in."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        ppo_row(replace(_training("equivariant", PPO_SIZES[1]), runs=1), device)
+    events = sorted(profiler.key_averages(), key=lambda event: -event.device_time_total)
+    return [_figure(event.key[:60], event.device_time_total, "us", calls=event.count) for event in events[:count]]
+
+
+def _sized(name: str, row: Row) -> Row:
+    """A row named after its measurement, with its own name in the config where that differs."""
+    return replace(row, name=name if row.name in name else f"{name}_{row.name}")
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    if device.type != "cuda":
+        return {}
+    peak = torch.cuda.max_memory_allocated(device) / 2**30
+    torch.cuda.reset_peak_memory_stats(device)
+    return {"peak_gib": round(peak, 3)}
+
+
+def _figure(name: str, value: float, unit: str, **config: Any) -> Row:
+    return Row(name, value, value, value, unit, config)

@@ -1,0 +1,232 @@
+"""Operations of a policy's update on GPUs, each in torch and as a Triton kernel (`triton_policy.py`).
+
+The torch version defines the result; a test compares the two in Triton's interpreter. All tensors are contiguous,
+except that parameters may be views of the flat [P, W] tensor: only their first stride is another.
+
+Shapes: P members, K items of A accounts, R = K * A rows, N assets, S units, D scores, W parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import torch
+
+from finrl_pod.native.device import block_size, launch, use_triton
+from finrl_pod.rl.networks.distributions import HALF_LOG_2PI
+from finrl_pod.types import Tensor
+
+BLOCK = 1024
+TILE = 4096  # numbers that a program holds at once
+CHUNK_NUMBERS = 4_000_000  # of [.., A, N, S] that the torch version of the scores computes at once
+ADVANTAGE_EPSILON = 1e-8
+MIN_NORM = 1e-12
+SUMS = 4  # of the loss, before those of log_std: KL, clipped, policy loss, value loss
+
+
+def _kernels() -> ModuleType:
+    from finrl_pod.rl.native import triton_policy
+
+    return triton_policy
+
+
+def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
+    """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
+    if not use_triton(x):
+        return torch.tanh(x + base.unsqueeze(1))
+    y, (_, rows, width) = torch.empty_like(x), x.shape
+    grid = (-(-x.numel() // BLOCK),)
+    launch(_kernels().tanh_of_sum, grid, x, base, y, x.numel(), rows, base.stride(0), H=width, BLOCK=BLOCK)
+    return y
+
+
+def tanh_backward(grad: Tensor, y: Tensor, pooled: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    """(grad + weight pooled) (1 - y^2), the gradient before a tanh: grad, y [B, R, H].
+
+    pooled: [B, H], the gradient of a mean over R with weights [B, R], 1 / R each without.
+    """
+    batch, rows, width = y.shape
+    if not use_triton(y):
+        if pooled is not None:
+            share = 1 / rows if weight is None else weight.unsqueeze(-1)
+            grad = grad + pooled.unsqueeze(1) * share
+        return grad * (1 - y * y)
+    out, grid = torch.empty_like(y), (-(-y.numel() // BLOCK),)
+    launch(
+        _kernels().tanh_backward, grid, grad, y, pooled, weight, out, batch * rows * width, rows, SHARE=1 / rows,
+        POOLED=pooled is not None, WEIGHTED=weight is not None, H=width, BLOCK=BLOCK,
+    )  # fmt: skip
+    return out
+
+
+def asset_scores(code: Tensor, shared: Tensor, account: Tensor, linear: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    """Scores [P, K, A, N]: w . tanh(code_n + shared + N holding_n u) + linear_n.
+
+    code: [P, K, N, S]; shared: [P, K, S]; account: [P, K, A, own], the holdings after cash; linear: [P, K, N]; u, w:
+    [P, S].
+    """
+    (p, k, n, size), (accounts, own) = code.shape, account.shape[2:]
+    scores = account.new_empty(p, k, accounts, n)
+    if use_triton(code):
+        tile = _tile(accounts, size)
+        launch(
+            _kernels().asset_scores, (p * k,), code, shared, account, linear, u, w, scores, k, own, u.stride(0),
+            A=accounts, N=n, S=size, **tile,
+        )  # fmt: skip
+        return scores
+    for part in _parts(k, p * accounts * n * size):
+        hidden, _ = _hidden(code[:, part], shared[:, part], account[:, part], u)
+        scores[:, part] = torch.einsum("pkans,ps->pkan", hidden, w) + linear[:, part].unsqueeze(2)
+    return scores
+
+
+def asset_scores_backward(
+    grad: Tensor, code: Tensor, shared: Tensor, account: Tensor, u: Tensor, w: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `asset_scores` with respect to code [P, K, N, S], and to u and w for each item [P, K, S].
+
+    Hidden units are computed again instead of being kept: at 30 assets of 64 units they are 8 kB a sample.
+    """
+    (p, k, n, size), (accounts, own) = code.shape, account.shape[2:]
+    grad_code, grad_u, grad_w = torch.empty_like(code), torch.empty_like(shared), torch.empty_like(shared)
+    if use_triton(code):
+        tile = _tile(accounts, size)
+        launch(
+            _kernels().asset_scores_backward, (p * k,), grad, code, shared, account, u, w, grad_code, grad_u, grad_w,
+            k, own, u.stride(0), A=accounts, N=n, S=size, **tile,
+        )  # fmt: skip
+        return grad_code, grad_u, grad_w
+    for part in _parts(k, p * accounts * n * size):
+        hidden, held = _hidden(code[:, part], shared[:, part], account[:, part], u)
+        slope = grad[:, part]
+        grad_w[:, part] = torch.einsum("pkan,pkans->pks", slope, hidden)
+        back = hidden.square_().neg_().add_(1).mul_(slope.unsqueeze(-1)).mul_(w.view(p, 1, 1, 1, size))
+        grad_code[:, part] = back.sum(2)
+        grad_u[:, part] = torch.einsum("pkan,pkans->pks", held, back)
+    return grad_code, grad_u, grad_w
+
+
+def _hidden(code: Tensor, shared: Tensor, account: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden units [P, K, A, N, S] and holdings in units of 1/N [P, K, A, N]."""
+    p, _, n, size = code.shape
+    held = account[..., 1 : 1 + n] * n
+    inner = held.unsqueeze(-1) * u.view(p, 1, 1, 1, size)
+    return inner.add_((code + shared.unsqueeze(2)).unsqueeze(2)).tanh_(), held
+
+
+def _parts(items: int, numbers: int) -> list[slice]:
+    """Ranges of items such that [.., A, N, S] of each, `numbers` an item, has at most CHUNK_NUMBERS."""
+    each = max(1, CHUNK_NUMBERS // numbers)
+    return [slice(i, i + each) for i in range(0, items, each)]
+
+
+def _tile(accounts: int, size: int) -> dict[str, int]:
+    wide = block_size(size)
+    return {"A_BLOCK": min(block_size(accounts), max(TILE // wide, 1)), "S_BLOCK": wide}
+
+
+def ppo_loss(
+    mean: Tensor,
+    log_std: Tensor,
+    value: Tensor,
+    action: Tensor,
+    numbers: Tensor,
+    valid: Tensor | None,
+    coefficients: tuple[Tensor, Tensor, Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of PPO's clipped loss: of the mean [P, R, D] and the value [P, R]; and sums [P, 4 + D].
+
+    The loss is the mean over rows. Sums: KL, clipped fraction, policy loss, value loss, then the gradient of the D
+    logarithms of the standard deviation. mean, action: [P, R, D]; log_std: [P, D or 1]; value: [P, R]; numbers:
+    [P, R, 3], the old log-probability, the advantage (standardised here) and the value target; valid: [P, K, D] bool,
+    scores that count, None if all do; coefficients: clip range, of the value loss, of the entropy, [P] each.
+    """
+    p, rows, d = mean.shape
+    moments = torch.stack(torch.var_mean(numbers[..., 1], dim=1))  # [2, P]
+    clip_range, value_coefficient, entropy_coefficient = coefficients
+    if use_triton(mean):
+        wide = block_size(d)
+        height = min(block_size(rows), max(TILE // wide, 1))
+        blocks = -(-rows // height)
+        grad_mean, grad_value = torch.empty_like(mean), torch.empty_like(value)
+        partial = mean.new_empty(p, blocks, SUMS + d)
+        mask = None if valid is None else valid.view(torch.uint8)
+        launch(
+            _kernels().ppo_loss, (p, blocks), mean, log_std, value, action, numbers, mask, moments, *coefficients,
+            grad_mean, grad_value, partial, rows, 1 if valid is None else rows // valid.shape[1], blocks,
+            log_std.stride(0), half_log_2pi=HALF_LOG_2PI, epsilon=ADVANTAGE_EPSILON, D=d, D_BLOCK=wide, R_BLOCK=height,
+            SHARED=log_std.shape[1] == 1, MASKED=valid is not None,
+        )  # fmt: skip
+        return grad_mean, grad_value, partial.sum(1)
+    old, advantage, target = numbers.unbind(-1)
+    variance, center = (x.unsqueeze(1) for x in moments)
+    advantage = (advantage - center) / (variance.sqrt() + ADVANTAGE_EPSILON)
+    spread = log_std.unsqueeze(1)  # [P, 1, D or 1]
+    counts = torch.ones_like(mean)
+    if valid is not None:
+        counts = valid.repeat_interleave(rows // valid.shape[1], 1).to(mean.dtype)
+    scaled = (action - mean) * (-spread).exp() * counts
+    log_ratio = -(0.5 * scaled.square() + (spread + HALF_LOG_2PI) * counts).sum(-1) - old
+    ratio, clip = log_ratio.exp(), clip_range.unsqueeze(1)
+    clipped = torch.minimum(torch.maximum(ratio, 1 - clip), 1 + clip)
+    gain, kept = ratio * advantage, ratio * advantage <= clipped * advantage
+    slope = torch.where(kept, -gain, 0.0) / rows
+    miss = value - target
+    grad_spread = slope.unsqueeze(-1) * (scaled.square() - counts) - counts * (entropy_coefficient / rows).view(p, 1, 1)
+    means = (
+        ratio - 1 - log_ratio,
+        ((ratio - 1).abs() > clip).to(mean.dtype),
+        -torch.where(kept, gain, clipped * advantage),
+        miss.square(),
+    )
+    sums = torch.cat([torch.stack([x.mean(1) for x in means], 1), grad_spread.sum(1)], 1)
+    return slope.unsqueeze(-1) * scaled * (-spread).exp(), miss * (value_coefficient * 2 / rows).unsqueeze(1), sums
+
+
+def adam_clipped(
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
+    gradient: Tensor,
+    sums: Tensor,
+    limits: tuple[Tensor, Tensor, Tensor],
+    active: Tensor,
+    alive: Tensor,
+    constants: tuple[float, float, float],
+) -> Tensor:
+    """Clip the gradient [P, W], check it and step, in place; returns KL, clipped, policy and value loss, norm [5, P].
+
+    state: parameters and both moments [P, W], step counts [P]. sums: of `ppo_loss`. limits: learning rate, norm and KL,
+    [P] each. active: [P] bool, members that take part. alive: [P] bool, set to False for those of them whose loss or
+    norm is not finite. Those that are neither active nor alive, or whose KL is above its limit, stay as they are.
+    """
+    flat, first, second, steps = state
+    rate, limit, target_kl = limits
+    p, size = flat.shape
+    beta_1, beta_2, epsilon = constants
+    if use_triton(flat):
+        metrics, factors = flat.new_empty(SUMS + 1, p), flat.new_empty(4, p)
+        launch(
+            _kernels().judge_gradient, (p,), gradient, sums, sums.stride(0), rate, limit, target_kl,
+            active.view(torch.int8), alive.view(torch.int8), steps, metrics, factors, size,
+            beta_1=math.log(beta_1), beta_2=math.log(beta_2), MIN_NORM=MIN_NORM, BLOCK=BLOCK,
+        )  # fmt: skip
+        grid = (p, -(-size // BLOCK))
+        launch(
+            _kernels().adam, grid, flat, gradient, first, second, factors, size, beta_1=beta_1, beta_2=beta_2,
+            epsilon=epsilon, BLOCK=BLOCK,
+        )  # fmt: skip
+        return metrics
+    norm = gradient.norm(dim=1)
+    gradient = gradient * (limit / norm.clamp(min=MIN_NORM)).clamp(max=1).unsqueeze(1)
+    finite = torch.isfinite(norm) & torch.isfinite(sums[:, 2]) & torch.isfinite(sums[:, 3])
+    alive &= finite | ~active
+    moves = active & alive & (sums[:, 0] <= target_kl)
+    steps += moves
+    count = steps.clamp(min=1)
+    mean = torch.lerp(first, gradient, 1 - beta_1)
+    square = (second * beta_2).addcmul(gradient, gradient, value=1 - beta_2)
+    root = square.sqrt() / (1 - beta_2**count).sqrt().unsqueeze(1)
+    moved = flat - (rate / (1 - beta_1**count)).unsqueeze(1) * mean / (root + epsilon)
+    for kept, new in ((first, mean), (second, square), (flat, moved)):
+        kept.copy_(torch.where(moves.unsqueeze(1), new, kept))
+    return torch.cat([sums[:, :SUMS].t(), norm.unsqueeze(0)])

@@ -1,0 +1,308 @@
+"""PPO's policies on GPUs: acting, and a gradient step with a backward pass written out.
+
+The gradient is that of the autograd path, to which a test compares it. Written out, a minibatch takes a quarter of the
+launches, nothing of size [.., A, N, S] is kept, and every launch has fixed shapes, so that it can be captured. Matrix
+products are torch's, all else is in `device_operations.py`.
+
+Shapes: P members, K items (a bar and its A accounts), N assets of F features, H and S units, D scores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from finrl_pod.rl.native import device_operations as ops
+from finrl_pod.rl.networks.distributions import Gaussian, valid_scores
+from finrl_pod.rl.networks.encoder import mean_over_assets, weighted_codes
+from finrl_pod.rl.networks.layers import affine, product
+from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
+from finrl_pod.rl.training.optimiser import Adam, Parameters
+from finrl_pod.types import Tensor
+
+GAUSSIAN = Gaussian()
+
+
+def make_device_policy(
+    policy: Policy, parameters: Parameters, features: Tensor, tradable: Tensor | None
+) -> DevicePolicy | None:
+    """The program of a policy on a GPU, or None if autograd has to be used; arguments as for `make_policy_kernel`."""
+    spec = policy.spec
+    fits = spec.assets > 0 and spec.action != "discrete" and spec.activation == "tanh" and not spec.critic_only
+    if not fits or features.dtype != parameters.flat.dtype:
+        return None
+    if type(policy) is MlpPolicy:
+        return _MlpDevicePolicy(policy, parameters, features, tradable)
+    # Of equivariant policies those of a mandate: scores of assets alone, without inertia.
+    if type(policy) is EquivariantPolicy and spec.action == "tilt" and not spec.has_extras and not spec.has_cash_score:
+        return _EquivariantDevicePolicy(policy, parameters, features, tradable)
+    return None
+
+
+class DevicePolicy(ABC):
+    """Forward pass, sampling and PPO's gradient step for P members that share a market table; as `PolicyKernel`."""
+
+    def __init__(self, policy: Any, parameters: Parameters, features: Tensor, tradable: Tensor | None) -> None:
+        self._policy, self.spec, self._parameters = policy, policy.spec, parameters
+        self._features, self._tradable = features, tradable
+        self._weights = parameters.views_of(parameters.flat)
+        self._gradient = torch.zeros_like(parameters.flat)
+        self._slopes = parameters.views_of(self._gradient)
+
+    @staticmethod
+    def pack(data: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Items as `update` takes them: bar, account and action, and the other numbers as [P, I, A, 3]."""
+        bar, account, action, *numbers = data
+        return bar, account, action, torch.stack(numbers, -1)
+
+    @torch.no_grad()
+    def update(
+        self,
+        data: Sequence[Tensor],
+        indices: Tensor,
+        settings: Mapping[str, Tensor],
+        optimiser: Adam,
+        active: Tensor,
+        alive: Tensor,
+    ) -> Tensor:
+        """One minibatch of PPO, in place; arguments and result as of `PolicyKernel.update`, `data` as of `pack`."""
+        bar, account, action, numbers = (select_items(x, indices) for x in data)
+        p = len(indices)
+        valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
+        mean, value, saved = self._forward(bar, account)
+        coefficients = (settings["clip_range"], settings["value_coefficient"], settings["entropy_coefficient"])
+        grad_mean, grad_value, sums = ops.ppo_loss(
+            mean.view(p, -1, mean.shape[-1]),
+            self._weights["log_std"],
+            value.view(p, -1),
+            action.view(p, -1, action.shape[-1]),
+            numbers.view(p, -1, numbers.shape[-1]),
+            None if valid is None else valid.squeeze(2).contiguous(),
+            coefficients,
+        )
+        of_spread = sums[:, ops.SUMS :]
+        slope = self._slopes["log_std"]
+        if slope.shape[1] == 1:
+            torch.sum(of_spread, 1, keepdim=True, out=slope)
+        else:
+            slope.copy_(of_spread)
+        self._backward(grad_mean.view_as(mean), grad_value.view_as(value), account, saved)
+        limits = (settings["learning_rate"], settings["max_grad_norm"], settings["target_kl"])
+        state = (self._parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
+        return ops.adam_clipped(state, self._gradient, sums, limits, active, alive, optimiser.constants)
+
+    @torch.no_grad()
+    def mean(self, bar: Tensor, account: Tensor) -> Tensor:
+        """Mean scores [P, K, A, D] for bars [P, K] and accounts [P, K, A, own]."""
+        return self._scores(*self._rows(bar), account)[0]
+
+    @torch.no_grad()
+    def value(self, bar: Tensor, account: Tensor) -> Tensor:
+        """Values [P, K, A] for bars [P, K] and accounts [P, K, A, own]."""
+        return self._values(*self._rows(bar), account)[0]
+
+    def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
+        mean, log_std = self.mean(bar, account), self._weights["log_std"]
+        action = GAUSSIAN.sample(mean, log_std, noise)
+        valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
+        return action, GAUSSIAN.log_probability(action, mean, log_std, valid)
+
+    def _rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Features [P, K, N, F] and the mask [P, K, N] of bars [P, K]."""
+        flat = bar.reshape(-1)
+        features = self._features.index_select(0, flat).view(*bar.shape, *self._features.shape[1:])
+        return features, None if self._tradable is None else self._tradable[bar]
+
+    def _forward(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
+        """Means [P, K, A, D], values [P, K, A], and what `_backward` needs."""
+        features, tradable = self._rows(bar)
+        mean, actor = self._scores(features, tradable, account)
+        value, critic = self._values(features, tradable, account)
+        return mean, value, (features, tradable, actor, critic)
+
+    @abstractmethod
+    def _scores(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def _values(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
+        """Write the gradient of every parameter but log_std."""
+
+    def _weight_slope(self, name: str, x: Tensor, grad: Tensor) -> None:
+        """Gradient of a weight [P, I, O] from inputs [P, .., I] and the gradient of the outputs [P, .., O]."""
+        slope = self._slopes[name]
+        p = x.shape[0]
+        out = slope.view(p, -1, slope.shape[-1]) if slope.dim() == 3 else slope.unsqueeze(-1)
+        torch.bmm(x.reshape(p, -1, x.shape[-1]).transpose(1, 2), grad.reshape(p, -1, grad.shape[-1]), out=out)
+
+    def _bias_slope(self, name: str, grad: Tensor) -> None:
+        """Gradient of a bias [P, O] from that of the outputs [P, .., O]."""
+        torch.sum(grad.reshape(grad.shape[0], -1, grad.shape[-1]), 1, out=self._slopes[name])
+
+
+class _MlpDevicePolicy(DevicePolicy):
+    def _scores(
+        self,
+        features: Tensor,
+        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
+        account: Tensor,
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        return self._tower("actor", features, account)
+
+    def _values(
+        self,
+        features: Tensor,
+        tradable: Tensor | None,  # noqa: ARG002  as above
+        account: Tensor,
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        out, hidden = self._tower("critic", features, account)
+        return out.squeeze(-1), hidden
+
+    def _tower(self, name: str, features: Tensor, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        """Outputs [P, K, A, O] of a tower, and its hidden units [P, K A, H] layer by layer."""
+        weights, (p, k, accounts, own) = self._weights, account.shape
+        base = torch.baddbmm(weights[f"{name}_b0"].unsqueeze(1), features.flatten(2), weights[f"{name}_table_w"])
+        x = torch.bmm(account.reshape(p, -1, own), weights[f"{name}_own_w"])
+        x = ops.tanh_of_sum(x.view(p * k, accounts, -1), base.view(p * k, -1)).view(p, k * accounts, -1)
+        hidden, last = [x], len(self.spec.hidden)
+        for i in range(1, last):
+            x = ops.tanh_of_sum(torch.bmm(x, weights[f"{name}_w{i}"]), weights[f"{name}_b{i}"])
+            hidden.append(x)
+        return affine(x, weights[f"{name}_w{last}"], weights[f"{name}_b{last}"]).view(p, k, accounts, -1), tuple(hidden)
+
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
+        features, _, actor, critic = saved
+        self._tower_backward("actor", grad_mean, features, account, actor)
+        self._tower_backward("critic", grad_value.unsqueeze(-1), features, account, critic)
+
+    def _tower_backward(
+        self, name: str, grad: Tensor, features: Tensor, account: Tensor, hidden: Sequence[Tensor]
+    ) -> None:
+        p, k, accounts, _ = account.shape
+        grad = grad.reshape(p, k * accounts, -1)
+        for i in range(len(hidden), 0, -1):
+            self._weight_slope(f"{name}_w{i}", hidden[i - 1], grad)
+            self._bias_slope(f"{name}_b{i}", grad)
+            grad = torch.bmm(grad, self._weights[f"{name}_w{i}"].transpose(1, 2))
+            grad = ops.tanh_backward(grad, hidden[i - 1])
+        self._weight_slope(f"{name}_own_w", account, grad)
+        base = grad.view(p, k, accounts, -1).sum(2)  # the table's part is shared by the accounts of an item
+        self._weight_slope(f"{name}_table_w", features.flatten(2), base)
+        self._bias_slope(f"{name}_b0", base)
+
+
+class _EquivariantDevicePolicy(DevicePolicy):
+    def _encode(self, prefix: str, features: Tensor, tradable: Tensor | None) -> tuple[list[Tensor], Tensor]:
+        """Codes [P, K, N, H] of every layer, the last one's mean over assets [P, K, H]."""
+        p, k, n, _ = features.shape
+        layers, codes = len(self.spec.hidden) - 1 or 1, []
+        x = features
+        for i in range(layers):
+            weight, bias = (self._weights[_layer(prefix, kind, i)] for kind in "wb")
+            rows = torch.bmm(x.reshape(p, k * n, -1), weight)
+            x = ops.tanh_of_sum(rows, bias).view(p, k, n, -1)
+            codes.append(x)
+        return codes, mean_over_assets(x, tradable)
+
+    def _scores(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weights, (p, k, n, _) = self._weights, features.shape
+        codes, context = self._encode("", features, tradable)
+        shared = affine(context, weights["context_w"], weights["code_b"])  # [P, K, S]
+        mixed = product(codes[-1], weights["code_w"])  # [P, K, N, S]
+        linear = torch.bmm(features.view(p, k * n, -1), weights["linear_w"].unsqueeze(-1)).view(p, k, n)
+        scores = ops.asset_scores(mixed, shared, account, linear, weights["holding_w"], weights["score_w"])
+        return scores, (codes, context, mixed, shared)
+
+    def _values(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weights, (p, k, accounts, _), n = self._weights, account.shape, features.shape[2]
+        codes, context = self._encode("value_", features, tradable)
+        shared = affine(context, weights["value_context_w"], weights["value_b"])  # [P, K, S]
+        held = weighted_codes(account[..., 1 : 1 + n], codes[-1])  # [P, K, A, H]
+        mixed = product(held, weights["value_holding_w"])
+        hidden = ops.tanh_of_sum(mixed.view(p * k, accounts, -1), shared.view(p * k, -1)).view(p, k * accounts, -1)
+        value = affine(hidden, weights["value_w"].unsqueeze(-1), weights["value_out_b"])
+        return value.view(p, k, accounts), (codes, context, held, hidden)
+
+    def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
+        features, tradable, actor, critic = saved
+        self._scores_backward(grad_mean, features, tradable, account, *actor)
+        self._values_backward(grad_value, features, tradable, account, *critic)
+
+    def _scores_backward(
+        self, grad: Tensor, features: Tensor, tradable: Tensor | None, account: Tensor,
+        codes: list[Tensor], context: Tensor, mixed: Tensor, shared: Tensor,
+    ) -> None:  # fmt: skip
+        weights, (p, k, n, size) = self._weights, mixed.shape
+        back = ops.asset_scores_backward(grad, mixed, shared, account, weights["holding_w"], weights["score_w"])
+        grad_mixed, of_holding, of_score = back
+        self._bias_slope("holding_w", of_holding)
+        self._bias_slope("score_w", of_score)
+        self._weight_slope("linear_w", features, grad.sum(2).unsqueeze(-1))
+        self._weight_slope("code_w", codes[-1], grad_mixed)
+        grad_shared = grad_mixed.sum(2)  # [P, K, S]
+        self._weight_slope("context_w", context, grad_shared)
+        self._bias_slope("code_b", grad_shared)
+        of_context = torch.bmm(grad_shared, weights["context_w"].transpose(1, 2))
+        of_code = torch.bmm(grad_mixed.view(p, k * n, size), weights["code_w"].transpose(1, 2))
+        self._encode_backward("", of_code, of_context, features, tradable, codes)
+
+    def _values_backward(
+        self, grad: Tensor, features: Tensor, tradable: Tensor | None, account: Tensor,
+        codes: list[Tensor], context: Tensor, held: Tensor, hidden: Tensor,
+    ) -> None:  # fmt: skip
+        weights, (p, k, n, size), accounts = self._weights, codes[-1].shape, account.shape[2]
+        grad = grad.reshape(p, k * accounts, 1)
+        self._weight_slope("value_w", hidden, grad)
+        self._bias_slope("value_out_b", grad)
+        grad = ops.tanh_backward(torch.bmm(grad, weights["value_w"].unsqueeze(1)), hidden)  # [P, K A, S]
+        self._weight_slope("value_holding_w", held, grad)
+        of_held = torch.bmm(grad, weights["value_holding_w"].transpose(1, 2)).view(p * k, accounts, size)
+        of_shared = grad.view(p, k, accounts, -1).sum(2)
+        self._weight_slope("value_context_w", context, of_shared)
+        self._bias_slope("value_b", of_shared)
+        of_context = torch.bmm(of_shared, weights["value_context_w"].transpose(1, 2))
+        holdings = account[..., 1 : 1 + n].reshape(p * k, accounts, n)
+        of_code = torch.bmm(holdings.transpose(1, 2), of_held).view(p, k * n, size)
+        self._encode_backward("value_", of_code, of_context, features, tradable, codes)
+
+    def _encode_backward(
+        self, prefix: str, grad: Tensor, of_context: Tensor, features: Tensor, tradable: Tensor | None,
+        codes: list[Tensor],
+    ) -> None:  # fmt: skip
+        """Gradients of the layers of `_encode` from those of its codes [P, K N, H] and of their mean [P, K, H]."""
+        p, k, n, _ = features.shape
+        weight = None
+        if tradable is not None:
+            mask = tradable.to(grad.dtype)
+            weight = (mask / mask.sum(2, keepdim=True).clamp(min=1)).view(p * k, n)
+        pooled: Tensor | None = of_context.view(p * k, -1)
+        for i in range(len(codes) - 1, -1, -1):
+            grad = ops.tanh_backward(grad.view(p * k, n, -1), codes[i].view(p * k, n, -1), pooled, weight).view(
+                p, k * n, -1
+            )
+            pooled = weight = None
+            below = codes[i - 1] if i else features
+            self._weight_slope(_layer(prefix, "w", i), below, grad)
+            self._bias_slope(_layer(prefix, "b", i), grad)
+            if i:
+                grad = torch.bmm(grad, self._weights[_layer(prefix, "w", i)].transpose(1, 2))
+
+
+def _layer(prefix: str, kind: str, i: int) -> str:
+    """Name of a layer's tensor in an `AssetEncoder`."""
+    return f"{prefix}encode_{kind}{i or ''}"
+
+
+def select_items(x: Tensor, indices: Tensor) -> Tensor:
+    """Items of x [P, I, ...] at indices [P, M]: [P, M, ...]."""
+    p, items = x.shape[:2]
+    if p == 1:
+        return x[0].index_select(0, indices[0]).unsqueeze(0)
+    flat = indices + torch.arange(0, p * items, items, device=x.device).unsqueeze(1)
+    return x.reshape(p * items, *x.shape[2:]).index_select(0, flat.reshape(-1)).view(*indices.shape, *x.shape[2:])

@@ -1,0 +1,224 @@
+"""Triton kernels of a policy's update on GPUs: activations, scores of assets, PPO's loss, clipping and Adam.
+
+`device_operations.py` has the torch version of each and chooses between the two. Imported only where Triton is
+installed. Numbers are read in their dtype and computed with in that of the output. R: rows; H, S: units; D: scores.
+"""
+
+# Triton has no type hints, and its kernels take none.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, import-untyped"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _tanh(x):
+    return 1 - 2 / (tl.exp(2 * x) + 1)
+
+
+@triton.jit
+def tanh_of_sum(x, base, y, count, rows, base_stride, H: tl.constexpr, BLOCK: tl.constexpr):
+    """y = tanh(x + base): x, y [B, R, H]; base [B, H]."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = i < count
+    at = i // (rows * H) * base_stride + i % H
+    total = tl.load(x + i, mask=here, other=0.0) + tl.load(base + at, mask=here, other=0.0)
+    tl.store(y + i, _tanh(total), mask=here)
+
+
+@triton.jit
+def tanh_backward(
+    grad, y, pooled, weight, out, count, rows, SHARE: tl.constexpr, POOLED: tl.constexpr, WEIGHTED: tl.constexpr,
+    H: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = (grad + weight pooled) (1 - y^2): grad, y, out [B, R, H]; pooled [B, H]; weight [B, R], else SHARE."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = i < count
+    value = tl.load(y + i, mask=here, other=0.0)
+    slope = tl.load(grad + i, mask=here, other=0.0)
+    if POOLED:
+        shared = tl.load(pooled + i // (rows * H) * H + i % H, mask=here, other=0.0)
+        if WEIGHTED:
+            slope += shared * tl.load(weight + i // H, mask=here, other=0.0)
+        else:
+            slope += shared * SHARE
+    tl.store(out + i, slope * (1 - value * value), mask=here)
+
+
+@triton.jit
+def asset_scores(
+    code, shared, account, linear, u, w, scores, items, own, parameter_stride,
+    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """scores_an = w . tanh(code_n + shared + N holding_an u) + linear_n; a program computes those of one item."""
+    item = tl.program_id(0).to(tl.int64)
+    member = item // items
+    s = tl.arange(0, S_BLOCK)
+    units = s < S
+    direction = tl.load(u + member * parameter_stride + s, mask=units, other=0.0)
+    weight = tl.load(w + member * parameter_stride + s, mask=units, other=0.0)
+    context = tl.load(shared + item * S + s, mask=units, other=0.0)
+    for start in range(0, A, A_BLOCK):
+        a = start + tl.arange(0, A_BLOCK)
+        here = a < A
+        for n in range(N):
+            inner = context + tl.load(code + (item * N + n) * S + s, mask=units, other=0.0)
+            held = tl.load(account + (item * A + a) * own + 1 + n, mask=here, other=0.0) * N
+            hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
+            score = tl.sum(hidden * weight[None, :], 1) + tl.load(linear + item * N + n)
+            tl.store(scores + (item * A + a) * N + n, score, mask=here)
+
+
+@triton.jit
+def asset_scores_backward(
+    grad, code, shared, account, u, w, grad_code, grad_u, grad_w, items, own, parameter_stride,
+    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of `asset_scores`; hidden units are computed again. grad_u, grad_w: [items, S]."""
+    item = tl.program_id(0).to(tl.int64)
+    member = item // items
+    s = tl.arange(0, S_BLOCK)
+    units = s < S
+    direction = tl.load(u + member * parameter_stride + s, mask=units, other=0.0)
+    weight = tl.load(w + member * parameter_stride + s, mask=units, other=0.0)
+    context = tl.load(shared + item * S + s, mask=units, other=0.0)
+    slope_u = context * 0
+    slope_w = context * 0
+    for n in range(N):
+        inner = context + tl.load(code + (item * N + n) * S + s, mask=units, other=0.0)
+        slope_code = context * 0
+        for start in range(0, A, A_BLOCK):
+            a = start + tl.arange(0, A_BLOCK)
+            here = a < A
+            held = tl.load(account + (item * A + a) * own + 1 + n, mask=here, other=0.0) * N
+            slope = tl.load(grad + (item * A + a) * N + n, mask=here, other=0.0)
+            hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
+            back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
+            slope_code += tl.sum(back, 0)
+            slope_u += tl.sum(back * held[:, None], 0)
+            slope_w += tl.sum(slope[:, None] * hidden, 0)
+        tl.store(grad_code + (item * N + n) * S + s, slope_code, mask=units)
+    tl.store(grad_u + item * S + s, slope_u, mask=units)
+    tl.store(grad_w + item * S + s, slope_w, mask=units)
+
+
+@triton.jit
+def ppo_loss(
+    mean, log_std, value, action, numbers, valid, moments, clip_range, value_coefficient, entropy_coefficient,
+    grad_mean, grad_value, partial, rows, accounts, blocks, log_std_stride, half_log_2pi: tl.constexpr,
+    epsilon: tl.constexpr,
+    D: tl.constexpr, D_BLOCK: tl.constexpr, R_BLOCK: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The clipped loss of R_BLOCK rows of a member: its gradients, and sums of [KL, clipped, policy, value, log_std..].
+
+    mean, action, grad_mean: [P, R, D]; value, grad_value: [P, R]; numbers: [P, R, 3], the old log-probability, the
+    advantage and the value target; moments: [2, P], variance and mean of the advantages; valid: [P, R / accounts, D].
+    """
+    member, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    r = block * R_BLOCK + tl.arange(0, R_BLOCK)
+    d = tl.arange(0, D_BLOCK)
+    here, real = r < rows, d < D
+    wide = here[:, None] & real[None, :]
+    row = member * rows + r
+    at = row[:, None] * D + d[None, :]
+    if SHARED:
+        spread = tl.load(log_std + member * log_std_stride + d * 0, mask=real, other=0.0)
+    else:
+        spread = tl.load(log_std + member * log_std_stride + d, mask=real, other=0.0)
+    counts = wide
+    if MASKED:
+        counts = wide & (tl.load(valid + (member * (rows // accounts) + r // accounts)[:, None] * D + d[None, :],
+                                 mask=wide, other=0) != 0)  # fmt: skip
+    precision = tl.exp(-spread)
+    off = tl.load(action + at, mask=wide, other=0.0) - tl.load(mean + at, mask=wide, other=0.0)
+    scaled = tl.where(counts, off * precision[None, :], 0.0)
+    constant = tl.where(counts, (spread + half_log_2pi)[None, :] + scaled * 0, 0.0)
+    log_probability = -tl.sum(0.5 * scaled * scaled + constant, 1)
+    log_ratio = log_probability - tl.load(numbers + row * 3, mask=here, other=0.0)
+    log_ratio = tl.where(here, log_ratio, 0.0)
+    variance = tl.load(moments + member)
+    center = tl.load(moments + tl.num_programs(0) + member)
+    advantage = (tl.load(numbers + row * 3 + 1, mask=here, other=0.0) - center) / (tl.sqrt(variance) + epsilon)
+    advantage = tl.where(here, advantage, 0.0)
+    ratio = tl.exp(log_ratio)
+    clip = tl.load(clip_range + member)
+    clipped = tl.minimum(tl.maximum(ratio, 1 - clip), 1 + clip)
+    gain = tl.minimum(ratio * advantage, clipped * advantage)
+    miss = tl.load(value + row, mask=here, other=0.0) - tl.load(numbers + row * 3 + 2, mask=here, other=0.0)
+    each = 1 / (clip * 0 + rows)  # in the dtype of the numbers
+    slope = tl.where(ratio * advantage <= clipped * advantage, -advantage * ratio, advantage * 0) * each
+    tl.store(grad_mean + at, slope[:, None] * scaled * precision[None, :], mask=wide)
+    tl.store(grad_value + row, 2 * each * tl.load(value_coefficient + member) * miss, mask=here)
+    bonus = tl.load(entropy_coefficient + member) * each
+    slope_spread = tl.where(counts, slope[:, None] * (scaled * scaled - 1) - bonus, 0.0)
+    to = partial + (member * blocks + block) * (4 + D)
+    tl.store(to, tl.sum(ratio - 1 - log_ratio, 0) * each)
+    tl.store(to + 1, tl.sum(tl.where(tl.abs(ratio - 1) > clip, ratio * 0 + 1, ratio * 0), 0) * each)
+    tl.store(to + 2, -tl.sum(gain, 0) * each)
+    tl.store(to + 3, tl.sum(miss * miss, 0) * each)
+    tl.store(to + 4 + d, tl.sum(slope_spread, 0), mask=real)
+
+
+@triton.jit
+def judge_gradient(
+    gradient, sums, sums_stride, rate, limit, target_kl, active, alive, steps, metrics, factors, size,
+    beta_1: tl.constexpr, beta_2: tl.constexpr, MIN_NORM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Norm, clipping factor and step of each member's gradient [P, W]; a program judges one member.
+
+    sums: [P, 4 ..] of `ppo_loss`. Updates alive and steps [P]. metrics: [5, P]. factors: [4, P], of the gradient, of
+    the step, of the second moment's root, and 1 where the member moves.
+    """
+    member, members = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    i = tl.arange(0, BLOCK)
+    total = tl.load(gradient + member * size + i, mask=i < 0, other=0.0)
+    for start in range(0, size, BLOCK):
+        x = tl.load(gradient + member * size + start + i, mask=start + i < size, other=0.0)
+        total += x * x
+    norm = tl.sqrt(tl.sum(total, 0))
+    kl = tl.load(sums + member * sums_stride)
+    tl.store(metrics + member, kl)
+    tl.store(metrics + members + member, tl.load(sums + member * sums_stride + 1))
+    policy_loss = tl.load(sums + member * sums_stride + 2)
+    value_loss = tl.load(sums + member * sums_stride + 3)
+    tl.store(metrics + 2 * members + member, policy_loss)
+    tl.store(metrics + 3 * members + member, value_loss)
+    tl.store(metrics + 4 * members + member, norm)
+    infinity = float("inf")  # comparisons with NaN are false
+    finite = (tl.abs(norm) < infinity) & (tl.abs(policy_loss) < infinity) & (tl.abs(value_loss) < infinity)
+    takes_part = tl.load(active + member) != 0
+    lives = (tl.load(alive + member) != 0) & (finite | (takes_part == 0))
+    moves = takes_part & lives & (kl <= tl.load(target_kl + member))
+    tl.store(alive + member, lives.to(tl.int8))
+    count = tl.load(steps + member) + tl.where(moves, 1.0, 0.0)
+    tl.store(steps + member, count)
+    count = tl.maximum(count, 1.0)
+    tl.store(factors + member, tl.minimum(tl.load(limit + member) / tl.maximum(norm, MIN_NORM), 1.0))
+    # beta^t as exp(t log beta)
+    tl.store(factors + members + member, tl.load(rate + member) / (1 - tl.exp(count * beta_1)))
+    tl.store(factors + 2 * members + member, tl.sqrt(1 - tl.exp(count * beta_2)))
+    tl.store(factors + 3 * members + member, tl.where(moves, norm * 0 + 1, norm * 0))
+
+
+@triton.jit
+def adam(
+    flat, gradient, first, second, factors, size,
+    beta_1: tl.constexpr, beta_2: tl.constexpr, epsilon: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A step of Adam in place on [P, W] with the factors of `judge_gradient`; members that do not move stay."""
+    member, members = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    moves = tl.load(factors + 3 * members + member) + i * 0
+    here = (i < size) & (moves > 0)
+    at = member * size + i
+    slope = tl.load(gradient + at, mask=here, other=0.0) * tl.load(factors + member)
+    mean = tl.load(first + at, mask=here, other=0.0)
+    mean += (slope - mean) * (1 - beta_1)
+    square = tl.load(second + at, mask=here, other=0.0) * beta_2 + slope * slope * (1 - beta_2)
+    root = tl.sqrt(square) / tl.load(factors + 2 * members + member)
+    change = tl.load(factors + members + member) * mean / (root + epsilon)
+    tl.store(first + at, mean, mask=here)
+    tl.store(second + at, square, mask=here)
+    tl.store(flat + at, tl.load(flat + at, mask=here, other=0.0) - change, mask=here)

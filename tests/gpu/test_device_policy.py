@@ -1,0 +1,55 @@
+"""PPO as it runs on GPUs, on the CPU: the numbers of the autograd path, without waits, moves and wide tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from finrl_pod_app.bench.gpu import plan_iteration
+from finrl_pod_app.bench.launches import record
+from finrl_pod_envs.trading_envs import PortfolioEnv
+
+from finrl_pod.native.device import as_on_device
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
+from tests.markets import random_market
+
+RULES = EnvironmentConfig(envs=8, group=4, window=20)
+
+
+@pytest.mark.parametrize("hidden", [(16,), (8, 12, 16)])
+@pytest.mark.parametrize("gaps", [0.0, 0.1])
+@pytest.mark.parametrize("policy", ["mlp", "equivariant"])
+def test_three_iterations_equal_those_of_autograd(policy: str, gaps: float, hidden: tuple[int, ...]) -> None:
+    market = random_market(0, bars=80, assets=5, gaps=gaps)
+    agent = PPOConfig(policy=policy, horizon=8, minibatches=2, epochs=2, hidden=hidden, learning_rate=1e-2)  # type: ignore[arg-type]
+
+    def make() -> Learner:
+        env = PortfolioEnv(market, RULES, members=(0, 1), dtype=torch.float64, mandate=MandateConfig())
+        return Learner(env, agent, seed=5, dtype=torch.float64)
+
+    plain = make()
+    metrics = plain.learn(3 * plain.iteration_samples)
+    with as_on_device():
+        learner = make()
+        theirs = learner.learn(3 * plain.iteration_samples)
+    for name, values in plain.algorithm.weights().items():
+        torch.testing.assert_close(learner.algorithm.weights()[name], values, rtol=1e-9, atol=1e-11)
+    for name, column in metrics.items():
+        torch.testing.assert_close(theirs[name], column, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("policy", ["mlp", "equivariant"])
+def test_an_iteration_can_be_captured(policy: str) -> None:
+    run, _ = plan_iteration(policy, accounts=256, horizon=8, minibatches=2)  # type: ignore[arg-type]
+    run()
+    first, second = record(run), record(run)
+    assert not second.syncs
+    assert not first.moved_buffers(second)
+    assert not first.baked_numbers(second)
+
+
+def test_no_tensor_of_an_equivariant_update_is_wide() -> None:
+    run, samples = plan_iteration("equivariant", accounts=2048, horizon=8, minibatches=1)
+    run()
+    recording = record(run)
+    assert recording.widest <= 2048 * samples, recording.widest_operation

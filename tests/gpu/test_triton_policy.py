@@ -1,0 +1,118 @@
+"""Triton kernels of a policy's update against their torch versions, in Triton's interpreter on the CPU.
+
+TRITON_INTERPRET=1 python -m pytest -k triton tests/gpu
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from finrl_pod.native.device import is_interpreted, is_triton_installed
+from finrl_pod.rl.native import device_operations as ops
+
+pytestmark = pytest.mark.skipif(
+    not (is_triton_installed() and is_interpreted()), reason="needs triton and TRITON_INTERPRET=1"
+)
+SIZES = [
+    (1, 1, 1, 1, 1),
+    (2, 3, 5, 4, 7),
+    (1, 2, 33, 3, 16),
+    (2, 1, 2, 2, 100),
+]  # members, items, accounts, assets, units
+
+
+def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def both_ways(work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Results of the Triton kernels and of torch."""
+    ours = work()
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "use_triton", lambda x: False)
+        return ours, work()
+
+
+def assert_close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_triton_tanh(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = normal(1, dtype)
+    x, pooled, weight = draw(3, 5, 7), draw(3, 7), draw(3, 5)
+    base = draw(3, 20)[:, :7]  # a view of the flat parameters
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    assert_close(*both_ways(lambda: ops.tanh_of_sum(x, base), monkeypatch), tolerance)
+    y = torch.tanh(draw(3, 5, 7))
+    for given in ((), (pooled,), (pooled, weight)):
+        assert_close(*both_ways(lambda g=given: ops.tanh_backward(x, y, *g), monkeypatch), tolerance)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_triton_scores_of_assets(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    p, k, a, n, s = sizes
+    draw = normal(2)
+    code, shared, account, linear = draw(p, k, n, s), draw(p, k, s), draw(p, k, a, 1 + n), draw(p, k, n)
+    u, w = draw(p, s + 3)[:, :s], draw(p, s + 3)[:, 1 : 1 + s]
+    ours, theirs = both_ways(lambda: ops.asset_scores(code, shared, account, linear, u, w), monkeypatch)
+    assert_close(ours, theirs)
+    grad = draw(p, k, a, n)
+    args = (grad, code, shared, account, u, w)
+    assert_close(*both_ways(lambda: ops.asset_scores_backward(*args), monkeypatch))
+
+
+def test_torch_version_of_the_triton_scores_has_the_gradient_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = normal(3)
+    code, shared, account = draw(2, 3, 4, 5), draw(2, 3, 5), draw(2, 3, 6, 5)
+    u, w, linear, grad = draw(2, 5), draw(2, 5), draw(2, 3, 4), draw(2, 3, 6, 4)
+    leaves = [x.requires_grad_() for x in (code, u, w)]
+    inner = (code + shared.unsqueeze(2)).unsqueeze(2) + 4 * account[..., 1:, None] * u.view(2, 1, 1, 1, 5)
+    scores = (torch.tanh(inner) * w.view(2, 1, 1, 1, 5)).sum(-1) + linear.unsqueeze(2)
+    expected = torch.autograd.grad((scores * grad).sum(), leaves)
+    with torch.no_grad():
+        monkeypatch.setattr(ops, "CHUNK_NUMBERS", 200)  # several chunks
+        of_code, of_u, of_w = ops.asset_scores_backward(grad, code, shared, account, u, w)
+    assert_close((of_code, of_u.sum(1), of_w.sum(1)), expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("members", "items", "accounts", "scores"), [(1, 2, 1, 1), (2, 6, 5, 3), (2, 300, 2, 20)])
+def test_triton_loss(
+    masked: bool, members: int, items: int, accounts: int, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, rows = normal(4), items * accounts
+    mean, action = draw(members, rows, scores), draw(members, rows, scores)
+    numbers = torch.cat([draw(members, rows, 1) - 1.4 * scores, draw(members, rows, 2)], -1)
+    valid = draw(members, items, scores) > -0.5 if masked else None
+    coefficients = (torch.full((members,), 0.2).double(), draw(members).abs(), draw(members).abs())
+    for size in (1, scores):
+        args = (mean, 0.1 * draw(members, size), draw(members, rows), action, numbers, valid, coefficients)
+        assert_close(*both_ways(lambda a=args: ops.ppo_loss(*a), monkeypatch))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("size", [1, 1000, 3000])
+def test_triton_adam(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of members that move, are not active, have too large a divergence, or a loss that is not finite."""
+    draw = normal(5)
+    start = (draw(4, size), draw(4, size), draw(4, size).abs(), torch.tensor([0.0, 3.0, 1.0, 7.0]).double())
+    gradient, sums = draw(4, size), draw(4, 7)
+    sums[:, 0] = torch.tensor([0.01, 0.01, 0.5, 0.01])
+    sums[3, 3] = torch.inf
+    limits = (draw(4).abs() * 1e-3, torch.full((4,), 0.5).double(), torch.full((4,), 0.1).double())
+    active, constants = torch.tensor([True, False, True, True]), (0.9, 0.999, 1e-8)
+
+    def step() -> tuple[torch.Tensor, ...]:
+        state, alive = [x.clone() for x in start], torch.ones(4, dtype=torch.bool)
+        metrics = ops.adam_clipped(tuple(state), gradient, sums, limits, active, alive, constants)  # type: ignore[arg-type]
+        return (*state, metrics, alive)
+
+    ours, theirs = both_ways(step, monkeypatch)
+    assert_close(ours, theirs)
+    assert ours[-1].tolist() == [True, True, True, False]
+    assert [bool((x != y).any()) for x, y in zip(ours[0], start[0], strict=True)] == [True, False, False, False]
