@@ -123,7 +123,7 @@ def _audit_strategy(
 
 
 def _reimport(name: str) -> Callable[[], None]:
-    """A function that imports the file of a `file.py:Class` again, which registers its features anew."""
+    """A function that imports the file of a `file.py:Class` again, which replaces its features."""
 
     def restart() -> None:
         import_user_file(Path(name.rpartition(":")[0]), f"the strategy {name}")
