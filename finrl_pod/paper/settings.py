@@ -318,7 +318,7 @@ def _validate_shares(config: PaperConfig, where: str) -> None:
             raise ConfigError(f"{place}: set exactly one of strategy, run and champion")
     names = [part.name for part in config.strategies]
     if len(set(names)) != len(names):
-        raise ConfigError(f"{where}: each of [[strategies]] needs a name of its own, got {names}")
+        raise ConfigError(f"{where}: each of [[strategies]] needs a unique name, got {names}")
     total = sum(part.share for part in config.strategies)
     if total > 1 + SHARE_TOLERANCE:
         raise ConfigError(f"{where}: the shares of [[strategies]] must add up to at most 1, got {total:g}")

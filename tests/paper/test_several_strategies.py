@@ -178,7 +178,7 @@ def test_corporate_actions_are_split_over_the_books(tmp_path: Path) -> None:
     ("parts", "expected"),
     [
         ([{"name": "a", "strategy": "index"}], r"strategies.0.share is out of its range"),
-        ([{"name": "a", "strategy": "index", "share": 0.6}] * 2, "a name of its own"),
+        ([{"name": "a", "strategy": "index", "share": 0.6}] * 2, "needs a unique name"),
         ([{"name": n, "strategy": "index", "share": 0.6} for n in "ab"], "add up to at most 1, got 1.2"),
         ([{"name": "a", "share": 0.6}], "strategies.0: set exactly one of strategy, run and champion"),
         ([{"name": "a/b", "strategy": "index", "share": 0.6}], "strategies.0.name is out of its range"),

@@ -139,7 +139,7 @@ class AccountTrader:
         return all(trader.decided(cycle) for trader in self.traders)
 
     def take_decision(self, cycle: TradingCycle) -> None:
-        """Let each strategy decide that has not yet, each in one transaction of its own.
+        """Let each strategy decide that has not yet, each in a separate transaction.
 
         Raises BrokerError or DataError if broker or prices are unavailable. Nothing is written then, and the call may
         be repeated until the deadline.

@@ -49,7 +49,7 @@ class RiskManager:
     """Checks orders against the limits and the risk state, which is read from disk each time (a halt may be new)."""
 
     def __init__(self, store: Store, limits: RiskSettings, orders: OrderSettings) -> None:
-        """limits: of losses, and of orders where an exposure has none of its own."""
+        """limits: of losses, and of orders where an exposure has none."""
         self._store = store
         self.limits = limits
         self._collar = Decimal(str(orders.collar))
