@@ -193,7 +193,7 @@ class DeadManPing:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop. The service at the other end raises the alarm, unless it is told of the stop."""
+        """Stop. The service at the other end then raises the alarm."""
         self._stopped.set()
         self._thread.join(TIMEOUT)
 
