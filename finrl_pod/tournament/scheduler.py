@@ -79,7 +79,8 @@ class Scheduler(ABC):
         """Begin or continue the event log, and queue the first assignments unless the budget is spent."""
         self._state = state
         pending = self.first_pending(state)
-        self.log.start(self.config.sha256, state.groups, self.shards, pending)
+        if pending:  # a finished run stays as it is
+            self.log.start(self.config.sha256, state.groups, self.shards, pending)
         if state.generation < 0 or not self.budget.is_spent(state):
             self.begin(state, pending)
             self.dispatcher.add(pending)

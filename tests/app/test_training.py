@@ -17,6 +17,7 @@ from finrl_pod_app.services.training import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
+from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
@@ -78,7 +79,7 @@ def test_report_is_complete(out: Path) -> None:
         assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
     assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
     for metrics in document["test"]["strategies"].values():
-        assert metrics.keys() == set(METRICS)
+        assert metrics.keys() == {*METRICS, *BENCHMARK_METRICS, "effective_number"}
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
@@ -193,7 +194,7 @@ def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:
     ]
     for row in rows:
         expected = report(out)["test"]["strategies"][row["strategy"]]
-        assert {name: row[name] for name in expected} == pytest.approx(expected)
+        assert {name: row[name] for name in METRICS} == pytest.approx({name: expected[name] for name in METRICS})
 
 
 def test_equivariant_champion_runs_on_other_data(out: Path) -> None:

@@ -114,7 +114,8 @@ def test_backtest_of_a_converted_champion_is_unchanged(files: Path, command: Com
     assert command("migrate", "run")[0] == 0
     code, output, _ = command("backtest", "run", "--json")
     assert code == 0
-    assert json.loads(output)["test"]["strategies"]["champion"] == pytest.approx(EXPECTED["backtest"], rel=1e-12)
+    metrics = json.loads(output)["test"]["strategies"]["champion"]  # later versions report more of them
+    assert {name: metrics[name] for name in EXPECTED["backtest"]} == pytest.approx(EXPECTED["backtest"], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -147,7 +148,10 @@ def test_converted_tournament_resumes_with_the_same_result(files: Path, command:
     assert [entry["id"] for entry in report["leaderboard"]] == [entry["id"] for entry in EXPECTED["leaderboard"]]
     scores = [entry["score"] for entry in report["leaderboard"]]
     assert scores == pytest.approx([entry["score"] for entry in EXPECTED["leaderboard"]], rel=1e-6)
-    assert report["test"]["strategies"]["champion"] == pytest.approx(EXPECTED["resumed_test"], rel=1e-5)
+    metrics = report["test"]["strategies"]["champion"]
+    assert {name: metrics[name] for name in EXPECTED["resumed_test"]} == pytest.approx(
+        EXPECTED["resumed_test"], rel=1e-5
+    )
 
 
 @pytest.mark.slow
