@@ -78,8 +78,10 @@ def test_report_is_complete(out: Path) -> None:
     for row in document["leaderboard"]:
         assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
     assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
-    for metrics in document["test"]["strategies"].values():
-        assert metrics.keys() == {*METRICS, *BENCHMARK_METRICS, "effective_number"}
+    compared = {*BENCHMARK_METRICS, "effective_number"}
+    for name, metrics in document["test"]["strategies"].items():
+        assert metrics.keys() - compared == set(METRICS), name
+    assert compared <= document["test"]["strategies"]["champion"].keys()
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
