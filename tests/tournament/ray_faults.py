@@ -111,17 +111,33 @@ def control(folder: Path) -> dict[str, Any]:
     with local_cluster(1, cpus=2) as cluster:
         if not resumed:
             when(log, lambda events: results(events) >= 5, lambda: kill_control(cluster))
-        run_on(cluster, folder / "run", config(), shard_faults.healthy, shards=2)
+        fault = shard_faults.healthy if resumed else shard_faults.hang_from_the_third
+        run_on(cluster, folder / "run", config(), fault, shards=2)
     return {"resumed": resumed}
 
 
+def late_control(folder: Path) -> dict[str, Any]:
+    """Ray's control process (GCS) is killed after the last result: the run ends as any other."""
+    with local_cluster(1, cpus=2) as cluster:
+        make = partial(FaultyTrainer, config(), folder, shard_faults.healthy)
+        executor = RayExecutor(make, address=cluster.address, shards=2)
+        try:
+            tournament(config(), folder / "run", executor=executor).run()
+            kill_control(cluster)
+        finally:
+            executor.close()
+    return {}
+
+
 def kill_control(cluster: LocalCluster) -> None:
-    """SIGKILL to the GCS of the head."""
-    next(x for x in cluster.nodes[0].processes if x.is_running() and "gcs_server" in x.name()).kill()
+    """SIGKILL to the GCS of the head; returns when it is dead."""
+    process = next(x for x in cluster.nodes[0].processes if x.is_running() and "gcs_server" in x.name())
+    process.kill()
+    process.wait()
 
 
 def main(name: str, folder: Path) -> None:
-    scenarios = {"equal": equal, "faults": faults, "driver": driver, "control": control}
+    scenarios = {"equal": equal, "faults": faults, "driver": driver, "control": control, "late": late_control}
     sys.stdout.write(json.dumps(scenarios[name](folder)) + "\n")
 
 

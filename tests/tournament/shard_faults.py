@@ -56,6 +56,12 @@ def full_disk_until_a_node_is_lost(folder: Path, number: int, assignment: Assign
     full_disk(folder, number, assignment)
 
 
+def hang_from_the_third(folder: Path, number: int, assignment: Assignment) -> None:
+    """Never return from any group's third assignment."""
+    while assignment.number >= 2:
+        time.sleep(60)
+
+
 def reject(folder: Path, number: int, assignment: Assignment) -> None:
     """An error of the program's own, which every shard would raise."""
     raise RunError("the parent does not fit this agent; use its policy")

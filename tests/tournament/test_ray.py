@@ -94,3 +94,9 @@ def test_a_killed_control_process_is_named_and_the_run_resumes(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"resumed": True}
     check_log(tmp_path, 4 * 4)
+
+
+def test_a_control_process_killed_after_the_last_result_fails_nothing(tmp_path: Path) -> None:
+    done = scenario("late", tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_log(tmp_path, 4 * 4)

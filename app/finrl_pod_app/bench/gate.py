@@ -176,7 +176,7 @@ def _row(kind: str, edge: float, records: Sequence[Mapping[str, Any]]) -> Row:
         "seconds": round(sum(record["seconds"] for record in records), 1),
         "gate": settings()[kind]["gate"],
     }
-    reached = [record["information_ratio_reached"] for record in records if edge > 0]
+    reached = [ratio for record in records if (ratio := record["information_ratio_reached"]) is not None]
     if reached:
         config["information_ratio_reached"] = statistics.mean(reached)
         config["information_ratios"] = sorted(round(ratio, 3) for ratio in reached)

@@ -74,18 +74,21 @@ def connect(address: str | None) -> Any:
 
 
 def leave() -> None:
-    """Leave a cluster whose control process is gone: the program ends with exit code 2 when it ends.
+    """Leave a cluster whose control process is gone, so that the program can end.
 
-    Ray's own shutdown waits for the control process and then aborts; without it, Ray's threads crash at the exit.
+    Ray's own shutdown waits for the control process and then aborts; without it, Ray's threads crash at the exit. The
+    exit code is 0 where no error is on its way as this is called, 130 for an interrupt, else 2.
     """
+    error = sys.exc_info()[1]
+    code = 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 2
     sys.excepthook = sys.__excepthook__  # Ray's reports the error to the control process
-    atexit.register(_end)
+    atexit.register(_end, code)
 
 
-def _end() -> None:
+def _end(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(2)
+    os._exit(code)
 
 
 def check_listening(address: str) -> None:
