@@ -281,7 +281,12 @@ class MarketEnv(ABC):
         Raises KeyError for a missing entry, InputError before the first reset.
         """
         state = {FORMER_STATE_NAMES.get(name, name): x for name, x in state.items()}
-        saved = {name: state[name].to(x) for name, x in self.checkpoint().items()}
+        current = self.checkpoint()
+        saved = {name: state[name].to(x) for name, x in current.items()}
+        if on_device(self.device):  # a captured graph reads and writes the tensors that are there
+            for name, x in current.items():
+                x.copy_(saved[name])
+            saved = current
         self._observation = Observation(saved.pop("observation.0"), saved.pop("observation.1"))
         self._state = EnvState(**{"reward_state": None, **saved})  # type: ignore[arg-type]
         return self._observation

@@ -46,7 +46,7 @@ class A2C(PPO):
         policy_loss, value_loss = metrics[2], metrics[3]
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters.
-        self.alive = self.alive & torch.isfinite(norm + policy_loss + value_loss)
+        self.alive &= torch.isfinite(norm + policy_loss + value_loss)
         rate = self.settings["learning_rate"] * learning_rate_factor
         with self._decay.after_step(self.optimiser, rate):
             self.optimiser.step(self.parameters.flat, gradient, rate, self.alive)

@@ -21,7 +21,9 @@ from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.buffers.replay import current_item_names
+from finrl_pod.rl.training.graphs import CudaGraph, GraphedIterations, MakeGraph
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
+from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
@@ -54,6 +56,7 @@ class Learner:
         )
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
+        self._graphed: GraphedIterations | None = None
 
     @property
     def alive(self) -> list[bool]:
@@ -83,16 +86,27 @@ class Learner:
         linear = self.config.learning_rate_schedule == "linear"
         each, rates = self.iteration_samples, self.algorithm.settings["learning_rate"]
         metrics: Metrics = {}
+        if self._graphed is None and rates.device.type == "cuda":
+            self.use_graphs(CudaGraph)
         for i in range(-(-samples // each)):
             if schedule is None:
-                metrics = self.algorithm.iterate(self.collector, 1 - i * each / samples if linear else 1.0)
+                metrics = self._iterate(1 - i * each / samples if linear else 1.0)
             else:
-                factors = [schedule(age) for age in self.samples]
-                metrics = self.algorithm.iterate(self.collector, torch.tensor(factors).to(rates))
+                metrics = self._iterate(torch.tensor([schedule(age) for age in self.samples]).to(rates))
             self.samples = [n + each for n in self.samples]
             if callback is not None and callback(self, metrics) is False:
                 break
         return metrics
+
+    def use_graphs(self, make_graph: MakeGraph) -> GraphedIterations:
+        """Replay iterations by captured graphs where they can be captured; on CUDA devices `learn` does so itself."""
+        self._graphed = GraphedIterations(self.algorithm, self.collector, make_graph, self.checkpoint, self.resume)
+        return self._graphed
+
+    def _iterate(self, rate_factor: RateFactor) -> Metrics:
+        if self._graphed is not None:
+            return self._graphed.iterate(rate_factor)
+        return self.algorithm.iterate(self.collector, rate_factor)
 
     @property
     def collector(self) -> RolloutCollector:
@@ -160,7 +174,7 @@ class Learner:
             for i, generator in enumerate(self.algorithm.generators()):
                 generator.set_state(state[f"stream.{i}"])
             self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
-            collector.observation = _resumable(self.env).resume(_part(state, "world."))
+            collector.observe(_resumable(self.env).resume(_part(state, "world.")))
             self.samples = [int(n) for n in state["samples"]]
             for p, age in enumerate(self.samples):
                 self.algorithm.set_age(p, age)

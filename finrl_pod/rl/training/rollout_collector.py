@@ -86,7 +86,7 @@ class RolloutCollector:
         finally:
             if isinstance(env, MarketVecEnv):
                 env.reuse_buffers(False)
-            self._keep(self.observation)
+            self.observe(self.observation)
         now = as_pair(normaliser.normalise(self.observation))
         last, *rounds = (Observation(x.bar, x.account.to(dtype)) for x in (now, *finals.rounds))
         bar, account, action, log_prob, reward, terminated, truncated, truncated_groups = buffer
@@ -94,8 +94,8 @@ class RolloutCollector:
             bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), truncated_groups
         )
 
-    def _keep(self, observation: Any) -> None:
-        """Copy the current observation, which later steps overwrite; on a GPU always to the same tensors."""
+    def observe(self, observation: Any) -> None:
+        """Continue from an observation. It is copied, since later steps overwrite it; on a GPU to the same tensors."""
         kept = self._kept
         if isinstance(observation, Observation) and on_device(observation.bar.device):
             if kept is None:
