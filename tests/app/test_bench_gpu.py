@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from finrl_pod_app.bench import device, nvml
 from finrl_pod_app.bench.device import device_rows
+from finrl_pod_app.bench.device_tests import run_tests
 from finrl_pod_app.bench.gpu import PLAN_FILE, plan_iteration
 from finrl_pod_app.bench.launches import record
 
@@ -74,3 +76,96 @@ def test_device_script_saves_every_row_at_once(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     rows = device_rows(torch.device("cpu"), 0.0, out, quiet=True)
     assert json.loads(out.read_text(encoding="utf-8"))["rows"][0]["name"] == rows[0].name == "triton"
+
+
+def test_leaked_future_row_says_how_long_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "LEAK_SHARE", 0.2)
+    (row,) = device._leaked_future(600, torch.device("cpu"))
+    assert row.value > 0
+    assert row.config["share"] >= 0.2
+    assert "error" not in row.config
+
+
+TESTS = """
+import pytest
+import hypothetical_package
+"""
+MORE_TESTS = """
+import os
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+@pytest.fixture(scope="module")
+def shared():
+    return []
+
+@pytest.fixture(autouse=True)
+def around():
+    os.environ["DEVICE_TESTS"] = "inside"
+    yield
+    os.environ["DEVICE_TESTS"] = "after"
+
+@pytest.mark.parametrize("b", ["x", "y"])
+@pytest.mark.parametrize(("a", "c"), [(1, 2), (3, 4)])
+def test_combinations(a, c, b, shared):
+    shared.append((a, c, b))
+    assert len(shared) <= 4 and c == a + 1 and os.environ["DEVICE_TESTS"] == "inside"
+
+@pytest.mark.skipif(True, reason="never here")
+def test_skipped():
+    raise AssertionError
+
+def test_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEVICE_TESTS", "patched")
+    assert tmp_path.is_dir()
+    with pytest.raises(ValueError, match="needle"):
+        raise ValueError("a needle")
+    raise ValueError("broken")
+
+def test_unknown_fixture(nobody_has_this):
+    raise AssertionError
+
+def test_shared_by_the_module(shared):
+    assert len(shared) == 4
+"""
+
+
+def test_tests_run_without_pytest(tmp_path: Path) -> None:
+    folder = tmp_path / "checks"
+    folder.mkdir()
+    (folder / "test_a.py").write_text(TESTS)
+    (folder / "test_b.py").write_text(MORE_TESTS)
+    script = """
+import importlib.util, json, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name == "pytest" else find(name, *a)
+from pathlib import Path
+from finrl_pod_app.bench.device_tests import run_tests
+found = run_tests(Path("checks"))
+print(json.dumps([found.passed, found.failed, found.skipped]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    passed, failed, skipped = json.loads(done.stdout)
+    assert passed == 5
+    assert list(failed) == ["checks.test_b::test_fails[]"]
+    assert "ValueError: broken" in failed["checks.test_b::test_fails[]"]
+    assert skipped["checks.test_a"].startswith("ModuleNotFoundError")
+    assert skipped["checks.test_b::test_skipped[]"] == "never here"
+    assert "nobody_has_this" in skipped["checks.test_b::test_unknown_fixture[]"]
+
+
+def test_tests_run_by_pytest(tmp_path: Path) -> None:
+    (tmp_path / "test_b.py").write_text(MORE_TESTS.replace("def test_unknown_fixture", "def other"))
+    outcome = run_tests(tmp_path)
+    assert outcome.passed == 5
+    assert [name.split("::")[-1] for name in outcome.failed] == ["test_fails"]
+    assert outcome.skipped
+
+
+def test_utilisation_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert nvml.Utilisation(torch.device("cpu")).config == {}
+    monkeypatch.setattr(nvml, "LIBRARY", "libnone.so")
+    with nvml.Utilisation(torch.device("cuda")) as utilisation:
+        pass
+    assert utilisation.config == {"utilisation": "not measured: libnone.so is missing"}

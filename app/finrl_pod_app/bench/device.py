@@ -14,19 +14,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from finrl_pod.data.panel import make_panel
 from finrl_pod.files import write_text
 from finrl_pod.native.device import is_triton_installed
+from finrl_pod_app.bench.device_tests import FOLDER, run_tests
 from finrl_pod_app.bench.env import env_row
+from finrl_pod_app.bench.leaked_signal import EQUIVARIANT, seconds_to_share
+from finrl_pod_app.bench.nvml import Utilisation
 from finrl_pod_app.bench.ppo import population_rows, ppo_row
 from finrl_pod_app.bench.rows import Row, as_json, describe, document
+from finrl_pod_app.bench.sac import SacSettings, sac_rows
+from finrl_pod_app.bench.simulated_markets import random_walks
 from finrl_pod_app.bench.speed import SpeedSettings
 
 ENV_SIZES = tuple(2**power for power in (17, 10, 12, 14, 16, 18))
 PPO_SIZES = tuple(2**power for power in (17, 12, 14, 16))
 POPULATIONS = (32, 256)
 SMALL = (256, 512)  # environments on a CPU, where the script itself is tried
+LEAK_BARS, SMALL_BARS, LEAK_SHARE = 4000, 600, 0.9
 TRAINING = SpeedSettings(kind="portfolio", mandate="equal_weight", runs=2)
 
 Measurement = Callable[[torch.device], list[Row]]
@@ -41,11 +49,13 @@ def device_rows(device: torch.device, minutes: float, out: Path | None, *, quiet
             break
         start = time.perf_counter()
         try:
-            measured = [_sized(name, row) for row in measure(device)]
+            with Utilisation(device) as utilisation:
+                measured = [_sized(name, row) for row in measure(device)]
         except (RuntimeError, torch.OutOfMemoryError) as error:
             measured = [_figure(name, 0.0, "failed", error=(str(error).splitlines() or [""])[0])]
         for row in measured:
-            row = replace(row, config={**row.config, **_memory(device), "seconds": time.perf_counter() - start})
+            about_row = {**_memory(device), **utilisation.config, "seconds": time.perf_counter() - start}
+            row = replace(row, config={**row.config, **about_row})
             rows.append(row)
             if out is not None:
                 write_text(out, as_json(document(rows, about)))
@@ -73,7 +83,10 @@ def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
         yield f"env_{envs}", partial(_env, envs)
     for members in (2,) if small else POPULATIONS:
         yield f"population_{members}", partial(_population, members)
+    yield "leaked_future_seconds", partial(_leaked_future, SMALL_BARS if small else LEAK_BARS)
+    yield "sac", lambda device: sac_rows(SacSettings(runs=1 if small else 3), device)
     if not small:
+        yield "tests", _tests
         yield "kernels", _top_kernels
 
 
@@ -95,6 +108,25 @@ def _population(members: int, device: torch.device) -> list[Row]:
     return population_rows(_training("equivariant", 256 * members, members), device)
 
 
+def _leaked_future(bars: int, device: torch.device) -> list[Row]:
+    """Seconds until the default policy earns 0.9 of the oracle's growth on bars that follow the training bars."""
+    closes, _ = random_walks(bars, assets=20, features=1)
+    days = np.datetime64("1990-01-02", "ns") + np.arange(bars) * np.timedelta64(1, "D")
+    panel = make_panel(days, [f"S{i}" for i in range(20)], {"close": closes}, name="random walks")
+    seconds, share = seconds_to_share(LEAK_SHARE, panel, EQUIVARIANT, 0, device)
+    reached = {} if share >= LEAK_SHARE else {"error": f"reached {share:.2f} of the oracle with all samples"}
+    return [_figure("leaked_future_seconds", seconds, "s", share=share, **reached)]
+
+
+def _tests(_: torch.device) -> list[Row]:
+    """The tests of the GPU path, by pytest or without it."""
+    if not FOLDER.is_dir():
+        return [_figure("tests", 0.0, "passed", error=f"{FOLDER} is not here: run in a checkout")]
+    outcome = run_tests()
+    failed = {"error": f"{len(outcome.failed)} failed"} if outcome.failed else {}
+    return [_figure("tests", outcome.passed, "passed", failed=outcome.failed, skipped=outcome.skipped, **failed)]
+
+
 def _top_kernels(device: torch.device, count: int = 20) -> list[Row]:
     """The kernels that an update of the equivariant policy spends its time in."""
     from torch.profiler import ProfilerActivity, profile
@@ -107,7 +139,7 @@ def _top_kernels(device: torch.device, count: int = 20) -> list[Row]:
 
 def _sized(name: str, row: Row) -> Row:
     """A row named after its measurement, with its own name in the config where that differs."""
-    return replace(row, name=name if row.name in name else f"{name}_{row.name}")
+    return row if row.name.startswith(name) else replace(row, name=name if row.name in name else f"{name}_{row.name}")
 
 
 def _memory(device: torch.device) -> dict[str, float]:

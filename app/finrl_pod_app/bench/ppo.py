@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from finrl_pod.rl.training.graphs import WARM_UP
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import PPOConfig
 from finrl_pod_app.bench.rows import Row, median_row
@@ -67,6 +68,8 @@ def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], i
         target_kl=UNREACHABLE_KL,
     )
     learner = Learner(make_speed_env(settings, device), agent)
+    if device.type == "cuda":  # the iteration after the warm-up is captured
+        learner.learn((WARM_UP + 1) * learner.iteration_samples)
     iterations = min(max(SAMPLES_PER_RUN // (settings.envs * settings.horizon), 1), MAX_ITERATIONS)
     each = iterations * settings.envs_each * settings.horizon
 
