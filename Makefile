@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)" >&2; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,paper,dashboard,s3,ray,tpe,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,tpe,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
 
@@ -93,7 +93,7 @@ $(DEPLOY)/.installed: deploy/check-requirements.txt
 	@touch $@
 
 docs: $(DOCS)/.installed ## the documentation as a site, in site/
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	@echo "site/index.html"
 
 $(DOCS)/.installed: docs/requirements.txt | setup

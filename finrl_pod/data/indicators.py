@@ -77,6 +77,6 @@ def _talib() -> ModuleType:
     try:
         import talib
     except ImportError:
-        raise SetupError("technical indicators need TA-Lib, which is not installed; pip install TA-Lib") from None
+        raise SetupError("technical indicators need TA-Lib: pip install 'finrl-pod[indicators]'") from None
     module: ModuleType = talib
     return module

@@ -1,14 +1,26 @@
-"""Learning curves as TensorBoard event files: one run per slot, one file per generation, each written atomically."""
+"""Learning curves as TensorBoard event files: one run per slot, one file per generation, each written atomically.
+
+A file is a sequence of TFRecords: length (uint64), its masked CRC-32C (uint32), an Event message of TensorFlow's
+event.proto, and the message's masked CRC-32C. They are written here, because the tensorboard package that reads them
+brings a web server and gRPC with it.
+"""
 
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import RunError
+
+_CASTAGNOLI = 0x82F63B78  # polynomial of CRC-32C, reversed
+_MASK = 0xA282EAD8
+# Keys of protocol buffers: field number times 8, plus 0 for an integer, 1 for 8 bytes, 2 for a length, 5 for 4 bytes.
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = b"\x09", b"\x10", b"\x1a", b"\x2a"  # of Event
+_VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"  # of Summary and of Summary.Value
 
 
 def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
@@ -17,31 +29,76 @@ def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
     metrics: {"slots": [P], "rows": [{"samples": [P], name: [P]}]}; None is omitted. A scalar's step is the
     number of samples of its agent, so a replaced slot starts a new curve. Raises RunError.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
-            for p, slot in enumerate(metrics["slots"]):
-                place = Path(scratch) / f"{slot}"
-                writer = EventFileWriter(str(place))
-                for row in metrics["rows"]:
-                    values = [
-                        Summary.Value(tag=name, simple_value=column[p])
-                        for name, column in row.items()
-                        if name != "samples" and column[p] is not None
-                    ]
-                    step = row["samples"][p]
-                    if step is None:  # a row of another cohort
-                        continue
-                    writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=values)))
-                writer.close()
-                (written,) = place.iterdir()
-                target = folder / f"slot-{slot:02d}" / f"events.out.tfevents.{generation:04d}"
-                target.parent.mkdir(exist_ok=True)
-                os.replace(written, target)
+        for p, slot in enumerate(metrics["slots"]):
+            records = [_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _sized(b"brain.Event:2"))]
+            for row in metrics["rows"]:
+                if (step := row["samples"][p]) is None:  # a row of another cohort
+                    continue
+                values = {n: column[p] for n, column in row.items() if n != "samples" and column[p] is not None}
+                records.append(_record(_scalars(step, values)))
+            target = folder / f"slot-{slot:02d}" / f"events.out.tfevents.{generation:04d}"
+            target.parent.mkdir(exist_ok=True)
+            _replace(target, b"".join(records))
     except OSError as error:
         raise RunError(f"cannot write {folder}: {error.strerror}; name another folder with --out") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(data)
+            file.close()
+            os.replace(file.name, target)
+        except OSError:
+            Path(file.name).unlink()
+            raise
+
+
+def _scalars(step: int, values: Mapping[str, float]) -> bytes:
+    """An Event of scalars. Its time is the step, so that equal runs have equal files."""
+    summary = b"".join(
+        _VALUE + _sized(_TAG + _sized(name.encode()) + _SIMPLE_VALUE + struct.pack("<f", value))
+        for name, value in values.items()
+    )
+    return _WALL_TIME + struct.pack("<d", step) + _STEP + _varint(step) + _SUMMARY + _sized(summary)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """A non-negative integer in groups of 7 bits, the lowest first; the high bit marks that another follows."""
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def _record(event: bytes) -> bytes:
+    length = struct.pack("<Q", len(event))
+    return length + _masked_crc(length) + event + _masked_crc(event)
+
+
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (_CASTAGNOLI if byte & 1 else 0)
+        table.append(byte)
+    return tuple(table)
+
+
+_CRC = _crc_table()
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", (crc >> 15 | crc << 17) + _MASK & 0xFFFFFFFF)

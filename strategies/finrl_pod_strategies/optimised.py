@@ -1,13 +1,9 @@
-"""Portfolio optimisation baselines: refitted monthly on trailing simple returns, long-only, fully invested.
-
-The optimisers are those of skfolio, which is imported at the first fit.
-"""
+"""Portfolio optimisation baselines: refitted monthly on trailing simple returns, long-only, fully invested."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +14,12 @@ from finrl_pod_strategies.rule_based import is_rebalance_bar
 MIN_PRICED = 0.9  # share of the window's bars; an asset with fewer prices is skipped
 NO_VARIANCE = 1e-12  # constant returns make a covariance matrix singular
 
+Weights = Callable[[Floats, Floats], Floats]  # of mean returns [K] and their covariance [K, K], the weights [K]
+
 
 @dataclass(frozen=True)
 class Optimised:
-    """A skfolio model, fitted on the returns of the trailing `bars` bars at the first bar of each month.
+    """Weights from moments of the returns of the trailing `bars` bars, fitted at the first bar of each month.
 
     Assets need a price at the decision, at the window's first bar, and on nine tenths of the bars between; gaps are
     filled forward. With as many assets as returns, the singular sample covariance is replaced by that of Ledoit and
@@ -30,7 +28,7 @@ class Optimised:
     """
 
     name: str
-    model: Callable[[], Any]
+    model: Weights
     bars: int
     needs_gain: bool = False
     feature_names: tuple[str, ...] = ()
@@ -54,16 +52,11 @@ class Optimised:
         return weights
 
     def _fit(self, returns: Floats, date: str) -> Floats:
-        model = self.model()
-        if returns.shape[1] >= len(returns):
-            model.set_params(prior_estimator=_shrunk_covariance())
+        covariance = np.cov(returns.T) if len(returns) > returns.shape[1] else shrunk_covariance(returns)
         try:
-            model.fit(returns)
-        except Exception as error:
+            fitted = self.model(returns.mean(0), covariance)
+        except (ArithmeticError, RuntimeError, ValueError, np.linalg.LinAlgError) as error:
             raise InputError(f"{self.name} could not be fitted at {date}: {error}") from error
-        fitted: Floats = np.clip(
-            np.asarray(model.weights_, dtype=np.float64), 0.0, None
-        )  # solvers leave weights such as -1e-9
         return np.asarray(fitted / fitted.sum(), dtype=np.float64)
 
 
@@ -77,6 +70,19 @@ def trailing_returns(window: Window, bars: int) -> tuple[Floats, np.ndarray]:
     returns = forward_filled[1:] / forward_filled[:-1] - 1.0
     moving = returns.std(0) > NO_VARIANCE
     return returns[:, moving], np.flatnonzero(enough)[moving]
+
+
+def shrunk_covariance(returns: Floats) -> Floats:
+    """Covariance [K, K] of returns [T, K], shrunk to a multiple of the identity (Ledoit and Wolf 2004, eq. 14)."""
+    count, assets = returns.shape
+    centred = returns - returns.mean(0)
+    sample = centred.T @ centred / count
+    mean_variance = np.trace(sample) / assets
+    spread = np.square(sample).sum() - assets * mean_variance**2
+    noise = (np.square(np.square(centred).sum(1)).sum() / count - np.square(sample).sum()) / count
+    shrinkage = min(noise / spread, 1.0) if spread > 0 else 1.0
+    shrunk: Floats = (1 - shrinkage) * sample + shrinkage * mean_variance * np.eye(assets)
+    return shrunk
 
 
 def minimum_variance() -> Optimised:
@@ -93,8 +99,8 @@ def mean_variance() -> Optimised:
 
 
 def hierarchical_risk_parity() -> Optimised:
-    """Hierarchical risk parity (Lopez de Prado 2016); 252 bars."""
-    return Optimised("hierarchical_risk_parity", _risk_parity, bars=252)
+    """Hierarchical risk parity (Lopez de Prado 2016) with Ward's linkage; 252 bars."""
+    return Optimised("hierarchical_risk_parity", _hierarchical_risk_parity, bars=252)
 
 
 def inverse_volatility() -> Optimised:
@@ -102,35 +108,59 @@ def inverse_volatility() -> Optimised:
     return Optimised("inverse_volatility", _inverse_volatility, bars=252)
 
 
-def _shrunk_covariance() -> Any:
-    from skfolio.moments import LedoitWolf
-    from skfolio.prior import EmpiricalPrior
-
-    return EmpiricalPrior(covariance_estimator=LedoitWolf())
+def _inverse_volatility(mean: Floats, covariance: Floats) -> Floats:  # noqa: ARG001
+    return np.asarray(1 / np.sqrt(np.diag(covariance)), dtype=np.float64)
 
 
-def _inverse_volatility() -> Any:
-    from skfolio.optimization import InverseVolatility
-
-    return InverseVolatility()
+def _minimum_variance(mean: Floats, covariance: Floats) -> Floats:
+    return _least_variance(covariance, np.ones(len(mean)))
 
 
-def _minimum_variance() -> Any:
-    from skfolio import RiskMeasure
-    from skfolio.optimization import MeanRisk, ObjectiveFunction
-
-    return MeanRisk(objective_function=ObjectiveFunction.MINIMIZE_RISK, risk_measure=RiskMeasure.VARIANCE)
+def _maximum_sharpe(mean: Floats, covariance: Floats) -> Floats:
+    return _least_variance(covariance, mean)
 
 
-def _maximum_sharpe() -> Any:
-    from skfolio import RiskMeasure
-    from skfolio.optimization import MeanRisk, ObjectiveFunction
+def _least_variance(covariance: Floats, gain: Floats) -> Floats:
+    """Direction of the least variance w'Cw among w >= 0 with gain'w = 1.
 
-    return MeanRisk(objective_function=ObjectiveFunction.MAXIMIZE_RATIO, risk_measure=RiskMeasure.VARIANCE)
+    It is the direction of the non-negative least squares solution of |Lw|^2 + (gain'w - 1)^2 with C = L'L: along a
+    direction of variance v at gain 1, that sum has its minimum v / (1 + v), which increases with v.
+    """
+    from scipy.optimize import nnls
+
+    scale = np.sqrt(np.diag(covariance))  # variances of 1 and a gain of 1 on average condition the problem well
+    values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
+    root = (vectors * np.sqrt(np.clip(values, 0.0, None))).T  # two assets may be equal: no Cholesky factor
+    row = gain / scale
+    solution, _ = nnls(np.vstack([root, row / np.abs(row).mean()]), np.append(np.zeros(len(gain)), 1.0))
+    return np.asarray(solution / scale, dtype=np.float64)
 
 
-def _risk_parity() -> Any:
-    from skfolio import RiskMeasure
-    from skfolio.optimization import HierarchicalRiskParity
+def _hierarchical_risk_parity(mean: Floats, covariance: Floats) -> Floats:
+    """Recursive bisection of the assets in the order of the dendrogram's leaves, by inverse variances."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
 
-    return HierarchicalRiskParity(risk_measure=RiskMeasure.VARIANCE)
+    variance = np.diag(covariance)
+    correlation = np.clip(covariance / np.sqrt(np.outer(variance, variance)), -1.0, 1.0)
+    distance = np.sqrt(0.5 * (1 - correlation))
+    np.fill_diagonal(distance, 0.0)
+    weights = np.ones(len(mean))
+    clusters = [leaves_list(linkage(squareform(distance, checks=False), "ward", optimal_ordering=True))]
+    while clusters:
+        whole = clusters.pop()
+        if len(whole) < 2:
+            continue
+        halves = whole[: len(whole) // 2], whole[len(whole) // 2 :]
+        left, right = (_inverse_variance_risk(covariance[np.ix_(half, half)]) for half in halves)
+        weights[halves[0]] *= right / (left + right)
+        weights[halves[1]] *= left / (left + right)
+        clusters.extend(halves)
+    return weights
+
+
+def _inverse_variance_risk(covariance: Floats) -> float:
+    """Variance of the portfolio whose weights are proportional to inverse variances."""
+    weights = 1 / np.diag(covariance)
+    weights /= weights.sum()
+    return float(weights @ covariance @ weights)

@@ -100,5 +100,5 @@ def test_disabled_kernels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_installed_versions_cover_what_results_depend_on() -> None:
     versions = installed_versions()
-    assert {"finrl_pod", "python", "torch", "numpy", "pandas", "skfolio"} <= set(versions)
+    assert {"finrl_pod", "python", "torch", "numpy", "pandas", "scipy"} <= set(versions)
     assert all(versions.values())

@@ -277,5 +277,5 @@ def test_default_features_need_only_torch_numpy_and_pandas() -> None:
 
 def test_missing_talib_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "talib", None)
-    with pytest.raises(SetupError, match="pip install TA-Lib"):
+    with pytest.raises(SetupError, match=r"pip install 'finrl-pod\[indicators\]'"):
         value("rsi_30")

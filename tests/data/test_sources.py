@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from finrl_pod.data.sources import SOURCES, open_source
+from finrl_pod.data.sources import SOURCES, open_source, sample
 from finrl_pod.data.sources.files import FileSource
 from finrl_pod.data.sources.retry import Retry
 from finrl_pod.data.sources.sample import SampleSource, load_sample
@@ -50,7 +47,8 @@ def test_prices_of_the_sample_are_read_exactly() -> None:
 
 @pytest.mark.slow
 def test_the_sample_equals_the_dataset_of_skfolio() -> None:
-    datasets = pytest.importorskip("skfolio.datasets")
+    from skfolio import datasets
+
     frame = datasets.load_sp500_dataset()
     panel = load_sample()
     assert panel.symbols == tuple(frame.columns)
@@ -68,17 +66,6 @@ def test_the_samples_flaws_are_computed() -> None:
     assert sum("in one bar on" in flaw for flaw in panel.flaws) == (moves > 0.4).sum() == 4
 
 
-@pytest.mark.slow
-def test_the_sample_loads_fast_and_without_importing_skfolio() -> None:
-    load_sample()
-    before = time.perf_counter()
-    load_sample()
-    assert time.perf_counter() - before < 1.0
-    code = "import sys; from finrl_pod.data.store import Store; Store().load('sample'); print('skfolio' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> None:
     source = SampleSource()
     panel = source.fetch(("XOM", "AAPL"), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1d")
@@ -90,9 +77,9 @@ def test_the_sample_is_cut_to_tickers_and_dates_and_has_daily_bars_only() -> Non
         source.fetch((), pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-31"), "1h")
 
 
-def test_missing_skfolio_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match="install skfolio"):
+def test_missing_sample_raises_setup_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "FOLDER", tmp_path)
+    with pytest.raises(SetupError, match="install finrl-pod again"):
         load_sample()
 
 

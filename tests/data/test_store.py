@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.sources import sample
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Benchmark, Panel
@@ -93,19 +92,12 @@ def test_a_program_may_exit_right_after_loading(tmp_path: Path) -> None:
 
 
 def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data_folder = Path(importlib.util.find_spec("skfolio").submodule_search_locations[0]) / "datasets" / "data"  # type: ignore[index, union-attr]
-    folder = tmp_path / "skfolio" / "datasets" / "data"
-    folder.mkdir(parents=True)
-    (folder / "sp500_dataset.csv.gz").write_bytes((data_folder / "sp500_dataset.csv.gz").read_bytes()[:100_000])
+    (tmp_path / "sp500_dataset.csv.gz").write_bytes((sample.FOLDER / "sp500_dataset.csv.gz").read_bytes()[:100_000])
     Store(tmp_path / "store").save(small_panel())
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
-    )
+    monkeypatch.setattr(sample, "FOLDER", tmp_path)
     listed = Store(tmp_path / "store").list()
     assert [m.name for m in listed] == ["sample", "us74", "mine"]
-    assert listed[0].fault == (
-        "skfolio's sample file sp500_dataset.csv.gz is missing or damaged: install skfolio>=1.12 again"
-    )
+    assert listed[0].fault == f"{tmp_path / 'sp500_dataset.csv.gz'} is missing or damaged: install finrl-pod again"
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

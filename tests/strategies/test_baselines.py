@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_strategies.baselines import BASELINES, index_market, make_baseline, run_baseline, run_baselines
-from finrl_pod_strategies.optimised import Optimised, trailing_returns
+from finrl_pod_strategies.optimised import Optimised, shrunk_covariance, trailing_returns
+from skfolio import RiskMeasure
+from skfolio.optimization import HierarchicalRiskParity, InverseVolatility, MeanRisk, ObjectiveFunction
+from sklearn.covariance import LedoitWolf
 
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
@@ -107,6 +110,35 @@ def test_mean_variance_holds_cash_if_no_mean_is_positive(stocks):
     assert weights_at("minimum_variance", replace(panel, close=close)).sum() == pytest.approx(1.0)
 
 
+SKFOLIO = {
+    "minimum_variance": (252, MeanRisk(risk_measure=RiskMeasure.VARIANCE), 5e-4),  # its solver stops at a tolerance
+    "mean_variance": (504, MeanRisk(ObjectiveFunction.MAXIMIZE_RATIO, RiskMeasure.VARIANCE), 5e-4),
+    "hierarchical_risk_parity": (252, HierarchicalRiskParity(risk_measure=RiskMeasure.VARIANCE), 1e-12),
+    "inverse_volatility": (252, InverseVolatility(), 1e-12),
+}
+
+
+@pytest.mark.parametrize("name", SKFOLIO)
+def test_optimised_weights_equal_those_of_skfolio(stocks, name):
+    panel, _ = stocks
+    bars, model, tolerance = SKFOLIO[name]
+    for t in (600, T, 900, 1200):
+        close = panel.close[t - bars : t + 1]
+        model.fit(close[1:] / close[:-1] - 1)
+        np.testing.assert_allclose(weights_at(name, panel, t), model.weights_, atol=tolerance)
+
+
+def test_two_equal_assets_are_optimised(stocks):
+    panel, _ = stocks
+    close = panel.close.copy()
+    close[:, 1] = close[:, 0]
+    twins = replace(panel, close=close)
+    single = replace(panel, symbols=panel.symbols[1:], close=close[:, 1:], tradable=panel.tradable[:, 1:])
+    for name in ("minimum_variance", "mean_variance"):
+        weights = weights_at(name, twins)
+        np.testing.assert_allclose([weights[:2].sum(), *weights[2:]], weights_at(name, single), atol=1e-6)
+
+
 def test_risk_parity_of_two_assets_is_inverse_variance(stocks):
     panel, _ = stocks
     pair = replace(panel, symbols=panel.symbols[:2], close=panel.close[:, :2], tradable=panel.tradable[:, :2])
@@ -165,10 +197,9 @@ def test_covariance_is_shrunk_with_more_assets_than_returns(stocks, name):
     window = window_at(panel, T, few.lookback)
     weights = few.target_weights(window, in_cash(len(panel.symbols)))
     assert weights.sum() == pytest.approx(1.0)
+    returns, chosen = trailing_returns(window, few.bars)
+    np.testing.assert_allclose(shrunk_covariance(returns), LedoitWolf().fit(returns).covariance_, rtol=1e-9)
     if name == "minimum_variance":
-        from sklearn.covariance import LedoitWolf
-
-        returns, chosen = trailing_returns(window, few.bars)
         marginal = LedoitWolf().fit(returns).covariance_ @ weights[chosen]  # equal for all held assets
         assert np.ptp(marginal[weights[chosen] > 1e-4]) < 1e-2 * marginal.mean()
 
@@ -176,15 +207,11 @@ def test_covariance_is_shrunk_with_more_assets_than_returns(stocks, name):
 def test_failed_fit_is_reported_with_its_date(stocks):
     panel, market = stocks
 
-    class Broken:
-        def set_params(self, **changes):
-            return self
-
-        def fit(self, returns):
-            raise ValueError("singular")
+    def broken(mean, covariance):
+        raise ValueError("singular")
 
     with pytest.raises(InputError, match="broken could not be fitted at 2018-10-12: singular"):
-        backtest(Optimised("broken", Broken, bars=20), panel, market, T, T + 5, RULES, 1000.0)
+        backtest(Optimised("broken", broken, bars=20), panel, market, T, T + 5, RULES, 1000.0)
 
 
 def test_single_asset_gets_full_weight(stocks):

@@ -116,6 +116,12 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(_usage(error), getattr(error, "exit_code", FinrlPodError.exit_code))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except ModuleNotFoundError as error:
+        from finrl_pod_app.services.extras import missing_package
+
+        if (message := missing_package(error)) is None:
+            raise
+        return _fail(message, FinrlPodError.exit_code)
     except MemoryError:
         return _fail(OUT_OF_MEMORY_MESSAGE, FinrlPodError.exit_code)
     except RuntimeError as error:

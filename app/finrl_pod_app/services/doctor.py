@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
+from finrl_pod_app.services.extras import OPTIONAL_PACKAGES
 
 if TYPE_CHECKING:
     import torch
 
 ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
 CORE = ("torch", "numpy", "pandas")
-SUITE = ("pyarrow", "skfolio", "TA-Lib", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
-INSTALL = "run make setup, or pip install -e '.[sources,dev]' -c constraints.txt"
+SUITE = ("pyarrow", "scipy", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
+FEATURES = ("TA-Lib",)  # optional, but features depend on its version
+INSTALL = "install finrl-pod again: pip install --force-reinstall finrl-pod, or make setup in a checkout"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def check_installation() -> list[Finding]:
 def installed_versions() -> dict[str, str]:
     """Return the versions of the packages a result depends on; packages that are not installed are left out."""
     versions = {"finrl_pod": __version__, "python": platform.python_version()}
-    for name in (*CORE, *SUITE):
+    for name in (*CORE, *SUITE, *FEATURES):
         if (version := _version(name)) is not None:
             versions[name] = version
     return versions
@@ -138,30 +140,18 @@ def _data() -> Iterator[Finding]:
         yield Finding("data", "data sets", "ok", ", ".join(names))
 
 
-def _extra(name: str, purpose: str) -> str:
-    return f"pip install '.[{name}]' -c constraints.txt, {purpose}"
-
-
 def _optional() -> Iterator[Finding]:
-    packages = (
-        ("yfinance", "yfinance", _extra("sources", "to fetch prices from Yahoo")),
-        ("alpaca-py", "alpaca", _extra("sources", "to fetch bars from Alpaca")),
-        ("SQLAlchemy", "sqlalchemy", _extra("paper", "for the paper-trading daemon")),
-        ("structlog", "structlog", _extra("paper", "for the paper-trading daemon")),
-        ("prometheus-client", "prometheus_client", _extra("paper", "for the daemon's metrics")),
-        ("apprise", "apprise", _extra("paper", "for the daemon's alerts")),
-        ("aiohttp", "aiohttp", _extra("paper", "for the fake Alpaca server")),
-        ("streamlit", "streamlit", _extra("dashboard", "for the dashboard")),
-        ("argon2-cffi", "argon2", _extra("dashboard", "for the dashboard's password")),
-        ("mujoco", "mujoco", _extra("mujoco", "for MuJoCo environments such as gym:Hopper-v5")),
-        ("isaacgym", "isaacgym", "download it from NVIDIA's developer site; nothing requires it"),
-        ("ray", "ray", "pip install ray; nothing requires it"),
-    )
-    for name, module, fix in packages:
-        if util.find_spec(module) is None:
-            yield Finding("optional", name, "missing", "not installed", fix)
+    for package in OPTIONAL_PACKAGES:
+        if util.find_spec(package.module) is None:
+            fix = f"{package.install_command}, {package.purpose}"
+            yield Finding("optional", package.name, "missing", "not installed", fix)
         else:
-            yield Finding("optional", name, "ok", _version(name) or "installed")
+            yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
+    if util.find_spec("isaacgym") is None:
+        fix = "download it from NVIDIA's developer site; nothing requires it"
+        yield Finding("optional", "isaacgym", "missing", "not installed", fix)
+    else:
+        yield Finding("optional", "isaacgym", "ok", _version("isaacgym") or "installed")
     absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
     if absent:
         fix = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"

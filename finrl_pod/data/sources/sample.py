@@ -1,11 +1,10 @@
 """The built-in sample: real daily closes of 20 US large caps and of the S&P 500, 1990-01-02 to 2022-12-28.
 
-Two small files of the skfolio package (BSD-3-Clause), read directly because importing skfolio takes seconds.
+Two CSV files in `finrl_pod/data/sample` from skfolio 1.12.2 (BSD-3-Clause).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import zlib
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from finrl_pod.errors import DataError, SetupError
 from finrl_pod.types import Benchmark, Floats, Panel
 
 SAMPLE = "sample"
+FOLDER = Path(__file__).parents[1] / "sample"
 _SESSIONS_PER_YEAR = 252
 _LARGE_MOVE = 0.30
 
@@ -34,11 +34,11 @@ class SampleSource:
 
 
 def load_sample() -> Panel:
-    """Load the sample: closes only, with the S&P 500 price index as benchmark. Raises SetupError without skfolio."""
+    """Load the sample: closes, and the S&P 500 price index as benchmark. Raises SetupError if a file is damaged."""
     prices, index = _read("sp500_dataset.csv.gz"), _read("sp500_index.csv.gz")
     closes = prices.to_numpy(dtype=np.float64)
     if not prices.index.equals(index.index):
-        raise SetupError("skfolio's two sample files cover different days: install skfolio>=1.12 again")
+        raise SetupError(f"the prices and the index in {FOLDER} cover different days: install finrl-pod again")
     return make_panel(
         prices.index.to_numpy(),
         list(prices.columns),
@@ -70,15 +70,8 @@ def _flaws(closes: Floats) -> tuple[str, ...]:
 
 
 def _read(file: str) -> pd.DataFrame:
-    # find_spec on a top-level name looks the package up without importing it.
-    spec = importlib.util.find_spec("skfolio")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    if not folders:
-        raise SetupError("the built-in sample is part of the skfolio package, which is missing: pip install skfolio")
-    path = Path(folders[0]) / "datasets" / "data" / file
+    path = FOLDER / file
     try:
         return pd.read_csv(path, index_col=0, parse_dates=True)
     except (OSError, EOFError, zlib.error, ValueError):
-        raise SetupError(
-            f"skfolio's sample file {path.name} is missing or damaged: install skfolio>=1.12 again"
-        ) from None
+        raise SetupError(f"{path} is missing or damaged: install finrl-pod again") from None

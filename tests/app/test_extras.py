@@ -1,0 +1,97 @@
+"""Dependencies: every imported package is declared, and a missing optional one is named with its command."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.services.extras import OPTIONAL_PACKAGES, missing_package
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OWN = {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies", "finrl_pod_app"}
+FOLDERS = ("finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies", "app/finrl_pod_app")
+# Imported where the user's own installation has them, or by benchmarks of the peers that they are.
+UNDECLARED = {"isaacgym", "tensordict", "rl_games", "triton", "stable_baselines3", "alpaca_trade_api", "bt", "vectorbt"}
+OF_ALPACA_PY = {"requests", "websockets"}  # its session and its stream, which are subclassed
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!\[;~ ]", name)[0]).lower()
+
+
+def imported() -> set[str]:
+    found = set()
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom):
+                    names = [str(node.module)]
+                found |= {name.split(".")[0] for name in names}
+    return found - set(sys.stdlib_module_names) - OWN
+
+
+def test_every_imported_package_is_declared() -> None:
+    core = {normal(requirement) for requirement in PROJECT["dependencies"]}
+    optional = {package.module for package in OPTIONAL_PACKAGES}
+    distributions = packages_distributions()
+    missing = {
+        module
+        for module in imported() - optional - UNDECLARED - OF_ALPACA_PY
+        if not core & {normal(name) for name in distributions.get(module, [module])}
+    }
+    assert not missing
+
+
+def test_every_core_dependency_is_imported() -> None:
+    modules = imported()
+    distributions = packages_distributions()
+    used = {normal(name) for module in modules for name in distributions.get(module, [module])}
+    assert {normal(requirement) for requirement in PROJECT["dependencies"]} <= used
+
+
+def test_extras_contain_their_packages() -> None:
+    for package in OPTIONAL_PACKAGES:
+        requirements = {normal(text) for text in PROJECT["optional-dependencies"][package.extra]}
+        assert normal(package.name) in requirements, package.name
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "command"),
+    [
+        ("sqlalchemy", "paper", ["paper", "demo"]),
+        ("exchange_calendars", "paper", ["paper", "demo"]),
+        ("talib", "indicators", ["backtest", "--strategy", "{file}:Rsi"]),
+    ],
+)
+def test_a_missing_extra_is_one_sentence(
+    module: str,
+    extra: str,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    strategy = tmp_path / "ideas.py"
+    strategy.write_text(
+        "class Rsi:\n    name = 'rsi'\n    feature_names = ('rsi_30',)\n    lookback = 1\n\n"
+        "    def target_weights(self, window, positions):\n        return None\n"
+    )
+    for name in [name for name in sys.modules if name.startswith(("finrl_pod.paper", "finrl_pod.fake", module))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run([part.format(file=strategy) for part in command]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert f"pip install 'finrl-pod[{extra}]'" in line
+
+
+def test_other_missing_modules_are_not_explained() -> None:
+    assert missing_package(ModuleNotFoundError("no such module", name="os_x")) is None
