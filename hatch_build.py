@@ -1,4 +1,7 @@
-"""Build hook of wheels: kernels compiled for Linux on x86-64. Without a compiler, wheels carry their sources alone."""
+"""Build hooks: kernels compiled for Linux on x86-64, and a README whose links lead to the repository.
+
+Without a compiler, wheels carry the kernels' sources alone.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 ROOT = Path(__file__).parent
+REPOSITORY = "https://github.com/finrl-pod/finrl-pod"
+RAW = "https://raw.githubusercontent.com/finrl-pod/finrl-pod"
 OLDEST = 17  # manylinux_2_17: no tag of an older glibc exists
 
 
@@ -42,6 +48,23 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
         """Remove the libraries."""
         if hasattr(self, "_folder"):
             shutil.rmtree(self._folder)
+
+
+class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]
+    """Sets the description to README.md with absolute links, as package indexes need."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set `readme`."""
+        text = absolute_links((ROOT / "README.md").read_text(encoding="utf-8"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def absolute_links(markdown: str, branch: str = "main") -> str:
+    """Markdown whose relative links lead to the repository; those of pictures, to the files themselves."""
+    markdown = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{RAW}/{branch}/", markdown)
+    return re.sub(
+        r"((?<!!)\[(?:[^][]|!\[[^]]*\]\([^)]*\))*\]\()(?![a-z]+:|#)", rf"\1{REPOSITORY}/blob/{branch}/", markdown
+    )
 
 
 def newest_glibc(library: Path) -> int:
