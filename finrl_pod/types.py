@@ -123,6 +123,7 @@ class MarketTensor:
         last known one where nothing can fill; NaN where it is unknown.
     base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
     cost_factor: [T] float64 or None, multiplies proportional costs of the decisions of t; of training worlds only.
+    fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
     """
 
     times: Times
@@ -145,6 +146,7 @@ class MarketTensor:
     half_spread: Tensor | None = None
     base: Tensor | None = None
     cost_factor: Tensor | None = None
+    fitted: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
@@ -27,7 +28,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.data.worlds import TrainingWorlds
+from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
@@ -56,6 +57,34 @@ class Setup:
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """Return environments on the training split, or its variations, for the given population members."""
         return training_env(self.config, self.market, self.splits, members, self.worlds)
+
+    def span(self, split: str) -> Span:
+        """First and last bar of "train", "validation" or "test". Raises InputError for another name."""
+        spans = {"train": self.splits.train, "validation": self.splits.validation, "test": self.splits.test}
+        if split not in spans:
+            raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+        return spans[split]
+
+    def gym(self, split: str = "train") -> GymMarketEnv:
+        """One account on the bars of a split as a Gymnasium environment, under the config's rules and mandate.
+
+        The last decision is two bars before the end of the split, so that its reward lies inside. Raises InputError
+        for an unknown split.
+        """
+        span, config = self.span(split), self.config
+        last = span.last - REWARD_LAG
+        return GymMarketEnv(self.market, config.environment, first=span.first, last=last, mandate=config.mandate)
+
+    def gym_vector(self, split: str = "train", envs: int | None = None) -> GymVectorEnv:
+        """`envs` accounts on the bars of a split as a Gymnasium vector environment; by default as many as the config's.
+
+        Raises InputError for an unknown split.
+        """
+        span, config = self.span(split), self.config
+        last = span.last - REWARD_LAG
+        return GymVectorEnv(
+            self.market, config.environment, first=span.first, last=last, envs=envs, mandate=config.mandate
+        )
 
 
 def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
@@ -121,17 +150,11 @@ def backtest(
 ) -> BacktestResult:
     """Backtest a strategy (an object with `target_weights`, or the name of a baseline) on one split.
 
-    split: "train", "validation" or "test". Use "test" once, at the end: every look is recorded in the trial registry
-    and makes later promotions harder. execution: "weights" trades target weights directly; "paper" sizes and rounds
-    orders as the paper-trading daemon does. Raises InputError for an unknown split or execution.
+    split: "train", "validation" or "test". Use "test" once, at the end: every look at it is recorded in the trial
+    registry and makes later promotions harder. execution: "weights" trades target weights directly; "paper" sizes and
+    rounds orders as the paper-trading daemon does. Raises InputError for an unknown split or execution.
     """
-    spans: dict[str, Span] = {
-        "train": setup.splits.train,
-        "validation": setup.splits.validation,
-        "test": setup.splits.test,
-    }
-    if split not in spans:
-        raise InputError(f"split must be one of {', '.join(spans)}, got {split!r}")
+    span = setup.span(split)
     if execution not in ("weights", "paper"):
         raise InputError(f'execution must be "weights" or "paper", got {execution!r}')
     environment = setup.config.environment
@@ -146,14 +169,15 @@ def backtest(
             market = build_market(
                 setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
             )
-        log_look(setup.panel, spans[split], strategy_identity(strategy), f"backtest of {strategy.name}")
+        if split == "test":
+            log_look(setup.panel, span, strategy_identity(strategy), f"backtest of {strategy.name}")
     if execution == "paper":
         from finrl_pod_app.paper.execution_rules import rules_of_environment
 
         chosen = make_baseline(strategy) if isinstance(strategy, str) else strategy
-        paper, span = rules_of_environment(environment, setup.panel, chosen), spans[split]
+        paper = rules_of_environment(environment, setup.panel, chosen)
         return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
-    period = (spans[split].first, spans[split].last)
+    period = (span.first, span.last)
     account = (rules_of(environment), environment.cash)
     if isinstance(strategy, str):
         return run_baseline(strategy, setup.panel, market, *period, *account)

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from finrl_pod.data.worlds import REWARD_LAG
 from finrl_pod.errors import InputError
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
@@ -29,6 +30,19 @@ SCORE_SCALE = 5.0  # softmax of one score of 5 and nineteen of -5 is 0.999 for t
 BOUND = 1e6  # observations are clipped to it: Gymnasium's checks require finite bounds
 
 Array = NDArray[np.float32]
+
+
+def training_bars(market: MarketTensor, first: int | None, last: int | None) -> tuple[int | None, int | None]:
+    """First and last decision bar of a view: by default the training bars, on which the normaliser was fitted.
+
+    The last decision is two bars before their end, so that its fill and its reward lie inside. Bounds that are given
+    stay as they are; of a market whose normaliser was given, all bars are used.
+    """
+    if market.fitted is None or not (first is None and last is None):
+        return first, last
+    begin, end = market.fitted
+    whole = end >= market.shape[0] - 1  # fitted on all bars: nothing is held out
+    return (begin, None) if whole else (begin, end - REWARD_LAG)
 
 
 class _Adapter:
@@ -90,11 +104,13 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         last: int | None = None,
         mandate: MandateConfig | None = None,
     ) -> None:
-        """Decisions at bars first..last of `market`; each reset draws the start of the window.
+        """Decisions at bars first..last of `market`, by default its training bars (see `training_bars`); each reset
+        draws the start of the window.
 
         mandate: bounds on what the account may hold and trade, as for `MarketEnv`.
         """
         config = config or EnvironmentConfig()
+        first, last = training_bars(market, first, last)
         self._adapter = _Adapter(make_env(market, config, first=first, last=last, envs=1, group=1, mandate=mandate))
         self.observation_space = self._adapter.observation
         self.action_space = self._adapter.action
@@ -145,11 +161,13 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         stagger: bool = False,
         mandate: MandateConfig | None = None,
     ) -> None:
-        """envs: number of accounts, by default the config's; each `group` of them shares a window.
+        """first, last: as in `GymMarketEnv`. envs: number of accounts, by default the config's; each `group` of them
+        shares a window.
 
         stagger: give first episodes a random length, so that not all end in the same step.
         """
         config = config or EnvironmentConfig()
+        first, last = training_bars(market, first, last)
         self._adapter = _Adapter(
             make_env(market, config, first=first, last=last, envs=envs, group=group, mandate=mandate)
         )

@@ -78,6 +78,7 @@ def build_market(
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
         volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
         half_spread=None if half_spreads is None else torch.from_numpy(half_spreads),
+        fitted=None if isinstance(fit, Normaliser) else fit,
     )
 
 

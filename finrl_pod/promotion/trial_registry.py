@@ -128,13 +128,16 @@ class TrialRegistry:
         return TrialCounts(len(rows), clustered, len({row[0] for row in rows}))
 
     def data_sets(self) -> list[dict[str, Any]]:
-        """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market."""
+        """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market.
+
+        "number" of a look is what `look` returned for it.
+        """
         with self._open() as database:
             trials = database.execute(
                 "SELECT data, COUNT(*), COUNT(DISTINCT run), MAX(made) FROM trials GROUP BY data"
             ).fetchall()
             looks = database.execute(
-                "SELECT data, first, last, what, made FROM looks ORDER BY made, subject"
+                "SELECT data, first, last, what, made, subject FROM looks ORDER BY rowid"
             ).fetchall()
             fingerprints = {
                 data: _unpack_fingerprint(*row)
@@ -150,7 +153,7 @@ class TrialRegistry:
                 "looks": [],
                 "same_market": [],
             }
-        for data, first, last, what, made in looks:
+        for data, first, last, what, made, _ in looks:
             new = {"data_sha256": data, "trials": 0, "runs": 0, "last": made, "looks": [], "same_market": []}
             entry = known.setdefault(data, new)
             entry["looks"].append({"first": first, "last": last, "what": what, "made": made})
@@ -159,6 +162,10 @@ class TrialRegistry:
             if same_market(first_one, second_one):
                 known[a]["same_market"].append(b)
                 known[b]["same_market"].append(a)
+        listed = dict.fromkeys(known, 0)
+        for i, (data, *_) in enumerate(looks):
+            known[data]["looks"][listed[data]]["number"] = _look_number(looks[: i + 1], known[data]["same_market"])
+            listed[data] += 1
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
 
     def look(self, look: Look, panel: Panel | None = None) -> int:
@@ -223,6 +230,18 @@ class TrialRegistry:
         finally:
             if database is not None:
                 database.close()
+
+
+def _look_number(looks: Sequence[tuple[str, ...]], same_market: Sequence[str]) -> int:
+    """Subjects in the overlapping looks up to the last of `looks`: rows of (data, first, last, what, made, subject)."""
+    data, first, last = looks[-1][:3]
+    return len(
+        {
+            subject
+            for other, begin, end, _, _, subject in looks
+            if (other == data or other in same_market) and begin[:10] <= last[:10] and end[:10] >= first[:10]
+        }
+    )
 
 
 def home() -> Path:

@@ -48,6 +48,7 @@ class Broken:
     def target_weights(self, window, positions):
         return np.full(len(window.symbols), 1.0)
 """
+SPLITS = ("train", "validation", "test", "all")
 SPAN = {"start": "2021-01-01", "end": "2021-10-31"}
 
 
@@ -64,6 +65,39 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def strategy_target(tmp_path: Path) -> str:
     (tmp_path / "strategies.py").write_text(STRATEGIES)
     return f"{tmp_path / 'strategies.py'}:Mine"
+
+
+def bars_of(document: dict[str, Any]) -> tuple[str, str]:
+    first, last = document["splits"]["test"]
+    return first, last
+
+
+def test_strategies_of_ones_own_are_tested_on_validation_unless_asked_otherwise(
+    strategy_target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {
+        name: run_backtest(strategy_target, data="main", split=name)
+        for name in ("train", "validation", "test", "all", None)
+    }
+    assert bars_of(found[None]) == bars_of(found["validation"])
+    assert bars_of(found["train"])[1] < bars_of(found["validation"])[0]
+    assert bars_of(found["validation"])[1] < bars_of(found["test"])[0]
+    assert bars_of(found["all"]) == ("2020-01-01", "2021-11-30")
+    assert [name for name, document in found.items() if "looks" in document] == ["test", "all"]
+    assert run(["backtest", strategy_target, "--data", "main"]) == 0
+    assert "Period: validation split, " in capsys.readouterr().out
+    assert run(["sweep", "--strategy", strategy_target, "--strategy", "equal_weight", "--data", "main"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("Period: ") == 1
+    assert "Period: validation split, " in shown
+
+
+def test_dates_override_the_split_and_count_as_a_look_only_on_test(strategy_target: str) -> None:
+    test_begins = bars_of(run_backtest(strategy_target, data="main", split="test"))[0]
+    chosen = run_backtest(strategy_target, data="main", split="train", start="2020-06-01", end="2020-07-01")
+    assert bars_of(chosen) == ("2020-06-01", "2020-07-01")
+    assert "looks" not in chosen
+    assert "looks" in run_backtest(strategy_target, data="main", start="2020-06-01", end=test_begins)
 
 
 def test_folder_of_a_run_is_not_overwritten(strategy_target: str, tmp_path: Path) -> None:
@@ -132,7 +166,7 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = strategy_target.replace(":Mine", ":Broken")
-    assert run(["backtest", broken, "--data", "main"]) == 2
+    assert run(["backtest", broken, "--data", "main", "--split", "all"]) == 2
     err = capsys.readouterr().err
     assert "Broken failed at 2020-01-01: NameError" not in err
     assert "target weights at 2020-01-01 may add up to 1 at most" in err
@@ -144,7 +178,10 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
 def test_strategy_can_neither_exit_the_command_nor_print_into_the_json(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["backtest", strategy_target.replace(":Mine", ":Exiting"), "--data", "main", "--json"]) == 2
+    assert (
+        run(["backtest", strategy_target.replace(":Mine", ":Exiting"), "--data", "main", "--split", "all", "--json"])
+        == 2
+    )
     assert "strategy Exiting failed at 2020-01-01: SystemExit: 0" in capsys.readouterr().err
     assert run(["backtest", strategy_target.replace(":Mine", ":Printing"), "--data", "main", "--json"]) == 0
     done = capsys.readouterr()

@@ -246,7 +246,7 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
         ({"cash": 0.0}, "--cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
-        ({"start": "2030-01-01"}, "start 2030-01-01 is outside the period, which ends on"),
+        ({"start": "2030-01-01"}, "start 2030-01-01 exceeds the data, which covers"),
     ],
 )
 def test_overrides_out_of_range_are_refused(terms: dict[str, Any], message: str) -> None:

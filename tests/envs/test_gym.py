@@ -49,6 +49,15 @@ def test_single_env_passes_the_stable_baselines3_checker(settings: dict[str, Any
         check_for_sb3(GymMarketEnv(MARKET, dataclasses.replace(CONFIG, **settings)))
 
 
+def test_views_of_a_market_with_a_training_split_stay_on_it() -> None:
+    market = dataclasses.replace(MARKET, fitted=(3, 40))
+    for env in (GymMarketEnv(market, CONFIG), GymVectorEnv(market, CONFIG, envs=2)):
+        inner = env._adapter.env
+        assert (inner.first, inner.last) == (max(3, market.first), 38)
+    chosen = GymMarketEnv(market, CONFIG, first=20, last=50)._adapter.env
+    assert (chosen.first, chosen.last) == (20, 50)
+
+
 def test_episode_is_one_window_and_then_requires_reset() -> None:
     env = GymMarketEnv(MARKET, CONFIG)
     with pytest.raises(InputError, match="call reset"):

@@ -19,6 +19,24 @@ Setting = Annotated[
 ]
 
 
+class Split(StrEnum):
+    """Bars to test on."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+    all = "all"
+
+
+OnSplit = Annotated[
+    Split | None,
+    typer.Option(
+        help="Bars to test on; default: test for runs and baselines, validation for strategies of your own. --start "
+        "and --end replace its dates."
+    ),
+]
+
+
 class Execution(StrEnum):
     """How target weights are executed."""
 
@@ -35,6 +53,7 @@ def backtest(
         typer.Option(help="Baseline by name, or file.py:Class (runs as trusted code), instead of a run."),
     ] = None,
     data: Data = None,
+    split: OnSplit = None,
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day, e.g. 2019-01-31.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
     cost_bps: Annotated[float | None, setting_option("environment.cost_bps")] = None,
@@ -67,7 +86,15 @@ def backtest(
 
         given["paper"] = load(paper)
     document = backtests.run_backtest(
-        target, data=data, start=start, end=end, cost_bps=cost_bps, cash=cash, out=out, **given
+        target,
+        data=data,
+        split=None if split is None else split.value,
+        start=start,
+        end=end,
+        cost_bps=cost_bps,
+        cash=cash,
+        out=out,
+        **given,
     )
     if as_json:
         print_json(document)
@@ -86,6 +113,7 @@ def sweep(
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0-9", help="Seeds for strategies that take one.")] = None,
     data: Data = None,
+    split: OnSplit = None,
     cash: Cash = None,
     setting: Setting = None,
     out: Annotated[Path | None, typer.Option(help="Folder for sweep.json, sweep.parquet and sweep.csv.")] = None,
@@ -105,6 +133,7 @@ def sweep(
             periods=[_period(text) for text in period or ()],
             seeds=_seeds(seeds),
             data=data,
+            split=None if split is None else split.value,
             cash=cash,
             settings=setting or (),
             out=out,

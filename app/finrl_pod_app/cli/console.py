@@ -58,6 +58,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         )
     if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
         console.print("The index is a price index, without dividends.")
+    if period := document.get("period"):
+        console.print(period, markup=False, soft_wrap=not console.is_terminal)
     if warning := document.get("in_sample"):
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
@@ -154,6 +156,8 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     console.print(table)
     if len(rows) > MAX_SWEEP_ROWS:
         console.print(f"{len(rows) - MAX_SWEEP_ROWS:,} more rows{'' if out else '; write them all with --out DIR'}.")
+    for period in document.get("periods", ()):
+        console.print(period, markup=False, soft_wrap=not console.is_terminal)
     for warning in document["in_sample"]:
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     decisions, accounting = document["seconds"]["decisions"], document["seconds"]["accounting"]
@@ -173,7 +177,7 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     first, last = document["splits"]["test"]
     strategies = document["test"]["strategies"]
     table = Table(
-        title=f"{'In sample' if document.get('in_sample') else 'Test'} {first} to {last}",
+        title=f"{_title(document)} {first} to {last}",
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -187,6 +191,14 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
         cells = [format_metric(column, strategies[name].get(column.key)) for column in columns]
         table.add_row(Text(display_name(name)), *cells, style="bold" if name == CHAMPION else "")
     return table
+
+
+def _title(document: Mapping[str, Any]) -> str:
+    """Heading of the table: what the tested bars are."""
+    if document.get("in_sample"):
+        return "In sample"
+    names = {"train": "Training", "validation": "Validation", "all": "All bars"}
+    return names.get(str(document.get("split")), "Test")
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

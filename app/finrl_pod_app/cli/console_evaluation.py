@@ -83,7 +83,8 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
     console.print(table)
     for entry in data_sets:
         for look in entry["looks"][-SHOWN_LOOKS:]:
-            line = f"{_name(entry)}: look at {look['first']} to {look['last']} on {look['made'][:10]} ({look['what']})"
+            bars = f"{look['first']} to {look['last']}"
+            line = f"{_name(entry)}: look {look['number']} at {bars} on {look['made'][:10]} ({look['what']})"
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
         if entry["same_market"]:

@@ -84,7 +84,7 @@ def audit_strategy(
 ) -> Audit:
     """Audit a baseline or a user's `file.py:Class` on a panel of the store, under the default rules.
 
-    Auditing a user's strategy counts as a look at the bars on which costs are varied.
+    Auditing a user's strategy on other data than the sample counts as a look at the bars on which costs are varied.
     """
     if not is_file_reference(name):
         return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
@@ -98,7 +98,7 @@ def _audit_strategy(
 ) -> Audit:
     strategy = find_strategy(name)
     config, panel, span = _default_data(data)
-    if is_file_reference(name):
+    if is_file_reference(name) and data is not None:  # else they are validation bars
         log_look(panel, Span(*span), strategy_hash(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
@@ -24,7 +24,7 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
-from finrl_pod.settings.run import RunConfig, SplitConfig
+from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
@@ -33,6 +33,7 @@ from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
+from finrl_pod_app.services.presets import propose_splits
 from finrl_pod_app.services.prices import backtest_period, load_panel
 from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
 
@@ -41,17 +42,20 @@ if TYPE_CHECKING:
     from finrl_pod.tournament.run_directory import RunDirectory
 
 Execution = Literal["weights", "paper"]
+SplitName = Literal["train", "validation", "test", "all"]
 REFERENCES = ("equal_weight", "index")  # shown next to the tested strategy
 
 
 class BacktestOptions(TypedDict, total=False):
     """Options of a backtest: the prices, and settings that replace those of the config.
 
-    data: name of a stored panel. start, end: dates, both included. cost_bps, cash: replace the environment's. settings:
-    "section.name=value". seed: of a strategy that takes one.
+    data: name of a stored panel. split: "train", "validation", "test" or "all"; start, end: dates, both included, which
+    replace those of the split. cost_bps, cash: replace the environment's. settings: "section.name=value". seed: of a
+    strategy that takes one.
     """
 
     data: str | None
+    split: SplitName | None
     start: str | None
     end: str | None
     cost_bps: float | None
@@ -65,7 +69,8 @@ class PreparedBacktest:
     """A strategy with the prices, the market and the bars that it is tested on.
 
     subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
-    selected on some of these bars.
+    selected on some of these bars. period: the name of the split, or None for dates of the user's choice. shows_test:
+    whether some of the bars belong to the test split or come after its start. run: folder of a champion's run.
     """
 
     name: str
@@ -77,17 +82,28 @@ class PreparedBacktest:
     last: int
     subject: str | None = None
     in_sample: str | None = None
+    period: SplitName | None = None
+    shows_test: bool = True
+    run: Path | None = None
 
     @property
     def terms(self) -> tuple[int, int, ExecutionRules, float]:
         """The last four arguments of `backtest`."""
         return self.first, self.last, rules_of(self.config.environment), self.config.environment.cash
 
+    @property
+    def description(self) -> str:
+        """What is tested: the strategy, or the champion with its run."""
+        return self.name if self.run is None else f"{CHAMPION} of {self.run}"
+
     def log_look(self) -> int | None:
-        """Log a look at its bars; returns the number of looks at them, None for a baseline."""
-        if self.subject is None:
+        """Log a look at its bars; returns the number of looks at them.
+
+        None for a baseline, and for bars before the test split: only results on test count as looks.
+        """
+        if self.subject is None or not self.shows_test:
             return None
-        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.name}")
+        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.description}")
 
 
 def run_backtest(
@@ -104,9 +120,10 @@ def run_backtest(
     the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or the
     defaults.
 
-    settings: `name=value` lines of the environment. Without dates, a run is tested on its test split, other strategies
-    on the test split of the default config (on the sample) or on all bars. Returns the report's object; with `out` it
-    is written with its page, and bars and weights as Parquet and CSV.
+    settings: `name=value` lines of the environment. Without split and dates, a run is tested on its test split, a
+    strategy of the user's own on validation, and a baseline on the test split of the default config (on the sample) or
+    on all bars. Returns the report's object; with `out` it is written with its page, and bars and weights as Parquet
+    and CSV.
     """
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config needs execution "paper"')
@@ -122,6 +139,7 @@ def run_backtest(
             document, results = _on_weights(prepared, curved=out is not None)
         if looks is not None:
             document["looks"] = looks
+        document |= {"split": prepared.period, "period": period_sentence(prepared)}
         if prepared.in_sample:
             document |= {"in_sample": prepared.in_sample, "rules": [prepared.in_sample, *document["rules"]]}
         _write(document, results, prepared, out)
@@ -232,18 +250,69 @@ def prepare(
     base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: of the panel,
     by default those of the config. Errors in the target are raised before prices are read.
     """
+    if options.get("split") not in (None, *get_args(SplitName)):
+        raise InputError(f"split must be one of {', '.join(get_args(SplitName))}, got {options.get('split')!r}")
     if isinstance(target, Path):
         return _prepared_run(target, options, symbols)
     seed = options.get("seed")
     strategy = find_strategy(target, seed)
     config = _with_options(base or RunConfig(), options, symbols)
     panel = load_panel(config)
-    splits = config.splits if options.get("data") is None else None
-    first, last = backtest_period(panel, options.get("start"), options.get("end"), splits)
-    market = _market_for(strategy, config, panel, first, last)
+    stored = options.get("data") is not None
+    splits = splits_of_panel(panel) if stored else config.splits
+    baseline: SplitName = "all" if stored else "test"
+    period = _period(panel, splits, options, "validation" if is_file_reference(target) else baseline)
+    market = _market_for(strategy, config, panel, period.first, period.last)
+    subject = _subject(target, seed)
     return PreparedBacktest(
-        _result_name(target, strategy), strategy, config, panel, market, first, last, _subject(target, seed)
+        _result_name(target, strategy),
+        strategy,
+        config,
+        panel,
+        market,
+        period.first,
+        period.last,
+        subject,
+        period=period.name,
+        shows_test=period.shows_test,
     )
+
+
+@dataclass(frozen=True)
+class _Period:
+    """Bars of a backtest; name: of their split, None for dates. shows_test: whether the test split has begun."""
+
+    first: int
+    last: int
+    name: SplitName | None
+    shows_test: bool
+
+
+def _period(panel: Panel, splits: SplitConfig | None, options: BacktestOptions, default: SplitName) -> _Period:
+    """The bars that the options ask for. splits: None if those of a run do not fit the panel."""
+    split, start, end = options.get("split") or default, options.get("start"), options.get("end")
+    if splits is None:
+        splits, split = splits_of_panel(panel), options.get("split") or "all"
+    first, last = backtest_period(panel, start, end, splits, split)
+    shows_test = bool(panel.times[last] >= first_moment(splits.test[0]).to_datetime64())
+    return _Period(first, last, None if start or end else split, shows_test)
+
+
+def splits_of_panel(panel: Panel) -> SplitConfig:
+    """Splits of a panel that no config describes: the default ones if they fit, else 70, 15 and 15 percent."""
+    first, last = (panel.times[i].astype("datetime64[D]").item() for i in (0, -1))
+    return propose_splits(first, last, BUILT_IN_SPLITS.get(panel.name))
+
+
+def period_sentence(prepared: PreparedBacktest) -> str:
+    """What the bars of a backtest are, and whether they count as a look at the test split."""
+    first, last = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
+    names = {"all": "all bars", None: "dates of your choice"}
+    name = names.get(prepared.period, f"{prepared.period} split")
+    if not prepared.shows_test:
+        unseen = "Test bars are not shown; look at them once, at the end, with --split test."
+        return f"Period: {name}, {first} to {last}. {unseen}"
+    return f"Period: {name}, {first} to {last}."
 
 
 def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
@@ -297,14 +366,17 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) 
     if data is None and panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; choose the data with --data")
     splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
-    first, last = backtest_period(panel, options.get("start"), options.get("end"), splits)
+    period = _period(panel, splits, options, "test")
+    first, last = period.first, period.last
     members = saved_members(run)
     champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)
     market, known = (
         champion_market(champion, panel, config),
         in_sample(run.config.splits, panel.times[first : last + 1]),
     )
-    return PreparedBacktest(CHAMPION, champion, config, panel, market, first, last, subject, known)
+    return PreparedBacktest(
+        CHAMPION, champion, config, panel, market, first, last, subject, known, period.name, period.shows_test, path
+    )
 
 
 def in_sample(splits: SplitConfig, times: Times) -> str | None:

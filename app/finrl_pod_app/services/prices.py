@@ -7,7 +7,7 @@ import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.panel import between, select
-from finrl_pod.data.splits import CALENDAR_SLACK, make_splits
+from finrl_pod.data.splits import CALENDAR_SLACK, Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, SplitConfig
@@ -56,33 +56,43 @@ def _check_spreads(panel: Panel) -> None:
 
 
 def backtest_period(
-    panel: Panel, start: str | None, end: str | None, splits: SplitConfig | None = None
+    panel: Panel, start: str | None, end: str | None, splits: SplitConfig | None = None, split: str = "test"
 ) -> tuple[int, int]:
     """First and last bar of a backtest from `start` to `end`.
 
-    A missing date is that of the test split of `splits`, if given, else that of the data. Raises DataError for invalid
-    dates, a start after the end, dates more than a week outside the data, and fewer than two bars.
+    A missing date is that of `split` ("train", "validation" or "test") of `splits`, or that of the data for the split
+    "all" and without splits. Raises DataError for invalid dates, a start after the end, dates more than a week outside
+    the data, and fewer than two bars.
     """
-    if start is None and end is None and splits is not None:
-        span = make_splits(panel.times, splits).test
+    whole = splits is None or split == "all"
+    if start is None and end is None and not whole:
+        assert splits is not None
+        span: Span = getattr(make_splits(panel.times, splits), split)
         return span.first, span.last
-    test = splits.test if splits is not None else (None, None)
-    start, end = start or test[0], end or test[1]
     data = pd.Timestamp(panel.times[0]), pd.Timestamp(panel.times[-1])
-    low = first_moment(start, "the start") if start else data[0]
-    high = last_moment(end, "the end") if end else data[1]
-    if low > high:
-        if start and end:
-            raise DataError(f"a backtest's start {low.date()} is after its end {high.date()}: swap the dates")
-        at, given = ("start", start) if start else ("end", end)
-        side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
-        raise DataError(f"a backtest's {at} {given} is outside the period, which {side}; choose a date within")
-    if low < data[0] - CALENDAR_SLACK or high.floor("D") > data[1] + CALENDAR_SLACK:
+    usual = (None, None) if whole else getattr(splits, split)
+    opening, closing = start or usual[0], end or usual[1]
+    low = first_moment(opening, "the start") if opening else data[0]
+    high = last_moment(closing, "the end") if closing else data[1]
+    if start and end and low > high:
+        raise DataError(f"a backtest's start {low.date()} is after its end {high.date()}: swap the dates")
+    slack = CALENDAR_SLACK
+    if (start and not data[0] - slack <= low <= data[1] + slack) or (
+        end and not data[0] - slack <= high.floor("D") <= data[1] + slack
+    ):
+        given = " to ".join(([str(low.date())] if start else []) + ([str(high.date())] if end else []))
         raise DataError(
-            f"the backtest from {low.date()} to {high.date()} exceeds the data, which covers "
-            f"{data[0].date()} to {data[1].date()}; choose dates within"
+            f"a backtest's {'start' if start else 'end'} {given} exceeds the data, which covers {data[0].date()} to "
+            f"{data[1].date()}; choose dates within"
         )
-    part = between(panel, start, end)
+    if low > high:
+        at, date = ("start", start) if start else ("end", end)
+        side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
+        raise DataError(
+            f"a backtest's {at} {date} is outside the {'data' if whole else f'{split} period'}, which {side}; choose a "
+            f"date within, or give both --start and --end"
+        )
+    part = between(panel, low, high)
     if len(part.times) < 2:
         raise DataError(f"a backtest needs at least two bars, {low.date()} to {high.date()} has one; widen the dates")
     first = int((panel.times < part.times[0]).sum())

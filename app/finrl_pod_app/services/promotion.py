@@ -158,7 +158,7 @@ def evaluate_champion(
     log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
-    look = Look(panel.sha256, subject, first, last, f"champion of seed {config.seed}")
+    look = Look(panel.sha256, subject, first, last, f"champion of {run.path}, seed {config.seed}")
     saved = registry.verdict(look)
     audit = None
     if saved is None:

@@ -22,8 +22,16 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.types import Floats, MarketTensor
+from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.document import rule_sentences, write_json
-from finrl_pod_app.services.backtests import BacktestOptions, PreparedBacktest, prepare, with_seed
+from finrl_pod_app.services.backtests import (
+    BacktestOptions,
+    PreparedBacktest,
+    SplitName,
+    period_sentence,
+    prepare,
+    with_seed,
+)
 from finrl_pod_app.services.output_folder import SWEEP, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 
@@ -53,6 +61,7 @@ def run_sweep(
     periods: Sequence[Period] = (),
     seeds: Sequence[int] = (),
     data: str | None = None,
+    split: SplitName | None = None,
     cash: float | None = None,
     settings: Sequence[str] = (),
     out: Path | None = None,
@@ -60,9 +69,10 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
-    Each strategy runs once per seed and period, under the config's own costs; the other costs are applied to the same
-    decisions. A run's champion runs once per period; with several runs, rows carry the run's folder as the strategy.
-    Next to a run, strategies are tested under its config.
+    split: bars to test on where there are no periods; by default validation for all targets if one of them is a
+    strategy of the user's own, else as in `run_backtest`. Each strategy runs once per seed and period, under the
+    config's own costs; the other costs are applied to the same decisions. A run's champion runs once per period; with
+    several runs, rows carry the run's folder as the strategy. Next to a run, strategies are tested under its config.
 
     Returns {"rows": [...], "in_sample": [...], "rules": [...], "seconds": ...}; with `out` it is written as sweep.json,
     sweep.parquet and sweep.csv. If the user stops the sweep, finished rows are written unless the folder already holds
@@ -80,10 +90,12 @@ def run_sweep(
     if seeds and len(runs) == len(targets):
         raise InputError("a run's champion takes no seed; leave out the seeds, or name a strategy that takes one")
     base = _config_of_first_run(targets)
+    if split is None and any(isinstance(target, str) and is_file_reference(target) for target in targets):
+        split = "validation"
     sweep = _Sweep(costs)
     with rewritable_folder(out, SWEEP):
         try:
-            for prepared, seed in _prepared_backtests(targets, periods, seeds, data, cash, settings, base):
+            for prepared, seed in _prepared_backtests(targets, periods, seeds, data, split, cash, settings, base):
                 progress(sweep.progress(count))
                 sweep.add(log_and_record_decisions(prepared, seed))
         except KeyboardInterrupt:
@@ -106,12 +118,14 @@ class _Sweep:
         self._costs, self._tables = costs, list[DecisionTable]()
         self._rules: list[str] = []
         self._in_sample: dict[str, None] = {}
+        self._periods: dict[str, None] = {}
         self._replay_seconds, self._began = 0.0, time.perf_counter()
 
     def add(self, table: DecisionTable) -> None:
         """Add the decisions of one backtest."""
         prepared = table.prepared
         self._rules = self._rules or rule_sentences(prepared.config.environment, prepared.panel)[1:]
+        self._periods[period_sentence(prepared)] = None
         if prepared.in_sample:
             self._in_sample[f"{prepared.name}: {prepared.in_sample}"] = None
         self._tables.append(table)
@@ -136,6 +150,7 @@ class _Sweep:
                 "rows": self.rows,
                 "rules": self._rules,
                 "in_sample": list(self._in_sample),
+                "periods": list(self._periods),
                 "note": "Each strategy ran once per seed and period; the costs are applied to the same decisions."
                 + (f" Interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
                 "seconds": {"decisions": spent - self._replay_seconds, "accounting": self._replay_seconds},
@@ -157,6 +172,7 @@ def _prepared_backtests(
     periods: Sequence[Period],
     seeds: Sequence[int],
     data: str | None,
+    split: SplitName | None,
     cash: float | None,
     settings: Sequence[str],
     base: RunConfig | None,
@@ -166,7 +182,7 @@ def _prepared_backtests(
     for target in targets:
         for start, end in periods or ((None, None),):
             options: BacktestOptions = {
-                "data": data, "start": start, "end": end, "cash": cash, "settings": settings,
+                "data": data, "split": split, "start": start, "end": end, "cash": cash, "settings": settings,
             }  # fmt: skip
             if isinstance(target, Path):
                 prepared = prepare(target, **options)

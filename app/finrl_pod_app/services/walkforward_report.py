@@ -85,7 +85,7 @@ def report_walkforward(
     terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
     seeds = sorted({fold_run.seed for fold_run in fold_runs})
     first, last = span_dates(panel, span)
-    look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds")
+    look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
     saved = registry.verdict(look)
     failures = [] if saved else _audit_failures(fold_runs, on_stage)
     on_stage("testing the champions of all folds")
