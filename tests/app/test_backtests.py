@@ -160,6 +160,13 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
     rows = list(csv.reader((out / "weights.csv").read_text().splitlines()))
     assert rows[0] == ["strategy", "time", "symbol", "weight"]
     assert len(rows) == len(weights) + 1
+    profits = pd.read_csv(out / "attribution.csv")
+    own = bars[bars["strategy"] == "Mine"]["equity"]
+    assert profits["profit"].sum() == pytest.approx(own.iloc[-1] - own.iloc[0])
+    found = document["attribution"]
+    held = profits[~profits["symbol"].isin(["costs", "carry"])]
+    assert sum(found["by_asset"].values()) == pytest.approx(held["profit"].sum())
+    assert [row["year"] for row in found["by_year"]] == [2021]
 
 
 def test_error_in_a_user_strategy_is_one_line_with_the_bar(
@@ -338,3 +345,30 @@ def test_invalid_sweep_arguments_are_refused(
 ) -> None:
     assert run(["sweep", *arguments, "--data", "main"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_capacity_stands_in_the_document(strategy_target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--data", "main", "--start", SPAN["start"], "--end", SPAN["end"]]
+    assert run(["backtest", "--strategy", strategy_target, *options, "--capacity", "--adv", "1e7", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["capacity"]
+    assert found["base"] == "equal_weight"
+    assert found["adv"] == 1e7
+    costs = [row["cost"] for row in found["curve"]]
+    assert costs == sorted(costs)
+    assert all(row["low"] <= row["active_growth"] <= row["high"] for row in found["curve"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--adv", "1e7"], "give both"),
+        (["--capacity", "--execution", "paper"], "exact weights"),
+        (["--capacity", "--adv", "0"], "--adv must be above 0"),
+    ],
+)
+def test_senseless_capacities_are_refused(
+    arguments: list[str], message: str, strategy_target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "main", "--start", SPAN["start"], "--end", SPAN["end"]]
+    assert run(["backtest", "--strategy", strategy_target, *options, *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

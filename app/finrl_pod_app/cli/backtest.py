@@ -65,6 +65,13 @@ def backtest(
     paper: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: config of a daemon.")
     ] = None,
+    capacity: Annotated[
+        bool, typer.Option("--capacity", help="Also simulate larger accounts with market impact; a minute.")
+    ] = False,
+    adv: Annotated[
+        float | None,
+        typer.Option(metavar="AMOUNT", help="With --capacity: average daily volume of an asset, where data have none."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the report, bars and weights (Parquet and CSV).")] = None,
     as_json: Json = False,
 ) -> None:
@@ -85,6 +92,8 @@ def backtest(
         from finrl_pod.paper.settings import load
 
         given["paper"] = load(paper)
+    if capacity or adv is not None:
+        given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
     document = backtests.run_backtest(
         target,
         data=data,

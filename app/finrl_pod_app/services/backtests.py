@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
@@ -17,6 +17,7 @@ from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.files import to_plain
@@ -112,6 +113,9 @@ def run_backtest(
     out: Path | None = None,
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
+    capacity: bool = False,
+    adv: float | None = None,
+    on_account: Callable[[float], None] = lambda _: None,
     **options: Unpack[BacktestOptions],
 ) -> dict[str, Any]:
     """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`.
@@ -120,16 +124,25 @@ def run_backtest(
     the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or the
     defaults.
 
-    settings: `name=value` lines of the environment. Without split and dates, a run is tested on its test split, a
-    strategy of the user's own on validation, and a baseline on the test split of the default config (on the sample) or
-    on all bars. Returns the report's object; with `out` it is written with its page, and bars and weights as Parquet
+    settings: `name=value` lines of the environment. capacity: also simulate larger accounts, with market impact; adv:
+    average daily volume of each asset in currency for it, in place of the data's; on_account: called with each
+    account's size before it is simulated. Without split and dates, a run is tested on its test split, a strategy of the
+    user's own on validation, and a baseline on the test split of the default config (on the sample) or on all bars.
+    Returns the report's object; with `out` it is written with its page, and bars, weights and attribution as Parquet
     and CSV.
     """
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config needs execution "paper"')
+    if capacity and (execution == "paper" or target == "index"):
+        raise InputError(
+            "a capacity is that of a strategy traded to exact weights; leave out --execution paper and index"
+        )
+    if adv is not None and not capacity:
+        raise InputError("--adv is the volume that --capacity assumes; give both")
     symbols = () if paper is None else paper.symbols
     if paper is not None and options.get("data") is None:
         options["data"] = paper.broker.panel
+    tables: dict[str, Mapping[str, Sequence[Any]]] = {}
     with rewritable_folder(out, BACKTEST):
         prepared = prepare(target, symbols=symbols, **options)
         looks = prepared.log_look()
@@ -137,13 +150,32 @@ def run_backtest(
             document, results = _on_paper(prepared, paper, options.get("cost_bps"), options.get("cash"))
         else:
             document, results = _on_weights(prepared, curved=out is not None)
+            if capacity:
+                document["capacity"] = _capacity(prepared, adv, on_account)
+            if prepared.name != "index":
+                parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
+                document["attribution"] = {"by_asset": parts.by_asset(), "by_year": parts.by_year()}
+                tables["attribution"] = parts.table()
         if looks is not None:
             document["looks"] = looks
         document |= {"split": prepared.period, "period": period_sentence(prepared)}
         if prepared.in_sample:
             document |= {"in_sample": prepared.in_sample, "rules": [prepared.in_sample, *document["rules"]]}
-        _write(document, results, prepared, out)
+        _write(document, results, prepared, out, tables)
     return document
+
+
+def _capacity(prepared: PreparedBacktest, adv: float | None, on_account: Callable[[float], None]) -> dict[str, Any]:
+    """Active growth over the base at larger accounts."""
+    from finrl_pod.evaluate.capacity import capacity_curve
+    from finrl_pod.evaluate.variations import backtest_recorded
+
+    market, (first, last, rules, _), tested = prepared.market, prepared.terms, prepared.strategy
+    is_champion = isinstance(tested, PolicyStrategy)
+    base = reference_strategy(prepared.config) if is_champion else make_baseline("equal_weight")
+    own, its = (backtest_recorded(each, prepared.panel, market, *prepared.terms)[1] for each in (tested, base))
+    curve = capacity_curve(own, its, market, first, last, rules, adv=adv, seed=prepared.config.seed, on_size=on_account)
+    return {"base": base.name, "adv": adv, **curve.plain()}
 
 
 def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
@@ -226,16 +258,22 @@ def _document(
 
 
 def _write(
-    document: dict[str, Any], results: Mapping[str, BacktestResult], prepared: PreparedBacktest, out: Path | None
+    document: dict[str, Any],
+    results: Mapping[str, BacktestResult],
+    prepared: PreparedBacktest,
+    out: Path | None,
+    tables: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> None:
     """Write the report and tables into `out`, if given."""
     if out is not None:
-        from finrl_pod.evaluate.export import write_results
+        from finrl_pod.evaluate.export import write_results, write_table
         from finrl_pod_app.report.html import write_report
 
         document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, prepared.config.seed)
         write_report(out, document, results)
         write_results(out, results)
+        for name, columns in tables.items():
+            write_table(out / name, columns)
 
 
 def prepare(
