@@ -40,6 +40,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
 
 ZERO = Decimal(0)
+PRICE_DECIMALS = 6  # of fills in prices as they stood on the day
 Auction = Literal["open", "close"]
 
 
@@ -55,6 +56,25 @@ class PaperOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class TradedPrices:
+    """Prices as they stood on each day, for a panel whose history was adjusted for corporate actions since.
+
+    close: [T, N] closes of bar t as the decision on it saw them, in shares of the next session; also of symbols without
+    a bar. splits: [T, N] shares in the next session per share of bar t. dividends: [T, N] cash per share, of those
+    whose ex-date is bar t, paid on the shares held before its fills.
+    """
+
+    close: Floats
+    splits: Floats
+    dividends: Floats
+
+    def fills(self, panel_fills: Floats, panel_close: Floats) -> Floats:
+        """Fill prices [T, N] as they stood. panel_fills, panel_close: [T, N], the panel's."""
+        prices: Floats = np.round(panel_fills * (self.close * self.splits / panel_close), PRICE_DECIMALS)
+        return prices
+
+
+@dataclass(frozen=True, eq=False)
 class PaperBacktest:
     """equity: [L], marked at the closes first..last. orders: in the order of decisions. result: with metrics."""
 
@@ -65,9 +85,12 @@ class PaperBacktest:
 
 def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
-    auction: Auction,
+    auction: Auction, traded_prices: TradedPrices | None = None,
 ) -> PaperBacktest:  # fmt: skip
     """Backtest one account from cash at bar `first` to the close of bar `last`, trading with whole orders.
+
+    traded_prices: prices that orders are sized, filled and valued at; dividends are paid in cash. None for the panel's.
+    The strategy sees the panel's prices either way.
 
     Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks the auction's prices, and
     as `backtest` if the strategy fails or returns invalid weights.
@@ -77,6 +100,8 @@ def backtest_paper(
         raise InputError(f"panel {panel.name!r} has no opening prices; use the closing auction")
     columns = feature_columns(strategy, market)
     closes = market.close.double().cpu().numpy()
+    if traded_prices is not None:
+        fills, closes = traded_prices.fills(fills, closes), traded_prices.close
     funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)
     equity, weights, turnover, costs, orders = [funds], [np.zeros(len(shares))], [0.0], [0.0], []
     targets: Sequence[PositionTarget | None] | None = None
@@ -90,6 +115,8 @@ def backtest_paper(
         elif t - decided > rules.target_sessions:
             targets = None
         cost = traded = ZERO
+        if traded_prices is not None:
+            funds += _paid(traded_prices.dividends[t + 1], shares)
         before = funds + _value(shares, fills[t + 1], closes[t])
         if targets is not None:
             missing = missing_shares(targets, funds, shares, prices, rules)
@@ -106,6 +133,8 @@ def backtest_paper(
                         funds -= filled[n] * price + fee
                         shares[n] += filled[n]
                         cost, traded = cost + fee, traded + abs(filled[n]) * price
+        if traded_prices is not None:
+            shares = _after_splits(traded_prices.splits[t + 1], shares)
         total = funds + _value(shares, closes[t + 1], closes[t + 1])
         equity.append(total)
         values = np.array([float(s) for s in shares]) * closes[t + 1]
@@ -124,6 +153,15 @@ def backtest_paper(
         metrics=summary(marks, turned, paid, bars_per_year(panel.times)),
     )
     return PaperBacktest(tuple(equity), tuple(orders), result)
+
+
+def _paid(dividends: Floats, shares: list[Decimal]) -> Decimal:
+    return sum((s * Decimal(repr(float(d))) for s, d in zip(shares, dividends, strict=True) if d), ZERO)
+
+
+def _after_splits(ratios: Floats, shares: list[Decimal]) -> list[Decimal]:
+    pairs = zip(shares, ratios.tolist(), strict=True)
+    return [s if r == 1 else (s * Decimal(repr(r))).quantize(FRACTION, ROUND_DOWN) for s, r in pairs]
 
 
 def _target(

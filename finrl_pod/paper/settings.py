@@ -144,6 +144,9 @@ class MonitoringSettings:
     ping_seconds: float = setting(
         60.0, "between two requests to FINRL_POD_PING_URL while all is well", above_and_at_most(0, DAY)
     )
+    unexplained: float = setting(
+        0.001, "share of equity; a larger unexplained difference from the backtest is an alarm", at_least(0)
+    )
     webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 

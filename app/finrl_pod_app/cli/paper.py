@@ -217,7 +217,10 @@ def track(
     panel: Annotated[str, typer.Option(help="Stored panel to use; default: the daemon's own data feed.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Compare the account's equity with the backtest that sends the same orders. Exit code 1 if they differ."""
+    """Compare the account with the backtest that sends the same orders, and attribute the difference to its causes.
+
+    Exit code 1 if more than monitoring.unexplained of equity has no known cause.
+    """
     import dataclasses
 
     from finrl_pod.paper.settings import load
@@ -232,7 +235,7 @@ def track(
         print_json(document)
     else:
         show_track(document)
-    if not document["same"]:
+    if document["alarm"]:
         raise typer.Exit(DIFFERS)
 
 

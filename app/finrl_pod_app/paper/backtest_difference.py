@@ -5,7 +5,7 @@ The result is saved in a file next to the journal, where the dashboard reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,17 +16,23 @@ import numpy as np
 
 from finrl_pod.data.panel import select
 from finrl_pod.data.store import Store as PanelStore
+from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest
 from finrl_pod.files import write_json
+from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
-from finrl_pod.paper.settings import PaperConfig, unpack
+from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.replay_report import backtest_account, compare
+from finrl_pod_app.paper.account_history import account_history, daily_terms
+from finrl_pod_app.paper.attribution import CAUSES, Attribution, Cause, attribute
+from finrl_pod_app.paper.replay_report import account_equity, backtest_account, compare, compare_account
 from finrl_pod_app.paper.sources import strategy_sources
+from finrl_pod_app.paper.traded_prices import traded_prices
 
 
 def difference_file(journal: Path) -> Path:
@@ -35,19 +41,50 @@ def difference_file(journal: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class BacktestDifference:
-    """Own equity by session, the backtest of the same sessions, their differences as sentences, and the prices."""
+class StrategyDifference:
+    """One strategy of an account: (session, own equity), the backtest of the same sessions, and the causes."""
 
+    name: str
     marks: tuple[tuple[date, Decimal], ...]
     backtest: PaperBacktest
+    attribution: Attribution
+
+
+@dataclass(frozen=True)
+class BacktestDifference:
+    """Own equity by session, that of the backtest at these sessions, their differences as sentences, and the prices.
+
+    strategies: the one of the account, or several. unexplained_limit: currency; an unexplained difference above it is
+    an alarm.
+    """
+
+    marks: tuple[tuple[date, Decimal], ...]
+    backtest: Mapping[date, Decimal]
     differences: list[str]
+    strategies: tuple[StrategyDifference, ...]
+    unexplained_limit: float
     panel: Panel
+
+    @property
+    def attribution(self) -> dict[str, float]:
+        """Currency by cause at the last session, over all strategies."""
+        totals = [part.attribution.total for part in self.strategies]
+        return {cause.value: sum(total[cause.value] for total in totals) for cause in CAUSES}
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the unexplained difference of a strategy is larger than the limit."""
+        return any(
+            abs(part.attribution.total[Cause.UNEXPLAINED.value]) > self.unexplained_limit for part in self.strategies
+        )
 
 
 def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> BacktestDifference:
-    """Backtest the daemon's current strategy over the journal's sessions, with the orders that the daemon would send.
+    """Backtest the daemon's current strategies over the journal's sessions, with the orders that it would send.
 
-    panel: prices of config.symbols. Raises InputError if journal and prices have fewer than two sessions in common.
+    panel: prices of config.symbols, adjusted for corporate actions until any later day. Orders are sized and filled at
+    the prices that the journal's decisions saw. Raises InputError if journal and prices have fewer than two sessions
+    in common.
     """
     marks = [(date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity)]
     days = panel.times.astype("datetime64[D]")
@@ -58,30 +95,63 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
             f"{panel.name!r}; two are needed. Trade longer, or choose other prices with --panel."
         )
     first, last = (int(np.searchsorted(days, np.datetime64(day))) for day in (marks[0][0], marks[-1][0]))
+    close = build_market(panel, (), (0, len(days) - 1)).close.double().cpu().numpy()
+    prices = traded_prices(store, panel, close)
     sources = strategy_sources(config, allow_unpromoted=True)
-    tested = backtest_account(config, sources, panel, first, last)[config.name]
+    tested = backtest_account(config, sources, panel, first, last, prices)
+    terms = daily_terms(panel, close, prices, config.schedule.mode)
+    names = [part.name for part in config.strategies] or [config.name]
+    found = []
+    for name, part, source in zip(names, allocations(config), sources, strict=True):
+        history = account_history(store, part.name, several=bool(config.strategies))
+        rules = sizing_rules(part, risk_limits(part, source.current().strategy))
+        own = tuple((date.fromisoformat(s), e) for s, e in zip(history.sessions, history.equity, strict=True))
+        own = tuple(mark for mark in own if marks[0][0] <= mark[0] <= marks[-1][0])
+        found.append(
+            StrategyDifference(name, own, tested[part.name], attribute(history, tested[part.name], terms, rules))
+        )
     # The last decision's orders fill after the last mark: the backtest's period ends there.
     sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]
-    return BacktestDifference(tuple(marks), tested, compare(marks, tested, sent), panel)
+    if config.strategies:
+        differences = compare_account(config, marks, {part.name: part.marks for part in found}, tested, sent)
+    else:
+        differences = compare(marks, tested[config.name], sent)
+    expected = dict(zip(days[first : last + 1].astype(object), account_equity(config, tested), strict=True))
+    limit = config.monitoring.unexplained * float(marks[-1][1])
+    return BacktestDifference(tuple(marks), expected, differences, tuple(found), limit, panel)
 
 
 def save_difference(journal: Path, difference: BacktestDifference) -> dict[str, Any]:
     """Write the result next to the journal and return it, with one equity per session that both have."""
-    days = [str(day) for day in difference.backtest.result.times.astype("datetime64[D]")]
-    backtest = dict(zip(days, difference.backtest.equity, strict=True))
-    both = [(str(day), equity) for day, equity in difference.marks if str(day) in backtest]
+    both = [(day, equity) for day, equity in difference.marks if day in difference.backtest]
     document = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "strategy": difference.backtest.result.name,
+        "strategy": ", ".join(part.backtest.result.name for part in difference.strategies),
         "prices": {"name": difference.panel.name, "source": difference.panel.source, "sha256": difference.panel.sha256},
-        "sessions": [day for day, _ in both],
+        "sessions": [str(day) for day, _ in both],
         "equity": [float(equity) for _, equity in both],
-        "backtest": [float(backtest[day]) for day, _ in both],
+        "backtest": [float(difference.backtest[day]) for day, _ in both],
         "same": not difference.differences,
         "differences": difference.differences,
+        "attribution": difference.attribution,
+        "unexplained_limit": difference.unexplained_limit,
+        "alarm": difference.alarm,
+        "strategies": {part.name: _strategy_document(part) for part in difference.strategies},
     }
     write_json(difference_file(journal), document)
     return document
+
+
+def _strategy_document(part: StrategyDifference) -> dict[str, Any]:
+    found = part.attribution
+    return {
+        "strategy": part.backtest.result.name,
+        "equity": float(part.marks[-1][1]),
+        "backtest": float(part.backtest.equity[-1]),
+        "attribution": found.total,
+        "by_symbol": {s: {c.value: v for c, v in row.items()} for s, row in found.by_symbol.items()},
+        "by_session": {c.value: [float(v) for v in values] for c, values in found.by_session.items()},
+    }
 
 
 def compare_journal(config: PaperConfig, panel: str = "") -> dict[str, Any]:

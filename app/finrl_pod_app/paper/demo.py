@@ -118,7 +118,7 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
     finally:
         store.close()
     save_difference(Path(config.journal), difference)
-    marks, backtest, differences = difference.marks, difference.backtest, difference.differences
+    marks, differences = difference.marks, difference.differences
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
         "capital": str(Decimal(CASH)),
@@ -126,7 +126,7 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
         "last": str(marks[-1][0]),
         "sessions": len(marks),
         "equity": str(marks[-1][1].quantize(CENT)),
-        "backtest_equity": str(backtest.equity[-1].quantize(CENT)),
+        "backtest_equity": str(difference.backtest[marks[-1][0]].quantize(CENT)),
         "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
         "same": not differences,
         "differences": differences,

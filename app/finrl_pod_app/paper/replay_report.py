@@ -16,7 +16,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
+from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
@@ -85,16 +85,20 @@ def _metrics(panel: Panel, total: Sequence[Decimal], tested: Mapping[str, PaperB
 
 
 def backtest_account(
-    config: PaperConfig, sources: Sequence[StrategySource], panel: Panel, first: int, last: int
-) -> dict[str, PaperBacktest]:
-    """Return the backtest of each strategy of an account, with its part of the capital, by run."""
+    config: PaperConfig, sources: Sequence[StrategySource], panel: Panel, first: int, last: int,
+    prices: TradedPrices | None = None,
+) -> dict[str, PaperBacktest]:  # fmt: skip
+    """Return the backtest of each strategy of an account, with its part of the capital, by run.
+
+    prices: that orders are sized, filled and valued at; None for the panel's.
+    """
     found = {}
     for part, source in zip(allocations(config), sources, strict=True):
         strategy = fresh_copy(source.current().strategy)
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         rules = sizing_rules(part, risk_limits(part, strategy))
         terms = (first, last, rules, part.capital, part.schedule.mode)
-        found[part.name] = backtest_paper(strategy, panel, market, *terms)
+        found[part.name] = backtest_paper(strategy, panel, market, *terms, prices)
     return found
 
 

@@ -87,7 +87,7 @@ def show_replay(document: Mapping[str, Any]) -> None:
 
 
 def show_track(document: Mapping[str, Any]) -> None:
-    """Print final equity of account and backtest, and their differences."""
+    """Print final equity of account and backtest, and the causes of their difference."""
     console = _console()
     equity, backtest = document["equity"][-1], document["backtest"][-1]
     console.print(
@@ -99,6 +99,16 @@ def show_track(document: Mapping[str, Any]) -> None:
     )
     if document["same"]:
         console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
+        return
+    strategies = document["strategies"]
+    table = Table("cause", *(strategies if len(strategies) > 1 else ()), "account", header_style="bold")
+    for cause, value in document["attribution"].items():
+        parts = [part["attribution"][cause] for part in strategies.values()] if len(strategies) > 1 else []
+        table.add_row(cause.replace("_", " "), *(f"{part:+,.2f}" for part in (*parts, value)))
+    console.print(table)
+    if not document["alarm"]:
+        return
+    console.print(Text(f"ALARM: the unexplained difference is above {document['unexplained_limit']:,.2f}"))
     for sentence in document["differences"][:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
     if (more := len(document["differences"]) - _MAX_DIFFERENCES) > 0:
