@@ -128,6 +128,19 @@ def test_hourly_and_daily_bars_of_the_same_closes_have_equal_annual_metrics(tmp_
         assert hourly == pytest.approx(daily, rel=0.1)
 
 
+def test_look_backs_on_intraday_bars_are_explained(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    days = np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]")
+    times = (days[:, None] + np.arange(14, 21).astype("timedelta64[h]")).ravel().astype("datetime64[ns]")
+    close = 100 * np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.01, (len(times), 2)), 0))
+    Store(store).save(make_panel(times, ("A", "B"), {"close": close}, name="intraday", bar="1h"))
+    assert run(["backtest", "--strategy", "momentum_12_1", "--data", "intraday"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "252 bars, a year of daily prices, are 35.6 calendar days of these" in shown
+    document = run_backtest("equal_weight", data="intraday")
+    assert document["bars"] in document["rules"]
+    assert "bars" not in run_backtest("equal_weight", data="main", **SPAN)
+
+
 def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     document = run_backtest(

@@ -60,8 +60,9 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         console.print("The index is a price index, without dividends.")
     if period := document.get("period"):
         console.print(period, markup=False, soft_wrap=not console.is_terminal)
-    if warning := document.get("in_sample"):
-        console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
+    for warning in (document.get("in_sample"), document.get("bars")):
+        if warning:
+            console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
     elif looks := document.get("looks"):

@@ -31,6 +31,10 @@ from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.columns import CHAMPION
 
 BENCHMARKS = ("index", "equal_weight")
+DAILY, UNUSUAL = (
+    252,
+    1.6,
+)  # bars of a year; other panels have this factor more or fewer (365: a market that never closes)
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,8 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         price = "open" if panel.open is not None else "close, because the data has no opening prices"
         bar = "the next bar's" if rules.delay == 1 else f"the {ordinal(rules.delay)} bar's"
         sentences.append(f"Decisions use closing prices; orders fill at {bar} {price}.")
+    if meaning := bars_sentence(panel):
+        sentences.append(meaning)
     if not rules.whole_shares:
         sentences.append("Fractional shares.")
     elif panel.adjusted:
@@ -178,6 +184,18 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
             f"{'include' if panel.adjusted else 'exclude'} them."
         )
     return sentences
+
+
+def bars_sentence(panel: Panel) -> str:
+    """What look-backs in bars mean on bars that are not daily; empty for daily ones."""
+    year = bars_per_year(panel.times)
+    if DAILY / UNUSUAL < year < DAILY * UNUSUAL:
+        return ""
+    days = 365.25 * DAILY / year
+    return (
+        f"Warning: look-backs of features and built-in strategies count bars. {DAILY} bars, a year of daily prices, "
+        f"are {days:,.3g} calendar days of these; momentum_12_1 and the like do not mean months here."
+    )
 
 
 def cost_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:

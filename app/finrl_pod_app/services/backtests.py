@@ -29,7 +29,7 @@ from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.document import bootstrap_band, build_document, subject_of
+from finrl_pod_app.report.document import bars_sentence, bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
@@ -159,6 +159,8 @@ def run_backtest(
         if looks is not None:
             document["looks"] = looks
         document |= {"split": prepared.period, "period": period_sentence(prepared)}
+        if meaning := bars_sentence(prepared.panel):
+            document["bars"] = meaning
         if prepared.in_sample:
             document |= {"in_sample": prepared.in_sample, "rules": [prepared.in_sample, *document["rules"]]}
         _write(document, results, prepared, out, tables)
