@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import RunError
+
+MAX_JSON_BYTES = 256_000_000
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -56,15 +60,41 @@ def write_json(path: Path, values: Mapping[str, Any], *, indent: int = 1) -> Pat
     return write_text(path, text + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises RunError if the file is missing, unreadable or not a JSON object."""
+def read_regular(path: Path, max_bytes: int = MAX_JSON_BYTES, *, follow_links: bool = True) -> bytes:
+    """The contents of a regular file of at most `max_bytes`.
+
+    Pipes and devices are refused, since reading them may never end, and with `follow_links` False a symbolic link in
+    the file's place. Raises RunError, also for a missing or unreadable file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        handle = os.open(path, flags)
     except FileNotFoundError:
         raise RunError(f"{path} is missing; the run directory is incomplete") from None
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            kind = "a symbolic link" if error.errno == errno.ELOOP else "not a regular file"
+            raise RunError(f"{path} is damaged: it is {kind}; restore it or start a new run") from None
         raise RunError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise RunError(f"{path} is damaged: it is not a regular file; restore it or start a new run")
+        if found.st_size > max_bytes:
+            raise RunError(f"{path} is damaged: it has {found.st_size:,} bytes; at most {max_bytes:,} are read")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(max_bytes)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES, follow_links: bool = True) -> dict[str, Any]:
+    """Read a JSON object. Raises RunError if the file cannot be read (see `read_regular`) or is not a JSON object."""
+    try:
+        values = json.loads(read_regular(path, max_bytes, follow_links=follow_links))
+    except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON; restore it or start a new run") from None
     if not isinstance(values, dict):
         raise RunError(f"{path} is damaged: it is not a JSON object; restore it or start a new run")

@@ -106,15 +106,31 @@ def test_websocket_rejects_other_origins(server: DashboardProcess) -> None:
     address = f"ws://127.0.0.1:{server.port}/_stcore/stream"
     with connect(address, origin=server.url, proxy=None):  # type: ignore[arg-type]
         pass
-    with pytest.raises(InvalidStatus), connect(address, origin=EVIL, proxy=None):  # type: ignore[arg-type]
-        pass
+    for origin in (EVIL, "null", None, f"https://127.0.0.1:{server.port}", "http://127.0.0.1:1"):
+        with pytest.raises(InvalidStatus), connect(address, origin=origin, proxy=None):  # type: ignore[arg-type]
+            pass
+
+
+def test_pages_are_not_served_under_other_host_names(server: DashboardProcess) -> None:
+    assert status_of(server, "GET", "/", {}) == 200
+    assert status_of(server, "GET", "/", {"Host": f"evil.example:{server.port}"}) == 400
+
+
+@pytest.mark.parametrize("path", ["/_stcore/metrics", "/_stcore/agent/openapi.json"])
+def test_unused_endpoints_are_closed(server: DashboardProcess, path: str) -> None:
+    assert status_of(server, "GET", path, {}) == 404
+
+
+def test_reports_need_a_signed_address(server: DashboardProcess) -> None:
+    assert status_of(server, "GET", "/report?name=mine", {}) == 403
+    assert status_of(server, "GET", "/report?name=mine&key=0", {}) == 403
 
 
 def test_websocket_rejects_other_host_names(server: DashboardProcess) -> None:
     """Otherwise a foreign host name pointing here (DNS rebinding) would share the server's origin."""
     for host, allowed in ((f"127.0.0.1:{server.port}", True), ("evil.example", False)):
         key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
-        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", **key}
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Origin": f"http://{host}", **key}
         status = status_of(server, "GET", "/_stcore/stream", {"Host": host, **upgrade})
         assert (status == 101) is allowed, (host, status)
 
@@ -128,7 +144,7 @@ def test_upload_without_xsrf_token_is_rejected(server: DashboardProcess) -> None
 def test_upload_size_is_limited() -> None:
     options = server_module.streamlit_options("127.0.0.1", 1)
     assert options["server.maxUploadSize"] == server_module.MAX_UPLOAD_MB <= 200
-    assert options["server.enableXsrfProtection"] == "true"
+    assert options["server.enableXsrfProtection"] is True
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -77,7 +77,7 @@ def test_overview_reports_damaged_runs_and_lists_all(visit: Callable[..., Any], 
     app = visit("overview", tmp_path / "runs")
     assert not app.exception
     assert set(app.dataframe[0].value["name"]) == {"intact", "broken"}
-    assert "is damaged" in app.warning[0].value
+    assert any("broken](/run?name=broken) is damaged" in element.value for element in app.markdown)
 
 
 def test_run_names_are_escaped(visit: Callable[..., Any], finished: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The dashboard's server: `serve` replaces the command's process by this module run as a program.
 
-The program runs Streamlit's own command and loads what the first page needs in the background; otherwise the first
-visitor would wait for pandas. Only standard library modules and Streamlit are loaded before that.
+The program runs Streamlit's ASGI application behind `RequestGuard` and loads what the first page needs in the
+background; otherwise the first visitor would wait for pandas.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import ipaddress
 import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from finrl_pod.errors import InputError, SetupError
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.settings import Settings
 
@@ -46,47 +48,44 @@ def serve(settings: Settings, address: str, port: int) -> None:
     # The new process must find the same modules as this one.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environment = {**os.environ, **settings.to_environment(), "PYTHONPATH": path}
-    os.execve(sys.executable, [sys.executable, "-m", *server_command(address, port, settings.hosts)], environment)
+    os.execve(sys.executable, [sys.executable, "-m", *server_command(address, port)], environment)
 
 
-def server_command(address: str, port: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Arguments of `python -m` that run the server on an address."""
-    flags = []
-    for name, value in streamlit_options(address, port, hosts).items():
-        flags += [f"--{name}={item}" for item in (value if isinstance(value, list) else [value])]
-    return ["finrl_pod_app.dashboard.server", "run", str(SCRIPT), *flags]
+def server_command(address: str, port: int) -> list[str]:
+    """Arguments of `python -m` that run the server on an address; the other settings are in the environment."""
+    return ["finrl_pod_app.dashboard.server", address, str(port)]
 
 
 def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, object]:
-    """Streamlit's options: no telemetry, no access from other origins, limited uploads, the dashboard's colours.
+    """Streamlit's options: no telemetry, no access from other origins, limited uploads, the dashboard's theme.
 
     hosts: further host names under which browsers may reach the server.
     """
     return {
         "server.address": address,
         "server.port": port,
-        "server.headless": "true",
-        "server.enableXsrfProtection": "true",
-        "server.enableCORS": "true",
+        "server.headless": True,
+        "server.enableXsrfProtection": True,
+        "server.enableCORS": True,
         # Rejects host names that were pointed at this address by others (DNS rebinding).
-        "server.allowedHosts": list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *_own_hosts(address), *hosts])),
+        "server.allowedHosts": list(dict.fromkeys([*direct_hosts(address), *hosts])),
         "server.maxUploadSize": MAX_UPLOAD_MB,
         "server.fileWatcherType": "none",
-        "server.showEmailPrompt": "false",
-        "browser.gatherUsageStats": "false",
+        "server.showEmailPrompt": False,
+        "browser.gatherUsageStats": False,
         "browser.serverAddress": address,
-        "logger.hideWelcomeMessage": "true",
+        "logger.hideWelcomeMessage": True,
         "client.toolbarMode": "viewer",
         "client.showErrorDetails": "type",
         "client.showErrorLinks": "false",
-        "runner.magicEnabled": "false",
-        # The primary colour carries white text and lies on the background: both need contrast.
-        "theme.light.primaryColor": "#0b6bcb",
-        "theme.light.backgroundColor": "#ffffff",
-        "theme.dark.primaryColor": "#1f77d0",
-        "theme.dark.backgroundColor": "#0e1117",
-        "theme.dark.secondaryBackgroundColor": "#262730",
+        "runner.magicEnabled": False,
+        **theme.streamlit_theme(),
     }
+
+
+def direct_hosts(address: str) -> list[str]:
+    """Host names under which browsers on this machine and, for other addresses, of its networks reach the server."""
+    return list(dict.fromkeys(["localhost", "127.0.0.1", "::1", *_own_hosts(address)]))
 
 
 def check_address(address: str, hosts: Sequence[str] = ()) -> None:
@@ -128,11 +127,27 @@ def check_port(address: str, port: int) -> None:
 
 
 def main() -> None:
-    """Run `streamlit` with this process's arguments. Does not return."""
-    from streamlit.web.cli import main as streamlit
+    """Serve on the address and port that this process was given. Does not return."""
+    from starlette.middleware import Middleware
+    from starlette.routing import Route
+    from streamlit import App
 
+    from finrl_pod_app.dashboard.report_route import PATH, serve_report
+    from finrl_pod_app.dashboard.request_guard import RequestGuard
+
+    address, port = sys.argv[1], int(sys.argv[2])
+    hosts = Settings.from_environment(os.environ).hosts
+    sys.argv = [str(SCRIPT)]  # Streamlit looks for its configuration beside the program
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)  # called again by uvicorn after its shutdown
     threading.Thread(target=_preload, daemon=True).start()
-    sys.exit(streamlit(prog_name="streamlit"))
+    guard = Middleware(RequestGuard, hosts=direct_hosts(address), proxy_hosts=hosts)
+    routes = [Route(PATH, serve_report, methods=["GET"])]
+    App(SCRIPT, routes=routes, middleware=[guard]).run(config=streamlit_options(address, port, hosts))
+
+
+def _exit(number: int, frame: object) -> None:  # noqa: ARG001 - the interface of signal handlers
+    sys.exit(0)
 
 
 def _preload() -> None:

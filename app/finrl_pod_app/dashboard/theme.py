@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from finrl_pod_app.report.palette import Style, baseline_style
+
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
+SPARK_HEIGHT = 26  # pixels
 FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 # The Okabe-Ito palette, safe for colour blindness, without yellow; darkened or lightened to a contrast of at least 3:1
@@ -19,27 +21,39 @@ FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', 
 COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot")
 GOOD, BAD, NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
-# Each baseline has the same style in every chart.
-BASELINES = (
-    "index",
-    "equal_weight",
-    "equal_weight_buy_and_hold",
-    "minimum_variance",
-    "mean_variance",
-    "hierarchical_risk_parity",
-    "momentum_12_1",
-    "random_weights",
-    "inverse_volatility",
-)
-
-
-@dataclass(frozen=True)
-class Style:
-    """A line style. colour: #rrggbb. dash: a Plotly dash name. width: pixels."""
-
-    colour: str
-    dash: str = "solid"
-    width: float = 2.0
+# The primary colour carries white text and lies on the background: both need contrast, as has every text colour.
+_SCHEMES = {
+    "light": {
+        "primaryColor": "#0b6bcb",
+        "backgroundColor": "#ffffff",
+        "secondaryBackgroundColor": "#f4f6f8",
+        "textColor": "#101418",
+        "borderColor": "#d5d9de",
+        "linkColor": "#0a5cb0",
+        "codeTextColor": "#101418",
+        "grayTextColor": "#4d565f",
+        "greenTextColor": "#0a5a35",
+        "orangeTextColor": "#8a4200",
+        "redTextColor": "#a1242c",
+        "blueTextColor": "#0a4f97",
+        "sidebar.backgroundColor": "#f4f6f8",
+    },
+    "dark": {
+        "primaryColor": "#1f77d0",
+        "backgroundColor": "#0e1117",
+        "secondaryBackgroundColor": "#1a1f27",
+        "textColor": "#e8eaed",
+        "borderColor": "#343a41",
+        "linkColor": "#7cb7f2",
+        "codeTextColor": "#e8eaed",
+        "grayTextColor": "#b3bac2",
+        "greenTextColor": "#5fd3a0",
+        "orangeTextColor": "#f3ad6a",
+        "redTextColor": "#ff9a93",
+        "blueTextColor": "#8cc0f5",
+        "sidebar.backgroundColor": "#141920",
+    },
+}
 
 
 def style_of(name: str, runs: Sequence[str] = ()) -> Style:
@@ -47,11 +61,27 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
 
     runs: names of all runs, oldest first, so that a new run changes no other style. Styles repeat after 28 names.
     """
-    if name in BASELINES:
-        place = BASELINES.index(name)
-        return Style(COLOURS[-1 - place % len(COLOURS)], DASHES[1 + place % (len(DASHES) - 1)], 1.6)
+    if (style := baseline_style(name)) is not None:
+        return style
     place = runs.index(name) if name in runs else sum(name.encode())
     return Style(COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)], 2.4)
+
+
+def streamlit_theme() -> dict[str, object]:
+    """Streamlit's theme options: quiet greys and one accent, in light and in dark."""
+    shared = {
+        "theme.baseRadius": "0.5rem",
+        "theme.baseFontSize": 15,
+        "theme.headingFontSizes": ["1.75rem", "1.25rem", "1.05rem", "1rem", "1rem", "1rem"],
+        "theme.headingFontWeights": [650, 620, 620, 600, 600, 600],
+        "theme.metricValueFontSize": "1.5rem",
+        "theme.metricValueFontWeight": 600,
+        "theme.paddingTop": "0.5rem",
+        "theme.paddingBottom": "3rem",
+        "theme.showSidebarBorder": True,
+    }
+    by_scheme = {f"theme.{scheme}.{key}": value for scheme, keys in _SCHEMES.items() for key, value in keys.items()}
+    return {**shared, **by_scheme}
 
 
 def template(*, dark: bool) -> Any:
@@ -85,6 +115,21 @@ def escape_html(text: object) -> str:
 def escape_markdown(text: object) -> str:
     """Text for Streamlit's Markdown, with every character that Markdown or HTML would interpret escaped."""
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:&" else sign for sign in str(text).replace("\n", " "))
+
+
+def sparkline(values: Sequence[float], label: str) -> str:
+    """A small line as SVG, as wide as its place. label: for screen readers."""
+    low, high = min(values), max(values)
+    scale = SPARK_HEIGHT / (high - low) if high > low else 0.0
+    points = " ".join(
+        f"{100 * place / (len(values) - 1):.1f},{1 + SPARK_HEIGHT - scale * (value - low):.1f}"
+        for place, value in enumerate(values)
+    )
+    return (
+        f'<svg viewBox="0 0 100 {SPARK_HEIGHT + 2}" width="100%" height="{SPARK_HEIGHT + 2}" '
+        f'preserveAspectRatio="none" role="img" aria-label="{html.escape(label)}"><polyline points="{points}" '
+        f'fill="none" stroke="{NEUTRAL}" stroke-width="1.5" vector-effect="non-scaling-stroke"/></svg>'
+    )
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
-from finrl_pod_app.report.columns import champion_first, display_name
-from finrl_pod_app.report.palette import ramp, styles
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
+from finrl_pod_app.report.palette import Style, ramp, styles
 
 MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
@@ -26,16 +26,50 @@ TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # per decade
 MIN_TICK_GAP = 0.09  # as a share of the axis
 HISTOGRAM_BINS = 61
 CLIP_QUANTILE = 0.995  # of absolute returns; returns beyond it are counted in the outermost bins
+SHOWN_REFERENCES = 3
+REFERENCES = ("index", "equal_weight", "mandate_at_tilt_zero")
 ZERO_LINE = "#8a9099"
 
 
 def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
-    """Equity as a multiple of its first value on a log axis. band: places, low and high, drawn behind the lines."""
+    """`equity_and_drawdown` with the report's layout."""
+    figure = equity_and_drawdown(results, band)
+    apply_layout(figure)
+    return figure
+
+
+def reference_names(results: Mapping[str, Any]) -> list[str]:
+    """The baselines that a chart shows at first, at most `SHOWN_REFERENCES`; the others are a click away."""
+    return [name for name in dict.fromkeys((*REFERENCES, *results)) if name in results and name != CHAMPION][
+        :SHOWN_REFERENCES
+    ]
+
+
+def equity_and_drawdown(
+    results: Mapping[str, BacktestResult],
+    band: Mapping[str, Any] | None = None,
+    line_styles: Mapping[str, Style] | None = None,
+) -> Any:
+    """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
+
+    band: places, low and high, drawn behind the lines of equity. line_styles: by name, those of the report by default.
+    """
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.7, 0.3], vertical_spacing=0.04)
+    style_by_name = line_styles or styles(results)
     multiples = {name: growth(result.equity) for name, result in results.items()}
-    figure = line_figure(results, multiples, "%{y:.2f}×")
-    set_log_axis(figure, multiples, band)
     if band is not None:
-        add_band(figure, next(iter(results.values())).times, band, meta="band")
+        add_band(figure, next(iter(results.values())).times, band, meta="band", showlegend=False)
+    # The champion comes last, so that its line is on top.
+    for name in reversed(champion_first(results)):
+        result = results[name]
+        for row, values, hover in ((1, multiples[name], "%{y:.2f}×"), (2, drawdown(result.equity), "%{y:.1%}")):
+            line = _line(name, result.times, values, style_by_name[name], hover)
+            figure.add_scatter(**line, legendgroup=name, showlegend=row == 1, row=row, col=1)
+    set_log_axis(figure, multiples, band, row=1, col=1)
+    figure.update_yaxes(title="growth of 1", row=1, col=1)
+    figure.update_yaxes(title="drawdown", tickformat=".0%", rangemode="tozero", nticks=4, row=2, col=1)
     return figure
 
 
@@ -215,18 +249,21 @@ def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floa
     figure, style_by_name = go.Figure(), styles(results)
     # The champion comes last, so that its line is on top.
     for name in reversed(champion_first(results)):
-        style, times = style_by_name[name], results[name].times
-        figure.add_scatter(
-            x=dates(times),
-            y=decimated(values[name]),
-            name=html.escape(display_name(name)),
-            meta=name,
-            mode="lines",
-            line={"color": style.colour, "dash": style.dash, "width": style.width},
-            hovertemplate=hover,
-        )
+        figure.add_scatter(**_line(name, results[name].times, values[name], style_by_name[name], hover))
     apply_layout(figure)
     return figure
+
+
+def _line(name: str, times: Times, values: Floats, style: Style, hover: str) -> dict[str, Any]:
+    return {
+        "x": dates(times),
+        "y": decimated(values),
+        "name": html.escape(display_name(name)),
+        "meta": name,
+        "mode": "lines",
+        "line": {"color": style.colour, "dash": style.dash, "width": style.width},
+        "hovertemplate": hover,
+    }
 
 
 def apply_layout(figure: Any) -> None:
@@ -251,13 +288,15 @@ def growth(equity: Floats) -> Floats:
     return np.where(multiples > 0, multiples, np.nan)
 
 
-def set_log_axis(figure: Any, multiples: Mapping[str, Floats], band: Mapping[str, Any] | None = None) -> None:
-    """Set a log axis with round ticks that covers all curves and the band."""
+def set_log_axis(
+    figure: Any, multiples: Mapping[str, Floats], band: Mapping[str, Any] | None = None, **place: int
+) -> None:
+    """Set a log axis with round ticks that covers all curves and the band. place: row and col of a subplot."""
     ends = [float(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
     if band is not None:
         ends += [min(band["low"]), max(band["high"])]
     ticks = log_ticks(min(ends), max(ends))
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks])
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -28,7 +28,7 @@ class Column:
     @property
     def unit(self) -> str:
         """Unit below the heading; empty for a ratio."""
-        return {"percent": "%", "ratio": "", "currency": "currency", "times": "× per year"}[self.kind]
+        return {"percent": "%", "ratio": "", "currency": "$", "times": "× per year"}[self.kind]
 
 
 STRATEGY_COLUMNS = (

@@ -35,6 +35,7 @@ DAILY, UNUSUAL = (
     252,
     1.6,
 )  # bars of a year; other panels have this factor more or fewer (365: a market that never closes)
+LINE_POINTS = 60  # of a line in a cell of a table
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def build_document(
             "benchmark": benchmark,
             "yearly": {name: yearly_returns(result.times, result.equity) for name, result in results.items()},
             "tearsheet": tear_sheet(results),
+            "line": small_line(results[subject_of(results)].equity),
             "cost_curve": cost_curve,
             "cost_bps": config.environment.cost_bps,
         },
@@ -233,6 +235,12 @@ def ordinal(delay: int) -> str:
     """An English ordinal: 2 -> "2nd"."""
     ending = {2: "nd", 3: "rd"}.get(delay % 10 if delay % 100 not in (11, 12, 13) else 0, "th")
     return f"{delay}{'st' if delay % 10 == 1 and delay % 100 != 11 else ending}"
+
+
+def small_line(equity: Floats) -> list[float]:
+    """Growth of 1 at `LINE_POINTS` places at most, as tables draw it; four decimals."""
+    places = np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))
+    return [round(float(value), 4) for value in equity[places] / equity[0]]
 
 
 def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
+from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.palette import Style, styles
@@ -22,31 +24,34 @@ FLAWS_SHOWN = 8  # the others are collapsed
 
 
 def write_report(out: Path, document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> Path:
-    """Write report.json and report.html into `out` and return the page's path.
+    """Write report.json, report.html and curves.safetensors into `out` and return the page's path.
 
-    document: from `build_document`. results: test results by the same strategy names. Raises RunError if the folder
-    cannot be written; existing reports are then kept.
+    document: from `build_document`. results: test results by the same strategy names. The page is headed by the name of
+    the folder and today's date (UTC). Raises RunError if the folder cannot be written; existing reports are then kept.
     """
     plain = to_plain(document)
-    page = render(plain, results)
+    page = render(plain, results, out.resolve().name, f"{datetime.now(UTC):%Y-%m-%d}")
     write_json(out / "report.json", plain)
+    write_curves(out, results)
     return write_text(out / "report.html", page)
 
 
-def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
-    """The page as HTML text. Deterministic: equal input gives equal text."""
-    from plotly.offline import get_plotlyjs
+def render(
+    document: Mapping[str, Any], results: Mapping[str, BacktestResult], name: str = "", created: str = ""
+) -> str:
+    """The page as HTML text. Deterministic: equal input gives equal text.
 
+    name: of the run. created: date of the report, ISO text.
+    """
     style_by_name = styles(document["test"]["strategies"])
     kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test period")
-    title = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
-    parts = [
-        _head(document, title),
-        sections.gate(document),
-        section(f"Results {heading}", _metrics(document, style_by_name)),
-        sections.mandate(document),
+    period = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
+    body = [
         sections.equity(document, results, style_by_name),
-        sections.drawdowns(document, results),
+        section(f"Results {heading}", _metrics(document, style_by_name)),
+        sections.gate(document),
+        sections.mandate(document),
+        sections.drawdowns(document),
         sections.rolling(document, results),
         sections.months(document),
         section("Annual returns", yearly_table(document["test"]["yearly"], style_by_name)),
@@ -60,27 +65,33 @@ def render(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -
         section("Data and splits", _data(document)),
         section("Provenance", _provenance(document)),
     ]
+    title = f"{name}: {period}" if name else period
+    parts = [_head(document, name, period, created), *body[:1], sections.contents(body), *body[1:]]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>\n{_asset('style.css')}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head>\n<body>\n"
+        f"<title>{html.escape(title)}</title>\n<style>\n{_asset('style.css')}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in parts if part)
-        + f"\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        + f"\n</main>\n<script>{_asset('vendor/plotly-basic.min.js')}</script>\n"
+        f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def _head(document: Mapping[str, Any], title: str) -> str:
+def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> str:
     verdict, added = document.get("verdict"), added_sentence(document)
-    added = f"\n<p>{html.escape(added)}</p>" if added else ""
-    if verdict is None:
-        return f"<header><h1>Backtest: {html.escape(title)}</h1>{added}</header>"
-    sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
-    style = "verdict promoted" if verdict["promoted"] else "verdict"
-    return (
-        f'<header><p class="soft">finrl_pod: {html.escape(title)}</p>\n'
-        f'<div class="{style}"><h1>{sentence}</h1>{bullet_list(verdict["reasons"])}</div>{added}</header>'
-    )
+    heading = f"Backtest: {period}" if verdict is None else name or f"Run: {period}"
+    facts = ", ".join(part for part in (name, period, f"report of {created}" if created else "") if part)
+    lines = [
+        f'<header><h1>{html.escape(heading)}</h1><p class="soft">finrl_pod: {html.escape(facts)}</p>',
+        sections.headline(document),
+    ]
+    if verdict is not None:
+        sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
+        style = "verdict promoted" if verdict["promoted"] else "verdict"
+        lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
+    if added:
+        lines.append(f"<p>{html.escape(added)}</p>")
+    return "\n".join(lines) + "</header>"
 
 
 def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:

@@ -1,9 +1,42 @@
+// Charts are drawn one after another, those on the first screen first, so that the page can be read at once.
+const charts = [...document.querySelectorAll("script[data-chart]")];
+const draw = (source) => {
+  const figure = JSON.parse(source.textContent);
+  source.remove();
+  const hidden = new Set(
+    [...document.querySelectorAll('.keys button[aria-pressed="false"]')].map((button) => button.dataset.strategy));
+  figure.data.forEach((line) => { if (hidden.has(line.meta)) line.visible = false; });
+  const touch = matchMedia("(hover: none)").matches;
+  Plotly.newPlot(`chart-${source.dataset.chart}`, figure.data, figure.layout, {
+    responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d"],
+    toImageButtonOptions: { filename: `${document.title} ${source.dataset.chart}` },
+  });
+};
+const drawNext = () => {
+  const source = charts.shift();
+  if (!source) return;
+  draw(source);
+  setTimeout(drawNext, 0);
+};
+setTimeout(drawNext, 0);
+
+// Paper is narrower than a screen.
+const PAPER_WIDTH = 680;
+addEventListener("beforeprint", () => {
+  while (charts.length) draw(charts.shift());
+  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: PAPER_WIDTH }));
+});
+addEventListener("afterprint", () => {
+  document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true }));
+});
+
 // A button of the legend shows or hides its strategy in every chart.
 document.querySelectorAll(".keys button").forEach((button) => {
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(shown));
-    document.querySelectorAll(".chart .js-plotly-plot").forEach((chart) => {
+    document.querySelectorAll(".chart.js-plotly-plot").forEach((chart) => {
       const places = chart.data.flatMap((line, i) => (line.meta === button.dataset.strategy ? [i] : []));
       if (places.length) Plotly.restyle(chart, { visible: shown }, places);
     });

@@ -41,12 +41,38 @@ _OTHERS = (
 )
 
 
+# Each baseline has the same style in every report and on every page.
+BASELINES = (
+    "index",
+    "equal_weight_buy_and_hold",
+    "equal_weight",
+    "minimum_variance",
+    "mean_variance",
+    "hierarchical_risk_parity",
+    "momentum_12_1",
+    "mandate_at_tilt_zero",
+    "inverse_volatility",
+    "random_weights",
+)
+_BASELINE_STYLES = dict(zip(BASELINES, _OTHERS, strict=True))
+
+
+def baseline_style(name: str) -> Style | None:
+    """The style of a baseline; None for other strategies."""
+    return _BASELINE_STYLES.get(name)
+
+
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A style per name: the champion's own, the others in order. Styles repeat after ten others."""
+    """A style per name: those of the champion and the baselines, and the unused ones for others, in order.
+
+    Styles repeat after ten others.
+    """
     ordered = champion_first(names)
-    others = [name for name in ordered if name != CHAMPION]
-    chosen = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
-    return {name: _CHAMPION if name == CHAMPION else chosen[name] for name in ordered}
+    used = {_BASELINE_STYLES[name] for name in ordered if name in _BASELINE_STYLES}
+    free = [style for style in _OTHERS if style not in used] or list(_OTHERS)
+    others = [name for name in ordered if name != CHAMPION and name not in _BASELINE_STYLES]
+    chosen = {name: free[i % len(free)] for i, name in enumerate(others)} | {CHAMPION: _CHAMPION}
+    return {name: _BASELINE_STYLES.get(name) or chosen[name] for name in ordered}
 
 
 def ramp(count: int) -> list[str]:

@@ -6,12 +6,14 @@ A section returns "" if its part of the object is missing.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import champion_first, display_name
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
+from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import USAGE, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
@@ -28,17 +30,39 @@ from finrl_pod_app.report.tables import (
 
 
 def chart(name: str, figure: Any, size: str = "") -> str:
-    """A figure in its frame. name: the element's id. size: "low", "tall" or empty."""
-    from plotly.io import to_html
+    """A figure in its frame, which the page's script draws. name: the element's id. size: "low", "tall" or empty."""
+    drawn = figure.to_json().replace("<", "\\u003c")  # no text of a figure may end the element
+    return (
+        f'<div class="{f"chart {size}".strip()}" id="chart-{name}"></div>'
+        f'<script type="application/json" data-chart="{name}">{drawn}</script>'
+    )
 
-    # A fixed id instead of Plotly's random one: equal runs give equal pages.
-    drawn = to_html(figure, full_html=False, include_plotlyjs=False, div_id=name, config={"responsive": True})
-    return f'<div class="{f"chart {size}".strip()}">{drawn}</div>'
+
+def anchor(title: str) -> str:
+    """The id of a section: "Market rules" -> "market-rules"."""
+    return "-".join("".join(sign if sign.isalnum() else " " for sign in title.lower()).split())
 
 
 def section(title: str, body: str) -> str:
-    """A section of HTML under an escaped heading."""
-    return f"<section><h2>{html.escape(title)}</h2>\n{body}</section>"
+    """A section of HTML under an escaped heading, to which the contents link."""
+    return f'<section id="{anchor(title)}"><h2>{html.escape(title)}</h2>\n{body}</section>'
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """The strip of key figures."""
+    cells = "".join(
+        f'<div title="{html.escape(figure.note)}"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.text)}'
+        f"<small>{html.escape(figure.against)}</small></dd></div>"
+        for figure in key_figures(document)
+    )
+    return f'<dl class="headline">{cells}</dl>'
+
+
+def contents(parts: Sequence[str]) -> str:
+    """Links to the sections among the parts of a page."""
+    found = re.findall(r'<section id="([^"]+)"><h2>([^<]+)</h2>', "".join(parts))
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
 
 
 def fact_list(facts: Mapping[str, str]) -> str:
@@ -67,7 +91,7 @@ def gate(document: Mapping[str, Any]) -> str:
     trials = f"Trials on this data: {', '.join(counts)}. " if counts else ""
     looks = f"Looks at the test period, including this one: {verdict['looks']}." if verdict.get("looks") else ""
     note = f'<p class="note">{html.escape(trials + looks)}</p>' if trials + looks else ""
-    return section("Promotion rules", gate_table(verdict["rules"]) + note)
+    return section("Promotion rules", gate_table(verdict["rules"], verdict["reasons"]) + note)
 
 
 def mandate(document: Mapping[str, Any]) -> str:
@@ -101,7 +125,7 @@ def overfitting(document: Mapping[str, Any]) -> str:
 
 
 def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
-    """Equity curves with their key, and the bootstrap band if there is one."""
+    """Equity curves above their drawdowns, with their key, and the bootstrap band if there is one."""
     band = document["test"].get("band")
     words = ""
     if band is not None:
@@ -110,20 +134,18 @@ def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], s
             f'<p class="note">Grey band: {100 * band["level"]:.0f}% of the stationary bootstrap resamples of '
             f"{html.escape(name)} at each bar.</p>"
         )
-    return section("Equity", key(styles) + chart("equity", charts.equity_figure(results, band)) + words)
+    return section("Equity", key(styles) + chart("equity", charts.equity_figure(results, band), "tall") + words)
 
 
-def drawdowns(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
-    """Drawdown curves and the deepest drawdowns."""
+def drawdowns(document: Mapping[str, Any]) -> str:
+    """The deepest drawdowns; empty without one."""
     sheet = document["test"]["tearsheet"]
     name, rows = sheet["of"], sheet["drawdowns"]
+    if not rows:
+        return ""
     longest = sheet["longest_drawdown"][name]
-    note = (
-        f'<p class="note">The deepest drawdowns of {html.escape(display_name(name))}; its longest drawdown lasts '
-        f"{longest:,} bars.</p>"
-    )
-    table = note + drawdowns_table(rows) if rows else ""
-    return section("Drawdown", chart("drawdown", charts.drawdown_figure(results), "low") + table)
+    note = f"The deepest drawdowns of {display_name(name)}; its longest drawdown lasts {longest:,} bars."
+    return section("Drawdowns", _note(note) + drawdowns_table(rows))
 
 
 def rolling(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
@@ -195,8 +217,9 @@ def _note(text: str) -> str:
 
 def key(styles: Mapping[str, Style]) -> str:
     """The legend of the line charts, whose buttons show and hide strategies."""
+    shown = {CHAMPION, *charts.reference_names(styles)} if CHAMPION in styles else set(styles)
     buttons = "".join(
-        f'<button type="button" aria-pressed="true" data-strategy="{html.escape(name)}">'
+        f'<button type="button" aria-pressed="{str(name in shown).lower()}" data-strategy="{html.escape(name)}">'
         f"{key_line(styles[name])}{html.escape(display_name(name))}</button>"
         for name in champion_first(styles)
     )

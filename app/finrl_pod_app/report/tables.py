@@ -19,6 +19,7 @@ from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_r
 from finrl_pod_app.report.palette import Style
 
 MAX_LEADERBOARD_ROWS = 32
+SEE_ABOVE = "stated on top of the page"  # a refusal is said once
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MOMENTS = (  # key, heading, unit
     ("mean", "mean", "%"),
@@ -114,9 +115,9 @@ def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
 def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
     """Costs by kind in currency, annual cost drag, and interest less fees, one row per strategy."""
     kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
-    heads = "".join(f'<th scope="col">{html.escape(kind)}<small>currency</small></th>' for kind in kinds)
+    heads = "".join(f'<th scope="col">{html.escape(kind)}<small>$</small></th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    heads += '<th scope="col">interest less fees<small>currency</small></th>'
+    heads += '<th scope="col">interest less fees<small>$</small></th>'
     rows = []
     for name in champion_first(costs):
         one = costs[name]
@@ -125,18 +126,23 @@ def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Sty
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
-def gate_table(rules: Sequence[Mapping[str, Any]]) -> str:
-    """Each promotion rule with its value, limit and outcome."""
+def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -> str:
+    """Each promotion rule with its value, limit and outcome. stated: explanations that the page has given already."""
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
     heads += '<th scope="col" class="text">explanation</th>'
     body = [
         f'<tr><th scope="row">{html.escape(display_name(str(rule["name"])))}</th><td>{_value(rule["value"])}</td>'
         f'<td>{_value(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
         f"{'yes' if rule['passed'] else 'no'}</td>"
-        f'<td class="text words">{html.escape(str(rule.get("sentence", "")))}</td></tr>'
+        f'<td class="text words">{_explanation(rule, stated)}</td></tr>'
         for rule in rules
     ]
     return _table(heads, body)
+
+
+def _explanation(rule: Mapping[str, Any], stated: Sequence[str]) -> str:
+    sentence = str(rule.get("sentence", ""))
+    return SEE_ABOVE if sentence in stated else html.escape(sentence)
 
 
 def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> str:
@@ -153,7 +159,7 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
         cells = [
             f'<th scope="row">{html.escape(row["id"])}{" (member)" if member else ""}</th>',
             f'<td class="text">{html.escape(row["parent"] or MISSING)}</td>',
-            f"<td>{row['generation']}</td>",
+            f"<td>{row['generation'] + 1}</td>",
             f"<td>{MISSING if row['score'] is None else format(row['score'], '.3f')}</td>",
         ]
         cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]

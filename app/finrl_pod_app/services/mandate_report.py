@@ -18,7 +18,7 @@ from finrl_pod.evaluate.active_management import (
     mean_absolute_tilt,
     transfer_coefficient,
 )
-from finrl_pod.evaluate.intervals import MIN_BARS, Interval
+from finrl_pod.evaluate.intervals import MIN_BARS, Interval, bootstrap_means
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
@@ -105,9 +105,17 @@ def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str
         **found.sharpe_difference._asdict(),
         "sharpe": {"champion": champion.metrics["sharpe"], "base": base.metrics["sharpe"]},
         **{field: value._asdict() if isinstance(value, Interval) else value for field, value in named.items()},
+        "active_return": _active_return(returns, reference, seed, bars_per_year(champion.times)),
         "tracking_error": found.tracking_error,
         "years_to_show": found.years_to_show,
     }
+
+
+def _active_return(own: Floats, base: Floats, seed: int, periods: float) -> dict[str, float]:
+    """Mean active return per year with the percentiles of its stationary bootstrap."""
+    active = own - base
+    low, high = np.quantile(bootstrap_means(active, seed=seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return {"value": periods * float(active.mean()), "low": periods * float(low), "high": periods * float(high)}
 
 
 def usage(period: MandatePeriod) -> dict[str, float]:

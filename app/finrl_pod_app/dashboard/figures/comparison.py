@@ -23,13 +23,14 @@ from finrl_pod_app.report.charts import (
     stacked_weights,
 )
 from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import MONTHS
 
 MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone
 # Half transparent at both ends, so that the text stays readable on every cell, in light and in dark.
 DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0, "rgba(20,138,205,0.55)"]]
 
-Styles = Mapping[str, theme.Style]
+Styles = Mapping[str, Style]
 
 
 def equity(curves: Mapping[str, Curve], styles: Styles, band: Mapping[str, Any] | None = None) -> Any:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.widgets import show_text_table
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
@@ -23,13 +23,16 @@ def render(settings: Settings) -> None:
         "Changes future prices and checks that past decisions stay the same; checks that nothing was fitted on later "
         "data, that orders never fill at prices already observed, and the data itself."
     )
-    found = {run.name: run for run in cached.found_runs(settings) if run.has_champion}
+    damaged_note(settings)
+    found = {run.name: run for run in cached.found_runs(settings) if run.has_champion and not cached.summary(run).error}
     kind = st.segmented_control("Audit of", [CHAMPION, STRATEGY], default=CHAMPION, required=True)
     if kind == CHAMPION:
         if not found:
             st.info("No runs yet. Start the demo run on the overview page.")
             return
-        target: runs.RunFiles | str = found[st.selectbox("Run", list(found), key="audit: run")]
+        requested_run = st.query_params.get("run")
+        index = list(found).index(requested_run) if requested_run in found else 0
+        target: runs.RunFiles | str = found[st.selectbox("Run", list(found), index=index, key="audit: run")]
     else:
         target = st.selectbox("Strategy", cached.strategies(), format_func=display_name)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from finrl_pod.types import Panel
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
+MAX_REPORTS = 16
 MAX_DECISIONS = 32  # of about 6 MB each
 
 
@@ -83,6 +84,22 @@ def default_config() -> RunConfig:
 def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
     """A run's verdict, or None without one."""
     return runs.verdict(run)
+
+
+@lru_cache(maxsize=MAX_REPORTS)
+def report(run: runs.RunFiles) -> dict[str, Any]:
+    """A run's report; empty before it has finished."""
+    return runs.report(run)
+
+
+@lru_cache(maxsize=MAX_REPORTS)
+def curves(run: runs.RunFiles) -> dict[str, Any]:
+    """The results behind a run's report, by strategy; empty for runs of earlier versions."""
+    if not run.has(runs.CURVES):
+        return {}
+    from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
+
+    return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_BYTES)))
 
 
 @lru_cache(maxsize=MAX_RUNS)

@@ -52,25 +52,18 @@ def run_columns() -> dict[str, Any]:
     column: Any = st.column_config
     zone = theme.EXCHANGE_ZONE.key
     return {
-        "name": column.TextColumn("Run"),
+        "name": column.TextColumn("Run", pinned=True, width="medium"),
         "status": column.TextColumn("Status"),
-        "progress": column.ProgressColumn(
-            "Progress",
-            format="percent",
-            min_value=0.0,
-            max_value=1.0,
-            width="small",
-            help="Share of generations completed.",
-        ),
-        "score": column.NumberColumn("Validation Sharpe", format="%.2f", help=definition("validation_score")),
-        "sharpe": column.NumberColumn("Test Sharpe", format="%.2f", help=definition("sharpe")),
+        "promoted": column.TextColumn("Verdict", help="Whether the champion passed every promotion rule."),
+        "line": column.LineChartColumn("Equity on test", help="Growth of 1 of the champion.", width="small"),
         "annual_return": column.NumberColumn("CAGR", format="percent", help=definition("annual_return")),
+        "sharpe": column.NumberColumn("Sharpe", format="%.2f", help=definition("sharpe")),
         "drawdown": column.NumberColumn("Max drawdown", format="percent", help=definition("max_drawdown")),
-        "promoted": column.TextColumn("Promotion", help="Whether the champion passed every promotion rule."),
+        "score": column.NumberColumn("Validation score", format="%.2f", help=definition("validation_score")),
+        "tags": column.ListColumn("Tags"),
         "algorithm": column.TextColumn("Algorithm"),
-        "pods": column.NumberColumn("Pods", format="localized", help="Agents trained in parallel."),
         "data": column.TextColumn("Data", help="Price dataset."),
-        "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm z", timezone=zone),
+        "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=zone),
     }
 
 

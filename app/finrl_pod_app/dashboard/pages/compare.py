@@ -13,10 +13,10 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
-from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_text_table
-from finrl_pod_app.dashboard.queries import checks, runs
+from finrl_pod_app.dashboard.pages.verdict_view import show_rules
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, show_errors
+from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.mandate_text import added_sentence
@@ -24,7 +24,6 @@ from finrl_pod_app.report.mandate_text import added_sentence
 DEFAULT_STRATEGIES = ("equal_weight", "index")
 MIN_DATE = date(1900, 1, 1)
 MAX_CURVES = 12  # more curves cannot be distinguished
-METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
 def render(settings: Settings) -> None:
@@ -32,7 +31,8 @@ def render(settings: Settings) -> None:
     from finrl_pod_app.dashboard.queries.comparison import SLOW_STRATEGIES, STRATEGIES
 
     st.title("Backtest and compare")
-    found = [run for run in cached.found_runs(settings) if run.has_champion]
+    damaged_note(settings)
+    found = [run for run in cached.found_runs(settings) if run.has_champion and not cached.summary(run).error]
     by_name = {run.name: run for run in found}
     requested = [name for name in st.query_params.get_all("run") if name in by_name]
     first, second = st.columns(2)
@@ -165,7 +165,7 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
     """Draw the promotion rules of each run with a verdict."""
     if not champions:
         return
-    st.subheader("Promotion rules", help="The rules that a champion must pass before it may trade.")
+    st.header("Promotion rules", help="The rules that a champion must pass before it may trade.")
     for run in champions:
         name, verdict = theme.escape_markdown(run.name), cached.verdict(run)
         if verdict is None:
@@ -175,23 +175,4 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
             st.markdown(f"{name}: {theme.escape_markdown(sentence)}")
         outcome = "promoted" if verdict["promoted"] else "not promoted"
         with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):
-            trials = verdict["trials"]
-            metrics = {
-                "Trials": (trials.get("raw"), definition("trials")),
-                "Distinct trials": (trials.get("clustered"), definition("distinct_trials")),
-                "Runs": (trials.get("runs"), "Runs that the trials came from."),
-                "Looks at the test": (verdict["looks"], definition("looks")),
-            }
-            with st.container(horizontal=True):
-                for label, (value, help_text) in metrics.items():
-                    st.metric(label, theme.count(value), help=help_text, width=METRIC_WIDTH)
-            headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
-            alt = "The promotion rules: result, name and explanation of each."
-            show_text_table(checks.rules_table(verdict), headings, alt=alt)
-            histogram = checks.pbo_logits(verdict)
-            if histogram is not None:
-                from finrl_pod_app.dashboard.figures.comparison import pbo_logits
-
-                st.markdown("Probability of backtest overfitting", help=definition("pbo"))
-                alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
-                show_figure(pbo_logits(histogram), f"logits of {run.name}", alt=alt, height=240)
+            show_rules(run, verdict)

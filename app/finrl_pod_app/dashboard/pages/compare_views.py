@@ -7,20 +7,20 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition, strategy_columns
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.palette import Style
 
 MAX_COST = 100.0  # basis points
 MAX_TRADES = 2_000  # the last ones; the CSV has all
 VIEWS = ("Equity", "Drawdown", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs", "Trades")
 
 
-def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, theme.Style]) -> None:
+def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -> None:
     """Draw the cost slider and the views that depend on it, as a fragment of the page."""
     own = next(iter(decisions.values())).prepared.config.environment.cost_bps
     cost = st.slider(
@@ -63,7 +63,7 @@ def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve
         _show_trades(name, decisions, cost)
 
 
-def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, theme.Style]) -> None:
+def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style]) -> None:
     if view == "Drawdown":
         show_figure(figures.drawdowns(curves, styles), "drawdown", alt="Drawdown of each strategy.", height=460)
         return

@@ -16,14 +16,14 @@ from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.mandate_text import added_rows, added_sentence, mandate_settings, usage_periods, usage_rows
 
 
-def show_mandate(run: runs.RunFiles) -> None:
-    """Draw the comparison with the base and a collapsed section with the mandate's tables, if the run has them."""
+def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
+    """Draw the comparison with the base and a section with the mandate's tables, if the run has them."""
     parts = cached.mandate_parts(run)
     if sentence := added_sentence(parts):
         st.markdown(theme.escape_markdown(sentence))
     if not parts.get("mandate"):
         return
-    with st.expander("Mandate"):
+    with st.expander("Mandate", expanded=expanded):
         for key in ("added", "added_to_tilt_zero"):
             if parts.get(key):
                 _show_added(parts[key])

@@ -1,8 +1,10 @@
-"""Overview page: running trainings, latest runs, and the paper account."""
+"""Overview page: running trainings, all runs with search and filters, and the paper account."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import streamlit as st
 
@@ -10,32 +12,40 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
-from finrl_pod_app.dashboard.pages.widgets import show_table
+from finrl_pod_app.dashboard.pages.widgets import page_of, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.services.presets import preset
 
-MAX_RUNS = 25
 METRIC_WIDTH = 170  # pixels
+FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
+_ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
 
 
 def render(settings: Settings) -> None:
     """Draw the page."""
-    st.title("Overview")
+    st.title("Overview", anchor=False)
     found = cached.found_runs(settings)
     if not found:
         _show_welcome(settings)
+        _show_paper_account(settings)
         return
-    statuses = {run.name: runs.status_of(run) for run in found[:MAX_RUNS]}
-    active = [run for run in found[:MAX_RUNS] if statuses[run.name] in ("running", "paused")]
+    summaries = [cached.summary(run) for run in found]
+    statuses = [
+        "damaged" if summary.error else runs.status_of(run) for run, summary in zip(found, summaries, strict=True)
+    ]
+    _show_started_demo(found, statuses)
+    active = [run for run, status in zip(found, statuses, strict=True) if status in ("running", "paused")]
     if active:
-        st.subheader("Training")
+        st.header("Training", anchor=False)
         for run in active:
             show_progress(run)
-    st.subheader("Latest runs")
-    _show_runs(found, statuses)
-    _show_failures(found, statuses)
+    _show_newest(found, summaries)
+    st.header("Runs", anchor=False)
+    _show_runs(summaries, statuses)
+    _show_damaged(summaries)
+    _show_failures([run for run, status in zip(found, statuses, strict=True) if status == "failed"])
     _show_paper_account(settings)
 
 
@@ -48,7 +58,7 @@ def _show_welcome(settings: Settings) -> None:
     with st.container(horizontal=True):
         _demo_button(settings, "Start the demo run", "quick", "About a minute: every stage, too short to learn much.")
         _demo_button(settings, "Start the full demo", "laptop", "One to three minutes on two cores.")
-    st.page_link(st.session_state["pages"]["train"], label="Or configure a training")
+    st.page_link(page_of("train"), label="Or configure a training")
 
 
 def _demo_button(settings: Settings, label: str, name: str, help_text: str) -> None:
@@ -59,46 +69,115 @@ def _demo_button(settings: Settings, label: str, name: str, help_text: str) -> N
         key=f"demo {name}",
         icon=":material/rocket_launch:",
     ):
-        jobs.start(preset(name), settings.runs, "demo")
+        st.session_state["overview: demo"] = jobs.start(preset(name), settings.runs, "demo").name
         cached.found_runs.clear()
         st.rerun()
 
 
-def _show_runs(found: list[runs.RunFiles], statuses: dict[str, runs.Status]) -> None:
-    shown = found[:MAX_RUNS]
-    frame = runs.runs_table([cached.summary(run) for run in shown], [statuses[run.name] for run in shown])
-    alt = "Latest runs: name, status, progress, validation and test results, settings and time of the last change."
-    show_table(frame, run_columns(), "latest runs", alt=alt)
-    if len(found) > MAX_RUNS:
-        st.caption(f"The latest {MAX_RUNS} of {len(found):,} runs.")
+def _show_started_demo(found: Sequence[runs.RunFiles], statuses: Sequence[str]) -> None:
+    """Open the page of the demo that this visitor started, once it has finished."""
+    started = st.session_state.get("overview: demo")
+    for run, status in zip(found, statuses, strict=True):
+        if run.name == started and status == "finished":
+            del st.session_state["overview: demo"]
+            st.switch_page(page_of("run"), query_params={"name": run.name})
 
 
-def _show_failures(found: list[runs.RunFiles], statuses: dict[str, runs.Status]) -> None:
-    for run in found[:MAX_RUNS]:
-        name, error = theme.escape_markdown(run.name), cached.summary(run).error
-        if error:
-            st.warning(f"{name}: {theme.escape_markdown(error)}", icon=":material/broken_image:")
-        if statuses[run.name] == "failed":
-            st.error(f"{name} failed to start.", icon=":material/error:")
-            st.code(runs.log_tail(run) or "The log is empty.", language=None, wrap_lines=True)
+def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSummary]) -> None:
+    """Draw the key figures of the newest run with a verdict, and the link to its page."""
+    judged = [s for run, s in zip(found, summaries, strict=True) if s.promoted is not None and run.has(runs.REPORT)]
+    newest = next((summary for summary in judged if not summary.error), None)
+    if newest is None:
+        return
+    with st.container(border=True):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"**Newest result: {_run_link(newest.name)}**", width="content")
+            promoted = "promoted" if newest.promoted else "not promoted"
+            st.badge(promoted, color="green" if newest.promoted else "orange")
+        with st.container(horizontal=True):
+            line = list(newest.line) or None
+            st.metric("CAGR on test", theme.percent(newest.annual_return), chart_data=line, width=METRIC_WIDTH)
+            st.metric("Sharpe ratio on test", theme.ratio(newest.sharpe), width=METRIC_WIDTH)
+            st.metric("Max drawdown", theme.percent(newest.drawdown), width=METRIC_WIDTH)
+            st.metric("Validation Sharpe", theme.ratio(newest.score), width=METRIC_WIDTH)
+
+
+def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:
+    """Draw the filters and the table, whose rows open the run."""
+    text, chosen, tags = _filters(summaries, statuses)
+    shown = [
+        (summary, status)
+        for summary, status in zip(summaries, statuses, strict=True)
+        if runs.matches(summary, text, tags) and (not chosen or status in chosen)
+    ]
+    if not shown:
+        st.info("No run matches.")
+        return
+    frame = runs.runs_table([summary for summary, _ in shown], [status for _, status in shown])
+    alt = (
+        "Runs: name, status, verdict, equity, validation and test results, settings, tags and time of the last change."
+    )
+    st.caption(f"{len(shown):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
+    row = show_selectable_table(frame, run_columns(), "overview: runs", alt=alt)
+    if row is not None:
+        st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
+
+
+def _filters(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> tuple[str, Sequence[str], Sequence[str]]:
+    """Draw search and filters if there are several runs; returns text, statuses and tags."""
+    if len(summaries) < 2:
+        return "", (), ()
+    tags = sorted({tag for summary in summaries for tag in summary.tags})
+    columns = st.columns([2, 2, 1] if tags else [2, 3])
+    text = columns[0].text_input("Search", placeholder="Name, data, algorithm or tag", key="overview: search")
+    present = list(dict.fromkeys(statuses))
+    chosen = columns[1].pills("Status", present, selection_mode="multi", key="overview: statuses")
+    wanted = columns[2].multiselect("Tags", tags, placeholder="any", key="overview: tags") if tags else []
+    return text, chosen, wanted
+
+
+def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:
+    damaged = [summary for summary in summaries if summary.error]
+    if not damaged:
+        return
+    with st.container(border=True):
+        st.markdown(f"**Damaged runs: {len(damaged)}.** They are skipped everywhere; other runs are not affected.")
+        lines = [f"- {_run_link(summary.name)} is damaged: {_reason(summary.error)}" for summary in damaged]
+        st.markdown("\n".join(lines))
+
+
+def _reason(error: str) -> str:
+    return theme.escape_markdown(error.removeprefix("the run is damaged: ").replace(" is damaged", ""))
+
+
+def _run_link(name: str) -> str:
+    """A link to a run's page as Markdown."""
+    return f"[{theme.escape_markdown(name)}](/run?name={quote(name, safe='')})"
+
+
+def _show_failures(failed: Sequence[runs.RunFiles]) -> None:
+    for run in failed[:FAILURES_SHOWN]:
+        st.error(f"{theme.escape_markdown(run.name)} failed to start.", icon=":material/error:")
+        st.code(runs.log_tail(run) or "The log is empty.", language=None, wrap_lines=True)
 
 
 def _show_paper_account(settings: Settings) -> None:
-    st.subheader("Paper account")
+    st.header("Paper account", anchor=False)
     path = settings.find_journal()
     if path is None or not path.is_file():
         st.caption("No paper account yet: `finrl-pod paper demo` trades a simulated month with a fake broker.")
         return
     _show_paper_summary(path)
-    st.page_link(st.session_state["pages"]["paper"], label="Open paper trading")
+    st.page_link(page_of("paper"), label="Open paper trading", icon=":material/receipt_long:")
 
 
 def _show_paper_summary(path: Path) -> None:
     journal, now = paper_journal.load(path), paper_state.utc_now()
     summary = paper_state.summary(journal)
+    overall = paper_state.overall_status(journal, now)
     with st.container(horizontal=True, vertical_alignment="center"):
-        for badge in (paper_state.trading_status(journal), paper_state.daemon_status(journal, now)):
-            st.badge(theme.escape_markdown(badge.label), color=_COLOURS[badge.level])  # type: ignore[arg-type]
+        _show_badge(overall)
+        st.markdown(theme.escape_markdown(overall.detail), width="content")
     with st.container(horizontal=True):
         change = None if summary.day is None else theme.percent(summary.day, 2)
         help_text = f"At the close of {summary.session or 'no session yet'}, with the change since the session before."
@@ -107,3 +186,12 @@ def _show_paper_summary(path: Path) -> None:
         st.metric("Total return", total, help="On the capital.", width=METRIC_WIDTH)
     if pending := paper_state.pending_commands(journal, now):
         st.warning(theme.escape_markdown(pending), icon=":material/hourglass_top:")
+
+
+def _show_badge(status: paper_state.StatusBadge) -> None:
+    colours: Mapping[str, str] = _COLOURS
+    st.badge(
+        theme.escape_markdown(status.label),
+        icon=f":material/{_ICONS[status.level]}:",
+        color=colours[status.level],  # type: ignore[arg-type]
+    )

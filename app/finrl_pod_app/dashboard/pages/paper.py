@@ -118,7 +118,7 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     else:
         st.info("The equity curve appears after two sessions.")
     paper_replay.show_replay(journal, difference)
-    st.subheader("Positions", anchor=False)
+    st.header("Positions", anchor=False)
     held = paper_account.positions(journal)
     if held.empty:
         st.info("No positions.")
@@ -127,23 +127,23 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         st.caption(theme.escape_markdown(f"Prices at the close of {journal.priced}, as used by the last decision."))
     external = paper_account.external_holdings(journal)
     if len(external):
-        st.subheader("External holdings", anchor=False)
+        st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
         show_table(external, columns.external(), "paper-external", alt="External holdings")
 
 
 def _show_orders(journal: paper_journal.Journal) -> None:
     intents = paper_account.open_intents(journal)
-    st.subheader(f"Open intents: {len(intents)}", anchor=False)
+    st.header(f"Open intents: {len(intents)}", anchor=False)
     if len(intents):
         show_table(intents, columns.open_intents(), "paper-intents", alt="Intents not yet filled or abandoned")
     else:
         st.caption("All intents are filled or abandoned.")
     sent, filled = paper_account.orders(journal), paper_account.fills(journal)
-    st.subheader(f"Orders: {len(sent):,}", anchor=False)
+    st.header(f"Orders: {len(sent):,}", anchor=False)
     if len(sent):
         show_table(sent.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
-    st.subheader(f"Fills: {len(filled):,}", anchor=False)
+    st.header(f"Fills: {len(filled):,}", anchor=False)
     if max(len(sent), len(filled)) > MAX_ROWS:
         st.caption(f"Showing the newest {MAX_ROWS:,} of each; `finrl-pod paper orders --json` prints all.")
     if len(filled):
@@ -171,10 +171,10 @@ def _show_risk(journal: paper_journal.Journal) -> None:
         show_table(limits, columns.limits(), "paper-limits", alt="Risk limits and how much of each is used")
     halted = paper_state.halted_symbols(journal)
     if len(halted):
-        st.subheader("Halted symbols", anchor=False)
+        st.header("Halted symbols", anchor=False)
         show_table(halted, columns.halts(), "paper-halts", alt="Halted symbols")
         st.caption("Check them, then resume trading them with `finrl-pod paper reconcile --acknowledge`.")
-    st.subheader("Risk state", anchor=False)
+    st.header("Risk state", anchor=False)
     if journal.risk.empty:
         st.caption("Active since the start.")
     else:
@@ -187,6 +187,6 @@ def _show_log(journal: paper_journal.Journal) -> None:
         ("Commands", paper_state.commands_table(journal), columns.commands()),
         ("Decisions", paper_state.decisions_table(journal), columns.decisions()),
     ):
-        st.subheader(f"{title}: {len(frame):,}", anchor=False)
+        st.header(f"{title}: {len(frame):,}", anchor=False)
         if len(frame):
             show_table(frame, configuration, f"paper-{title.lower()}", alt=f"{title}, newest first")

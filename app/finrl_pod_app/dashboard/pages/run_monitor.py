@@ -13,7 +13,7 @@ from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
-from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_table
+from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.settings import Settings
 
@@ -23,21 +23,19 @@ LEADERBOARD_ROWS = 20
 
 def show_run(settings: Settings) -> None:
     """Draw the choice of a run, its progress or outcome, and its figures."""
-    existing = cached.found_runs(settings)
-    if not existing:
+    run = choose_run(settings, "run")
+    if run is None:
         st.info("No runs yet. Configure a training, or start the demo run on the overview page.")
         return
-    names = [run.name for run in existing]
-    requested = st.query_params.get("run")
-    index = names.index(requested) if requested in names else 0
-    run = existing[names.index(st.selectbox("Run", names, index=index, help="Latest change first."))]
-    st.query_params["run"] = run.name
+    if error := cached.summary(run).error:
+        st.error(f"{theme.escape_markdown(run.name)} is damaged: {theme.escape_markdown(error)}")
+        return
     status = runs.status_of(run)
     if status in ("running", "paused"):
         show_progress(run)
     else:
-        _show_outcome(run, status)
-    st.fragment(show_errors(_show_figures), run_every=FIGURES_INTERVAL if status == "running" else None)(
+        show_outcome(run, status)
+    st.fragment(show_errors(show_training), run_every=FIGURES_INTERVAL if status == "running" else None)(
         settings, run.name
     )
 
@@ -90,7 +88,8 @@ def _draw_controls(run: runs.RunFiles, status: str) -> None:
         st.error(theme.escape_markdown(error))
 
 
-def _show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
+def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
+    """Draw how a run that is not running ended, and what resumes it."""
     summary = cached.summary(run)
     walkforward = runs.walkforward_of(run)
     if status == "finished" and walkforward is not None:
@@ -99,6 +98,9 @@ def _show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
     if status == "finished":
         promotion = {True: "promoted", False: "not promoted", None: "not evaluated"}[summary.promoted]
         st.success(f"Finished. Champion: {promotion}.", icon=":material/check_circle:")
+        st.page_link(
+            page_of("run"), label="Open the run", icon=":material/open_in_full:", query_params={"name": run.name}
+        )
         show_mandate(run)
         return
     completed = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
@@ -119,7 +121,8 @@ def _show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         st.rerun()
 
 
-def _show_figures(settings: Settings, name: str) -> None:
+def show_training(settings: Settings, name: str) -> None:
+    """Draw learning curves, validation scores, leaderboard, lineage and hyperparameters of a run."""
     run = runs.open_run(settings.runs, name)  # opened again: its files changed since the page was drawn
     generations = [cached.generation(file, modified) for file, modified in training.generation_files(run)]
     if not generations:
@@ -134,7 +137,7 @@ def _show_figures(settings: Settings, name: str) -> None:
     with right:
         st.markdown("Validation scores", help=definition("validation_score"))
         show_figure(figures.scores(agents), "scores", alt="Validation scores by generation.", height=420)
-    st.subheader("Leaderboard")
+    st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
     leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS, cached.config(run).tournament.max_root_share)
     leaderboard["generation"] += 1  # numbered from one, as in the figures
@@ -155,7 +158,7 @@ def _show_figures(settings: Settings, name: str) -> None:
     alt = "The best agents by validation score, with their hyperparameters."
     show_table(leaderboard, columns, "leaderboard", alt=alt)
     champions = cached.champions(run) or tuple(leaderboard["id"].head(cached.config(run).tournament.champion))
-    st.subheader("Lineage")
+    st.header("Lineage")
     caption = "One column per generation, one row per slot. Rings mark the members of the champion."
     st.caption(f"{caption} {runs.champion_diversity(run)}".rstrip())
     show_figure(
@@ -165,7 +168,7 @@ def _show_figures(settings: Settings, name: str) -> None:
         height=320 + 10 * cached.summary(run).pods,
     )
     if hyperparameters:
-        st.subheader("Hyperparameters over generations")
+        st.header("Hyperparameters over generations")
         name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label)
         figure = figures.hyperparameter_drift(training.hyperparameter_drift(agents, name), name)
         show_figure(figure, "drift", alt="A hyperparameter over the generations.")

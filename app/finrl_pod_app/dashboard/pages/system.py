@@ -20,7 +20,7 @@ def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("System")
     st.fragment(_load, run_every=REFRESH)()
-    st.subheader("Disk")
+    st.header("Disk")
     column: Any = st.column_config
     show_table(
         machine.disk_usage({"runs": settings.runs, "prices": cached.store_folder()}),
@@ -34,7 +34,7 @@ def render(settings: Settings) -> None:
         "disks",
         alt="Free and used disk space of the folders of runs and prices.",
     )
-    st.subheader("Doctor")
+    st.header("Doctor")
     if st.button("Check again", icon=":material/refresh:"):
         cached.doctor.clear()
     findings = cached.doctor()

@@ -73,7 +73,8 @@ def _show_form(settings: Settings) -> None:
         text = config_text(config)
         st.download_button("Download TOML", text, f"{name}.toml", "application/toml", width="stretch")
         st.caption(f"Run it from a terminal: `finrl-pod tournament {name}.toml --out runs/{name}`")
-        st.code(text, language="toml", height=560, wrap_lines=True)
+        with st.expander("Config (TOML)"):
+            st.code(text, language=None, wrap_lines=True)  # colours of the highlighted language lack contrast
 
 
 def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
         return f"{preset}: {field}"  # a different preset resets the fields
 
     choices: dict[str, Any] = dataclasses.asdict(base)
-    st.subheader("Data", divider="gray")
+    st.header("Data", divider="gray")
     panels = [manifest for manifest in cached.catalogue() if not manifest.fault]
     panel = st.selectbox("Prices", panels, format_func=lambda manifest: manifest.name, key=key("data"))
     st.caption(f"{len(panel.symbols)} tickers, {panel.bars:,} bars from {panel.start} to {panel.end}.")
@@ -100,7 +101,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
         help=describe_setting("features.names").comment,
     )
     choices["features"] = {"names": features}
-    st.subheader("Agents", divider="gray")
+    st.header("Agents", divider="gray")
     algorithm = st.selectbox(
         "Algorithm",
         list(ALGORITHMS),
@@ -128,7 +129,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     if pods == 1:  # a single agent continues through all generations, as in `finrl-pod train`
         choices["tournament"] |= {"exploit_fraction": 0.0, "reinit_fraction": 0.0}
     st.caption(f"{pods * generations * samples:,} samples in total.")
-    st.subheader("Market", divider="gray")
+    st.header("Market", divider="gray")
     rules: EnvironmentConfig = base.environment
     left, right = st.columns(2)
     cost = left.number_input(
@@ -136,7 +137,7 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     )
     cash = number(right, "environment.cash", rules.cash, 100_000.0, "%.0f")
     choices["environment"] |= {"cost_bps": cost, "cash": cash}
-    st.subheader("Mandate", divider="gray", help="Bounds on what every agent may hold and trade.")
+    st.header("Mandate", divider="gray", help="Bounds on what every agent may hold and trade.")
     left, right = st.columns(2)
     bounds = choices["mandate"]
     for place, name, options in ((left, "base", BASES), (right, "decide_every", DECIDE_EVERY)):

@@ -12,6 +12,9 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.settings import Settings
 
 ROW_HEIGHT = 35  # pixels
 MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
@@ -20,7 +23,12 @@ MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
 def show_figure(figure: Any, key: str, *, alt: str, height: int = 380) -> None:
     """Draw a figure as wide as its column. key: unique on the page. alt: description for screen readers."""
     figure.update_layout(template=theme.template(dark=is_dark()), height=height)
-    toolbar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}
+    toolbar = {
+        "displaylogo": False,
+        "displayModeBar": False if is_touch() else "hover",
+        "modeBarButtonsToRemove": ["lasso2d", "select2d"],
+        "toImageButtonOptions": {"filename": key, "scale": 2},
+    }
     # Streamlit's theme would replace the template.
     st.plotly_chart(figure, key=key, theme=None, config=toolbar, alt=alt)
 
@@ -32,11 +40,15 @@ def show_table(
 
     Text that a spreadsheet would execute is escaped, since the table can be saved as CSV.
     """
+    _draw_table(frame, columns, key, alt, max_rows)
+
+
+def _draw_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, alt: str, max_rows: int, **options: Any) -> Any:
     shown = frame[list(columns)].copy()
     for name in shown.columns:
         if not pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_datetime64_any_dtype(shown[name]):
             shown[name] = [escape_formula(value) if isinstance(value, str) else value for value in shown[name]]
-    st.dataframe(
+    return st.dataframe(
         shown,
         hide_index=True,
         column_config=columns,
@@ -45,7 +57,15 @@ def show_table(
         placeholder=theme.MISSING,
         key=key,
         alt=alt,
+        **options,
     )
+
+
+def show_selectable_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, *, alt: str) -> int | None:
+    """`show_table` whose rows can be selected; returns the place of the selected row, once per selection."""
+    selection = _draw_table(frame, columns, key, alt, MAX_VISIBLE_ROWS, on_select="rerun", selection_mode="single-row")
+    rows = selection["selection"]["rows"]
+    return int(rows[0]) if rows and rows[0] < len(frame) else None
 
 
 def show_text_table(frame: pd.DataFrame, headings: Mapping[str, str], *, alt: str) -> None:
@@ -65,6 +85,47 @@ def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
             st.error(theme.escape_markdown(error), icon=":material/error:")
 
     return drawn
+
+
+def page_of(name: str) -> Any:
+    """A page for links, by its name. Raises KeyError if there is none."""
+    return st.session_state["pages"][name]
+
+
+def choose_run(settings: Settings, parameter: str, *, champions: bool = False) -> runs.RunFiles | None:
+    """Draw the choice of a run, the newest first, and keep it in the address. None if there are no runs.
+
+    parameter: of the address. champions: only runs that have a champion and are not damaged.
+    """
+    found = cached.found_runs(settings)
+    if champions:
+        found = [run for run in found if run.has_champion and not cached.summary(run).error]
+    if not found:
+        return None
+    names = [run.name for run in found]
+    requested = st.query_params.get(parameter)
+    if requested is not None and requested not in names:
+        st.warning(f"There is no run {theme.escape_markdown(requested)}: choose one.", icon=":material/search_off:")
+    index = names.index(requested) if requested in names else 0
+    chosen = st.selectbox("Run", names, index=index, help="Latest change first.", key=f"choice of {parameter}")
+    st.query_params[parameter] = chosen
+    return found[names.index(chosen)]
+
+
+def damaged_note(settings: Settings) -> None:
+    """Draw which runs cannot be chosen on a page because they are damaged, with the reasons, collapsed."""
+    reasons = {run.name: error for run in cached.found_runs(settings) if (error := cached.summary(run).error)}
+    if not reasons:
+        return
+    with st.expander(f"Damaged runs: {len(reasons)}", icon=":material/broken_image:"):
+        lines = [f"- {theme.escape_markdown(name)}: {theme.escape_markdown(why)}" for name, why in reasons.items()]
+        st.markdown("\n".join(lines))
+
+
+def is_touch() -> bool:
+    """Whether the visitor's device has a touch screen only, on which a toolbar would cover the figure."""
+    agent = str(st.context.headers.get("User-Agent") or "")
+    return any(name in agent for name in ("Mobile", "Android", "iPhone", "iPad"))
 
 
 def is_dark() -> bool:

@@ -21,6 +21,7 @@ from finrl_pod_app.dashboard.theme import age, exchange_time
 PROCESS_CHECK_AFTER = 3.0  # the daemon's process is checked
 LATE_AFTER = 10.0
 STOPPED_AFTER = 60.0
+DEMO = "demo"  # name of the account of `paper demo`
 NEAR_LIMIT = 0.8  # share of a risk limit
 
 Level = Literal["good", "warning", "bad", "unknown"]
@@ -113,11 +114,33 @@ def reconciliation_status(journal: Journal) -> StatusBadge:
     return StatusBadge("reconciliation", "bad", "Not reconciled", f"{alerts.message.iloc[-1]}")
 
 
+def overall_status(journal: Journal, now: datetime) -> StatusBadge:
+    """One status for the account: that of its most serious part. A demo whose daemon has ended is finished."""
+    parts = statuses(journal, now)
+    if is_finished_demo(journal, now):
+        sessions = len(journal.equity)
+        detail = f"{sessions} sessions traded on a simulated clock; the daemon ended with them"
+        return StatusBadge("overall", "good", "Demo finished", detail)
+    order = ("bad", "warning")
+    worst = next((part for level in order for part in parts if part.level == level), None)
+    if worst is not None:
+        return StatusBadge("overall", worst.level, worst.label, worst.detail)
+    return StatusBadge("overall", "good", "Trading as planned", "daemon, prices and reconciliation are in order")
+
+
+def is_finished_demo(journal: Journal, now: datetime) -> bool:
+    """Whether this is the account of `paper demo` after its month: nothing will run again, and nothing is wrong."""
+    return journal.name == DEMO and is_simulated(journal) and daemon_status(journal, now).level == "bad"
+
+
 def statuses(journal: Journal, now: datetime) -> tuple[StatusBadge, ...]:
     """All statuses: trading, daemon, prices, reconciliation."""
+    daemon = daemon_status(journal, now)
+    if journal.name == DEMO and is_simulated(journal) and daemon.level == "bad":
+        daemon = StatusBadge("daemon", "unknown", "Daemon: ended", "the simulated month is over")
     return (
         trading_status(journal),
-        daemon_status(journal, now),
+        daemon,
         price_status(journal, now),
         reconciliation_status(journal),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,48 +13,46 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from finrl_pod.errors import RunError
-from finrl_pod.files import read_json
+from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig, parse_saved
-from finrl_pod_app.report.columns import diversity_of
+from finrl_pod_app.dashboard.queries.run_files import (
+    CONFIG,
+    CURVES,
+    JOB,
+    LOG,
+    MAX_BYTES,
+    PAGE,
+    REPORT,
+    STATE,
+    TAGS,
+    VERDICT,
+    RunFiles,
+    find_runs,
+    is_file,
+    open_run,
+    read_bytes,
+    read_object,
+)
+from finrl_pod_app.report.columns import CHAMPION, diversity_of
 from finrl_pod_app.services import progress_file
 
-MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
-CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
-    "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
-)  # fmt: skip
+__all__ = [
+    "CONFIG", "CURVES", "JOB", "LOG", "MAX_BYTES", "PAGE", "REPORT", "STATE", "TAGS", "VERDICT", "RunFiles",
+    "RunSummary", "Status", "find_runs", "open_run", "read_bytes", "status_of", "summarise",
+]  # fmt: skip
+
 RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
-_STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB)
+MAX_PAGE_BYTES = 32_000_000  # of report.html
 _VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
 _MANDATE_PARTS = ("mandate", "added", "added_to_tilt_zero", "mandate_usage")
 LOG_TAIL_BYTES = 4096
 
+# Fields of a summary and the names of the champion's metrics on test.
+_TEST_METRICS = {"sharpe": "sharpe", "annual_return": "annual_return", "drawdown": "max_drawdown"}
 _PROMOTION_LABELS = {None: "", True: "promoted", False: "not promoted"}
 
-Status = Literal["running", "paused", "finished", "interrupted", "failed"]
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """A run's folder. Equal records have equal contents, so they serve as cache keys.
-
-    name: path below the root. stamp: modification time of each file in ns, 0 if it does not exist.
-    """
-
-    path: Path
-    name: str
-    stamp: tuple[int, ...]
-
-    @property
-    def changed(self) -> float:
-        """Time of the last change in seconds since 1970."""
-        return max(self.stamp) / 1e9
-
-    @property
-    def has_champion(self) -> bool:
-        """Whether a generation has finished, so that there is a current champion."""
-        return self.stamp[_STAMPED.index(STATE)] > 0
+Status = Literal["running", "paused", "finished", "interrupted", "failed", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,8 @@ class RunSummary:
     """One row of the table of runs.
 
     score: best validation score. sharpe, annual_return, drawdown: of the champion on test, as fractions; None if it was
-    not tested. promoted: None without a verdict. error: why the run cannot be read, or empty.
+    not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict. tags: given by
+    visitors. error: why the run is damaged, or empty.
     """
 
     name: str
@@ -78,40 +78,27 @@ class RunSummary:
     sharpe: float | None = None
     annual_return: float | None = None
     drawdown: float | None = None
+    line: tuple[float, ...] = ()
     promoted: bool | None = None
+    tags: tuple[str, ...] = ()
     error: str = ""
 
 
 def is_test_look_recorded(run: RunFiles) -> bool:
     """Whether the look at the test period is recorded, since the verdict is newer than the run's state."""
-    modified = dict(zip(_STAMPED, run.stamp, strict=True))
-    return modified[VERDICT] > 0 and modified[VERDICT] >= modified[STATE]
-
-
-def find_runs(root: Path) -> list[RunFiles]:
-    """All runs below `root`, latest change first; empty if the folder is missing or not readable."""
-    found = [RunFiles(path, path.relative_to(root).as_posix(), _stamp(path)) for path in _run_folders(root, MAX_DEPTH)]
-    return sorted(found, key=lambda run: (-run.changed, run.name))
-
-
-def open_run(root: Path, name: str) -> RunFiles:
-    """The run of a name, which may come from a URL. Raises RunError if there is no such run below `root`."""
-    path = root / name
-    if not name or not path.resolve().is_relative_to(root.resolve()) or not _is_run(path):
-        raise RunError(f"no run {name!r} in {root}: choose one from the list")
-    return RunFiles(path, name, _stamp(path))
+    return run.has(VERDICT) and run.modified(VERDICT) >= run.modified(STATE)
 
 
 def status_of(run: RunFiles) -> Status:
-    """The status of a run, from its files and its process."""
+    """The status of a run, from its files and its process; never "damaged", which `RunSummary.error` says."""
     process = process_of(run)
     if process is not None:
         return "paused" if progress_file.is_paused(process) else "running"
-    if any((run.path / file).exists() for file in (REPORT, RESULT)) or (
+    if any(is_file(run.path / file) for file in (REPORT, RESULT)) or (
         walkforward_of(run) is not None and _is_fully_trained(run)
     ):
         return "finished"
-    return "interrupted" if (run.path / CONFIG).exists() else "failed"
+    return "interrupted" if is_file(run.path / CONFIG) else "failed"
 
 
 def walkforward_of(run: RunFiles) -> Path | None:
@@ -122,7 +109,7 @@ def walkforward_of(run: RunFiles) -> Path | None:
 
 def walkforward_resume_command(folder: Path) -> str:
     """The command that resumes a walk-forward with its original folds and seeds."""
-    plan = read_json(folder / PLAN)
+    plan = read_object(folder / PLAN)
     options = f"--folds {plan.get('folds')} --seeds {plan.get('seeds')}"
     return f"finrl-pod walkforward CONFIG.toml {options} --resume --out {shlex.quote(str(folder))}"
 
@@ -149,28 +136,39 @@ def progress_of(run: RunFiles) -> Mapping[str, Any] | None:
 
 def log_tail(run: RunFiles) -> str:
     """The end of the training's log; empty if there is none."""
+    if not is_file(run.path / LOG):
+        return ""
     try:
         with (run.path / LOG).open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES, 0))
-            return file.read().decode("utf-8", "replace").strip()
+            return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
 
 def summarise(run: RunFiles) -> RunSummary:
-    """The summary of a run. Unreadable files set its `error` instead of raising."""
+    """The summary of a run. Whatever reading its files raises sets its `error`, so that no run hides the others."""
     try:
         return _summary(run)
-    except (RunError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        reason = str(error) if isinstance(error, RunError) else "the run is damaged: a field is missing or invalid"
-        return RunSummary(run.name, run.changed, error=reason)
+    except Exception as error:  # noqa: BLE001 - files may hold anything
+        return RunSummary(run.name, run.changed, error=damage(run, error))
+
+
+def damage(run: RunFiles, error: Exception) -> str:
+    """Why a run is damaged, as a sentence without the path of its folder."""
+    if isinstance(error, FinrlPodError):
+        return str(error).replace(f"{run.path}{os.sep}", "")
+    return f"the run is damaged: a field is missing or invalid ({type(error).__name__})"
+
+
+def report(run: RunFiles) -> dict[str, Any]:
+    """The object of report.json; empty before the run has finished. Raises RunError if it is damaged."""
+    return read_object(run.path / REPORT) if run.has(REPORT) else {}
 
 
 def champions(run: RunFiles) -> tuple[str, ...]:
     """Members of a finished run's champion; empty before. Raises RunError for a damaged report."""
-    if not (run.path / REPORT).exists():
-        return ()
-    return tuple((read_json(run.path / REPORT).get("champion") or {}).get("members", ()))
+    return tuple((report(run).get("champion") or {}).get("members", ()))
 
 
 def champion_diversity(run: RunFiles) -> str:
@@ -178,23 +176,19 @@ def champion_diversity(run: RunFiles) -> str:
 
     Raises RunError for a damaged report.
     """
-    if not (run.path / REPORT).exists():
-        return ""
-    text = diversity_of(read_json(run.path / REPORT).get("champion") or {})
+    text = diversity_of(report(run).get("champion") or {})
     return f"The champion's members descend{text}." if text else ""
 
 
 def mandate_parts(run: RunFiles) -> dict[str, Any]:
     """The parts of a finished run's report on its mandate; empty before. Raises RunError for a damaged report."""
-    if not (run.path / REPORT).exists():
-        return {}
-    report = read_json(run.path / REPORT)
-    return {name: report[name] for name in _MANDATE_PARTS if name in report}
+    found = report(run)
+    return {name: found[name] for name in _MANDATE_PARTS if name in found}
 
 
 def config(run: RunFiles) -> RunConfig:
     """The config of a run. Raises RunError or ConfigError if it is damaged."""
-    values = read_json(run.path / CONFIG).get("config")
+    values = read_object(run.path / CONFIG).get("config")
     if not isinstance(values, dict):
         raise RunError(f"{run.path / CONFIG} is damaged: config is missing; restore the file or start a new run")
     return parse_saved(values, f"the config of the run in {run.path}")
@@ -202,12 +196,18 @@ def config(run: RunFiles) -> RunConfig:
 
 def verdict(run: RunFiles) -> dict[str, Any] | None:
     """The object of verdict.json, or None without a verdict. Raises RunError if it is damaged."""
-    if not (run.path / VERDICT).exists():
+    if not run.has(VERDICT):
         return None
-    values = read_json(run.path / VERDICT)
+    values = read_object(run.path / VERDICT)
     if missing := [name for name in _VERDICT_FIELDS if name not in values]:
         raise RunError(f"{run.path / VERDICT} is damaged: {missing[0]} is missing; evaluate the run again")
     return values
+
+
+def matches(summary: RunSummary, text: str, tags: Sequence[str] = ()) -> bool:
+    """Whether a run has every word of `text` in its name, data, algorithm or tags, and all of `tags`."""
+    searched = " ".join((summary.name, summary.data, summary.algorithm, *summary.tags)).lower()
+    return all(word in searched for word in text.lower().split()) and set(tags) <= set(summary.tags)
 
 
 def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFrame:
@@ -217,72 +217,73 @@ def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.D
     frame["changed"] = pd.to_datetime(frame["changed"], unit="s", utc=True)
     frame["promoted"] = [_PROMOTION_LABELS[summary.promoted] for summary in summaries]
     frame["pods"] = frame["pods"].where(frame["pods"] > 0)  # unknown before the training has started
+    frame["line"] = [list(summary.line) for summary in summaries]
+    frame["tags"] = [list(summary.tags) for summary in summaries]
     frame["progress"] = [s.generation / s.generations if s.generations else 0.0 for s in summaries]
     return frame
 
 
 def _summary(run: RunFiles) -> RunSummary:
-    if not (run.path / CONFIG).exists():
+    if not run.has(CONFIG):
         return RunSummary(run.name, run.changed)
-    config = read_json(run.path / CONFIG)["config"]
-    tournament = config["tournament"]
-    algorithms = [config["agent"]["algorithm"], *(cohort["algorithm"] for cohort in config["cohorts"])]
+    settings = config(run)
+    tournament = settings.tournament
+    algorithms = [settings.agent.algorithm, *(cohort.algorithm for cohort in settings.cohorts)]
     values: dict[str, Any] = {
-        "data": str(config["data"]["name"]),
-        "algorithm": ", ".join(dict.fromkeys(map(str, algorithms))),
-        "pods": int(tournament["pods"]),
-        "generations": int(tournament["generations"]),
-        "seed": int(config["seed"]),
+        "data": settings.data.name,
+        "algorithm": ", ".join(dict.fromkeys(algorithms)),
+        "pods": tournament.pods,
+        "generations": tournament.generations,
+        "seed": settings.seed,
+        "tags": _tags(run),
     }
-    if (run.path / STATE).exists():
-        state = read_json(run.path / STATE)
-        samples, seconds = int(state["samples"]), float(state["train_seconds"])
-        values |= {"generation": int(state["generation"]) + 1, "samples": samples}
-        values["samples_per_second"] = samples / seconds if seconds > 0 else None
-        values["score"] = max((row["score"] for row in state["leaderboard"] if row["score"] is not None), default=None)
-    if (run.path / VERDICT).exists():
-        judged = read_json(run.path / VERDICT)
+    if run.has(STATE):
+        values |= _state_values(read_object(run.path / STATE))
+    if run.has(VERDICT):
+        judged = verdict(run) or {}
         tested = judged["statistics"].get("test_intervals") or {}
-        metrics = {name: (tested.get(name) or {}).get("value") for name in ("sharpe", "annual_return", "max_drawdown")}
-        values |= {"sharpe": metrics["sharpe"], "annual_return": metrics["annual_return"]}
-        values |= {"drawdown": metrics["max_drawdown"], "promoted": bool(judged["promoted"])}
+        values |= {field: _number((tested.get(name) or {}).get("value")) for field, name in _TEST_METRICS.items()}
+        values |= {"promoted": bool(judged["promoted"])}
+    if run.has(REPORT):
+        test = report(run).get("test") or {}
+        metrics = (test.get("strategies") or {}).get(CHAMPION) or {}
+        values |= {field: number for field, name in _TEST_METRICS.items() if (number := _number(metrics.get(name)))}
+        values |= {"line": tuple(_number(value) or math.nan for value in test.get("line") or ())}
+    if run.has(PAGE):
+        _check_page(run)
     return RunSummary(run.name, run.changed, **values)
 
 
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            below = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
-    except OSError:
-        return
-    for path in below:
-        if _is_run(path):
-            yield path
-        elif depth > 1:
-            yield from _run_folders(path, depth - 1)
+def _state_values(state: Mapping[str, Any]) -> dict[str, Any]:
+    samples, seconds = _number(state["samples"]) or 0, _number(state["train_seconds"]) or 0.0
+    scores = [_number(row["score"]) for row in state["leaderboard"]]
+    return {
+        "generation": int(_number(state["generation"]) or 0) + 1,
+        "samples": int(samples),
+        "samples_per_second": samples / seconds if seconds > 0 else None,
+        "score": max((score for score in scores if score is not None), default=None),
+    }
 
 
-def _is_run(path: Path) -> bool:
-    """Whether it is the folder of a tournament. Folders of `train --env` have a different config."""
-    modified = _mtime_ns(path / CONFIG)
-    return (modified > 0 and not _is_gymnasium_config(path / CONFIG, modified)) or (path / JOB).is_file()
+def _tags(run: RunFiles) -> tuple[str, ...]:
+    if not run.has(TAGS):
+        return ()
+    return tuple(str(tag) for tag in read_object(run.path / TAGS)["tags"])
 
 
-@lru_cache(maxsize=10_000)
-def _is_gymnasium_config(file: Path, modified: int) -> bool:  # noqa: ARG001 - cache key
-    try:
-        values = read_json(file)
-    except RunError:
-        return False  # its summary reports the error
-    return "env" in values and "config" not in values
+def _check_page(run: RunFiles) -> None:
+    """Raises RunError if the report's page is not a regular file that pages show."""
+    found = os.lstat(run.path / PAGE)
+    if not is_file(run.path / PAGE):
+        raise RunError(f"{PAGE} is damaged: it is not a regular file; restore it")
+    if found.st_size > MAX_PAGE_BYTES:
+        raise RunError(f"{PAGE} is damaged: it has {found.st_size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    return tuple(_mtime_ns(path / name) for name in _STAMPED)
-
-
-def _mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _number(value: object) -> float | None:
+    """A number of a file; None for null, NaN and infinity. Raises RunError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RunError(f"the run is damaged: a number was expected, not {str(value)[:40]!r}")
+    return value if math.isfinite(value) else None

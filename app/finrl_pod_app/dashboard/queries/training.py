@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.files import read_json
-from finrl_pod_app.dashboard.queries.runs import STATE, RunFiles
+from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
@@ -21,12 +21,13 @@ LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a 
 
 def generation_files(run: RunFiles) -> tuple[tuple[Path, int], ...]:
     """The file of each finished generation, in order, with its modification time in ns."""
-    return tuple((file, file.stat().st_mtime_ns) for file in sorted((run.path / "metrics").glob("[0-9]*.json")))
+    files = sorted((run.path / "metrics").glob("[0-9]*.json"))
+    return tuple((file, os.lstat(file).st_mtime_ns) for file in files if is_file(file))
 
 
 def read_generation(file: Path) -> dict[str, Any]:
     """The metrics and agents of a generation's file. Raises RunError if it cannot be read."""
-    return read_json(file)
+    return read_object(file)
 
 
 def metric_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -78,8 +79,8 @@ def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.
     leaderboard.
     """
     rows = [row for generation in generations for row in generation.get("agents", ())]
-    if (run.path / STATE).exists():
-        state = read_json(run.path / STATE)
+    if run.has(STATE):
+        state = read_object(run.path / STATE)
         rows += [*state["leaderboard"], *state["current"]]
     unique = {row["id"]: row for row in rows}
     flat = [{**{name: row[name] for name in AGENT_COLUMNS}, **row["hyperparameters"]} for row in unique.values()]

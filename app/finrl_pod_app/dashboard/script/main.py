@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import require_login
+from finrl_pod_app.dashboard.mark import ICON, LOGO
 from finrl_pod_app.dashboard.settings import Settings
 
-# Inline, because an icon by name would be fetched from another server.
-ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32">'
-    '<rect width="32" height="32" rx="6" fill="#0b6bcb"/>'
-    '<path d="M5 23l7-8 5 4 9-11" fill="none" stroke="#fff" stroke-width="3"/></svg>'
-)
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
 # Title and icon of each page in menu order, by the name of its module, which is also its URL path.
 PAGES = {
     "overview": ("Overview", ":material/home:"),
-    "data": ("Data", ":material/database:"),
-    "train": ("Train", ":material/model_training:"),
+    "run": ("Run", ":material/monitoring:"),
     "compare": ("Backtest and compare", ":material/query_stats:"),
     "audit": ("Audit", ":material/fact_check:"),
+    "train": ("Train", ":material/model_training:"),
+    "data": ("Data", ":material/database:"),
     "paper": ("Paper trading", ":material/receipt_long:"),
     "system": ("System", ":material/memory:"),
 }
+SECTIONS = {
+    "Results": ("overview", "run", "compare", "audit"),
+    "Research": ("train", "data"),
+    "Trading": ("paper",),
+    "Machine": ("system",),
+}
+PRODUCT = "finrl_pod"
 
 
 def draw_page(name: str, settings: Settings) -> None:
-    """Draw one page; errors raised by finrl_pod are shown as their message."""
+    """Draw one page; errors raised by finrl_pod are shown as their message, others as a sentence and in the log."""
     # Imported here, so that unopened pages cost nothing.
     page = importlib.import_module(f"finrl_pod_app.dashboard.pages.{name}")
     try:
         page.render(settings)
     except FinrlPodError as error:
         st.error(theme.escape_markdown(error), icon=":material/error:")
+    except Exception as error:  # one page's failure leaves navigation and the other pages usable
+        logging.getLogger(__name__).exception("page %s failed", name)
+        st.error(
+            f"This page failed ({type(error).__name__}). The log of the dashboard has the details; other pages work.",
+            icon=":material/error:",
+        )
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
@@ -51,11 +63,21 @@ def warm_up() -> None:
     timer.start()
 
 
+def _show_menu(pages: Mapping[str, Any]) -> None:
+    """Draw the links to all pages by section. Streamlit's menu with sections is an invalid list for screen readers."""
+    with st.sidebar:
+        for section, names in SECTIONS.items():
+            st.markdown(f"**{section}**")
+            for name in names:
+                st.page_link(pages[name], width="stretch")
+
+
 def main() -> None:
     """Draw the application."""
-    st.set_page_config(page_title="finrl_pod", page_icon=ICON, layout="wide")
+    st.set_page_config(page_title=PRODUCT, page_icon=ICON, layout="wide")
     if not require_login():
         return
+    st.logo(LOGO, size="large", icon_image=ICON)
     settings = Settings.from_environment(os.environ)
     pages = {}
     for name, (title, icon) in PAGES.items():
@@ -63,7 +85,10 @@ def main() -> None:
         pages[name] = st.Page(draw, title=title, icon=icon, url_path=name, default=name == "overview")
     st.session_state["pages"] = pages  # for links between pages
     warm_up()
-    st.navigation(list(pages.values())).run()
+    current = st.navigation(list(pages.values()), position="hidden")
+    _show_menu(pages)
+    st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
+    current.run()
 
 
 if __name__ == "__main__":

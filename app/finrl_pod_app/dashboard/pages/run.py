@@ -1,0 +1,165 @@
+"""Run page: one run from its verdict to its report, and what to do with it next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.figures import run as figures
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
+from finrl_pod_app.dashboard.pages.run_actions import show_next_steps, show_tags
+from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
+from finrl_pod_app.dashboard.pages.verdict_view import show_verdict
+from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors, show_figure
+from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.headline import key_figures
+
+VIEWS = ("Performance", "Allocation", "Mandate", "Training", "Config")
+CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
+PAGE_HEIGHT = 900  # pixels of the embedded report
+_REFRESH = 3.0  # seconds between refreshes of a running training's figures
+
+
+def render(settings: Settings) -> None:
+    """Draw the page."""
+    heading, choice = st.columns([3, 2], vertical_alignment="bottom")
+    with choice:
+        run = choose_run(settings, "name")
+    if run is None:
+        heading.title("Run", anchor=False)
+        st.info("No runs yet. Start the demo run on the overview page, or configure a training.")
+        return
+    heading.title(theme.escape_markdown(run.name), anchor=False)
+    summary = cached.summary(run)
+    if summary.error:
+        st.error(
+            f"{theme.escape_markdown(run.name)} is damaged: {theme.escape_markdown(summary.error)}",
+            icon=":material/broken_image:",
+        )
+        st.caption(f"Folder: {theme.escape_markdown(run.path)}. Other runs are not affected.")
+        return
+    status = runs.status_of(run)
+    _show_heading(run, summary, status)
+    if status in ("running", "paused"):
+        show_progress(run)
+        st.fragment(show_errors(show_training), run_every=_REFRESH if status == "running" else None)(settings, run.name)
+        return
+    if not run.has(runs.REPORT):
+        show_outcome(run, status)
+        show_training(settings, run.name)
+        return
+    document = cached.report(run)
+    results = cached.curves(run)
+    _show_key_figures(document, results)
+    show_verdict(run, cached.verdict(run))
+    show_next_steps(settings, run)
+    _show_views(settings, run, document, results)
+    _show_report(run)
+
+
+def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Status) -> None:
+    """Draw status, period and settings in one line, and the tags."""
+    config = cached.config(run)
+    first, last = config.splits.test
+    facts = [
+        summary.data,
+        f"tested {first} to {last}",
+        summary.algorithm,
+        f"{summary.pods} pods, {summary.generation} of {summary.generations} generations",
+        f"seed {summary.seed}",
+    ]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.badge(status, color={"finished": "green", "running": "blue"}.get(status, "orange"))  # type: ignore[arg-type]
+        st.markdown(theme.escape_markdown(" · ".join(facts)), width="content")
+    show_tags(run, summary.tags)
+
+
+def _show_key_figures(document: dict[str, Any], results: dict[str, Any]) -> None:
+    """Draw a card per figure: value, comparison with the base, and how it came about over the test period."""
+    lines = figures.small_lines(results, document) if results else {}
+    with st.container(horizontal=True):
+        for figure in key_figures(document):
+            with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
+                st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
+                if figure.against:
+                    st.caption(theme.escape_markdown(figure.against))
+                if line := lines.get(figure.key):
+                    st.html(theme.sparkline(line, f"{figure.label} over the test period"))
+
+
+def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any], results: dict[str, Any]) -> None:
+    """Draw the choice of a view and the chosen one."""
+    view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key=f"run: view of {run.name}")
+    if view == "Performance":
+        _show_performance(document, results)
+    elif view == "Allocation":
+        _show_allocation(document, results)
+    elif view == "Mandate":
+        show_mandate(run, expanded=True)
+    elif view == "Training":
+        show_training(settings, run.name)
+    else:
+        _show_config(run)
+
+
+def _show_performance(document: dict[str, Any], results: dict[str, Any]) -> None:
+    if not results:
+        st.caption("Runs of earlier versions keep their curves in the report below only.")
+        return
+    figure = figures.equity(results, document["test"].get("band"))
+    alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
+    show_figure(figure, "equity and drawdown", alt=alt, height=560)
+    st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.")
+
+
+def _show_allocation(document: dict[str, Any], results: dict[str, Any]) -> None:
+    if not results:
+        st.caption("Runs of earlier versions keep their allocation in the report below only.")
+        return
+    figure = figures.allocation(results[document["test"]["tearsheet"]["of"]])
+    show_figure(figure, "allocation", alt="Weights of the champion over time, stacked, with cash.", height=460)
+    st.caption("Weights after the fills of each bar: the largest by mean, the others together, and cash.")
+
+
+def _show_config(run: runs.RunFiles) -> None:
+    from finrl_pod_app.services.presets import config_text
+
+    text = config_text(cached.config(run))
+    st.download_button("Download TOML", text, f"{run.name}.toml", "application/toml", icon=":material/download:")
+    st.code(text, language=None, wrap_lines=True)  # colours of the highlighted language lack contrast
+
+
+def _show_report(run: runs.RunFiles) -> None:
+    """Draw the HTML report in a frame, with its downloads."""
+    from finrl_pod_app.dashboard.report_route import read_page, report_url
+
+    st.header("Report", anchor=False)
+    if not run.has(runs.PAGE):
+        st.caption("This run has no report.html.")
+        return
+    url = report_url(run.name)
+    name = run.name.replace("/", "-")
+    with st.container(horizontal=True):
+        st.link_button("Open in a new tab", url, icon=":material/open_in_new:")
+        st.download_button(
+            "Report (HTML)",
+            lambda: read_page(run),
+            f"{name}-report.html",
+            "text/html",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+        st.download_button(
+            "Results (JSON)",
+            lambda: runs.read_bytes(run.path / runs.REPORT, runs.MAX_BYTES),
+            f"{name}-report.json",
+            "application/json",
+            icon=":material/download:",
+            on_click="ignore",
+        )
+    st.iframe(url, height=PAGE_HEIGHT, alt=f"Report of {run.name}")
+    st.page_link(page_of("overview"), label="All runs", icon=":material/arrow_back:")

@@ -1,0 +1,58 @@
+"""The verdict of a run: promoted or not with its reasons, and every promotion rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.widgets import show_figure, show_text_table
+from finrl_pod_app.dashboard.queries import checks, runs
+from finrl_pod_app.report.mandate_text import added_sentence
+
+METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
+
+
+def show_verdict(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
+    """Draw the verdict with its reasons, in amber unless promoted, and its rules collapsed."""
+    if verdict is None:
+        st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
+        return
+    reasons = [theme.escape_markdown(reason) for reason in verdict.get("reasons", ())]
+    failed = sum(not rule["passed"] for rule in verdict["rules"])
+    if verdict["promoted"]:
+        st.success("Verdict: promoted. Every promotion rule is passed.", icon=":material/verified:")
+    else:
+        text = f"**Verdict: not promoted.** {failed} of {len(verdict['rules'])} promotion rules failed:"
+        st.warning("\n".join([text, "", *(f"- {reason}" for reason in reasons)]), icon=":material/gavel:")
+    if sentence := added_sentence(cached.mandate_parts(run)):
+        st.caption(theme.escape_markdown(sentence))
+    with st.expander("Promotion rules"):
+        show_rules(run, verdict)
+
+
+def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
+    """Draw the counted trials, each rule with its outcome, and the histogram of overfitting."""
+    trials = verdict["trials"]
+    metrics = {
+        "Trials": (trials.get("raw"), definition("trials")),
+        "Distinct trials": (trials.get("clustered"), definition("distinct_trials")),
+        "Runs": (trials.get("runs"), "Runs that the trials came from."),
+        "Looks at the test": (verdict["looks"], definition("looks")),
+    }
+    with st.container(horizontal=True):
+        for label, (value, help_text) in metrics.items():
+            st.metric(label, theme.count(value), help=help_text, width=METRIC_WIDTH)
+    headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
+    alt = "The promotion rules: result, name and explanation of each."
+    show_text_table(checks.rules_table(verdict), headings, alt=alt)
+    histogram = checks.pbo_logits(verdict)
+    if histogram is not None:
+        from finrl_pod_app.dashboard.figures.comparison import pbo_logits
+
+        st.markdown("Probability of backtest overfitting", help=definition("pbo"))
+        alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
+        show_figure(pbo_logits(histogram), f"logits of {run.name}", alt=alt, height=240)

@@ -1,0 +1,72 @@
+"""The route that serves the HTML reports of runs, embedded in pages and opened in a tab.
+
+Streamlit's frames run scripts with the rights of the page. A report is served with a sandbox policy instead: whatever a
+file named report.html contains, it has no origin, no network and no access to the dashboard. Its address is signed,
+since only pages know whether a visitor has logged in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from finrl_pod.errors import RunError
+from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.queries.run_files import PAGE, RunFiles, read_bytes
+from finrl_pod_app.dashboard.settings import Settings
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+PATH = "/report"
+# Scripts of the report are inline. Nothing is fetched, and only the dashboard itself may frame it.
+POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; frame-ancestors 'self'"
+)
+_KEY = secrets.token_bytes(32)  # of this process: addresses expire with the server
+
+
+def report_url(name: str) -> str:
+    """The address of a run's report, relative to the server's root, for visitors who may see the pages."""
+    return f"{PATH}?{urlencode({'name': name, 'key': _signature(name)}, quote_via=quote)}"
+
+
+def is_signed(name: str, key: str) -> bool:
+    """Whether `key` is the signature of the report's address."""
+    return hmac.compare_digest(_signature(name).encode(), key.encode())
+
+
+def read_page(run: RunFiles) -> bytes:
+    """A run's report. Raises RunError if it cannot be read."""
+    return read_bytes(run.path / PAGE, runs.MAX_PAGE_BYTES)
+
+
+def _find_page(root: Path, name: str) -> bytes:
+    return read_page(runs.open_run(root, name))
+
+
+async def serve_report(request: Request) -> Response:
+    """Answer GET /report?name=NAME&key=SIGNATURE."""
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import PlainTextResponse, Response
+
+    name, key = (request.query_params.get(part, "") for part in ("name", "key"))
+    headers = {"content-security-policy": POLICY, "cache-control": "no-store"}
+    if not is_signed(name, key):
+        return PlainTextResponse("The address is not valid any more: open the report from the run's page.\n", 403)
+    try:
+        page = await run_in_threadpool(_find_page, Settings.from_environment(os.environ).runs, name)
+    except RunError as error:
+        return PlainTextResponse(f"{error}\n", 404)
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _signature(name: str) -> str:
+    return hmac.new(_KEY, name.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]

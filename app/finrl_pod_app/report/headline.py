@@ -1,0 +1,121 @@
+"""The headline of a report: its key figures, for the strip on top of the page and of the run's page in the dashboard.
+
+Reads the report's object only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """One figure. key: what it measures. text: the value with its unit. note: its definition or interval.
+
+    against: a short comparison or interval below the value; empty for none.
+    """
+
+    key: str
+    label: str
+    text: str
+    against: str
+    note: str
+
+
+def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
+    """Return, CAGR, Sharpe ratio, drawdown, active return with its interval, turnover and effective number of holdings.
+
+    Of the strategy that the report is about; figures that earlier versions did not record are a dash.
+    """
+    test = document.get("test") or {}
+    strategies = test.get("strategies") or {}
+    name = CHAMPION if CHAMPION in strategies else next(iter(strategies), "")
+    own = strategies.get(name) or {}
+    added = document.get("added") or {}
+    base = str(added.get("base") or test.get("benchmark") or "")
+    other, shown = strategies.get(base) or {}, display_name(base)
+
+    def of_base(text: str) -> str:
+        return f"{shown} {text}" if other and text != MISSING else ""
+
+    return [
+        KeyFigure(
+            "cumulative_return",
+            "Total return",
+            signed_percent(own.get("cumulative_return")),
+            of_base(signed_percent(other.get("cumulative_return"))),
+            "over the whole test period, after costs",
+        ),
+        KeyFigure(
+            "annual_return",
+            "CAGR",
+            signed_percent(own.get("annual_return")),
+            of_base(signed_percent(other.get("annual_return"))),
+            "compound annual growth rate",
+        ),
+        KeyFigure(
+            "sharpe",
+            "Sharpe ratio",
+            _number(own.get("sharpe")),
+            of_base(_number(other.get("sharpe"))),
+            "annualised mean excess return over volatility",
+        ),
+        KeyFigure(
+            "max_drawdown",
+            "Max drawdown",
+            signed_percent(own.get("max_drawdown")),
+            of_base(signed_percent(other.get("max_drawdown"))),
+            "largest decline from a peak",
+        ),
+        _active_return(own, other, added, shown),
+        KeyFigure(
+            "turnover",
+            "Turnover",
+            _number(own.get("turnover"), "×"),
+            of_base(_number(other.get("turnover"), "×")),
+            "one-sided, per year: half of the value traded, as a multiple of equity",
+        ),
+        KeyFigure(
+            "effective_number",
+            "Effective N",
+            _number(own.get("effective_number", _usage(document).get("effective_holdings")), digits=1),
+            f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
+            "effective number of holdings, (sum of weights)^2 / sum of squares, mean over the bars",
+        ),
+    ]
+
+
+def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
+    """Mean active return per year with its interval; the difference of the CAGRs for reports of earlier versions."""
+    found = added.get("active_return")
+    if found:
+        interval = f"{signed_percent(found['low'])} to {signed_percent(found['high'])}"
+        note = f"mean annual return above {shown}; {100 * added['level']:.0f}% interval from the stationary bootstrap"
+        return KeyFigure("active_return", "Active return", signed_percent(found["value"]), interval, note)
+    mine, theirs = own.get("annual_return"), other.get("annual_return")
+    value = None if mine is None or theirs is None else mine - theirs
+    return KeyFigure(
+        "active_return", "Active return", signed_percent(value), f"over {shown}" if shown else "", "CAGR above the base"
+    )
+
+
+def signed_percent(value: float | None, digits: int = 1) -> str:
+    """0.012 -> +1.2%; a dash for None, NaN or infinity."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{round(100 * value, digits) + 0.0:+.{digits}f}%"
+
+
+def _number(value: float | None, unit: str = "", digits: int = 2) -> str:
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{round(value, digits) + 0.0:.{digits}f}{unit}"
+
+
+def _usage(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (document.get("mandate_usage") or {}).get("test") or {}

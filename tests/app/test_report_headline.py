@@ -1,0 +1,95 @@
+"""The top of a report's page: run, date, key figures, contents; the curves beside it; and its size."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finrl_pod_app.report import curves
+from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.html import render, write_report
+
+from finrl_pod.errors import RunError
+from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.test_report import Page
+
+MAX_PAGE = 4_000_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    results = synthetic_results()
+    return render(synthetic_document(results), results, "my run", "2026-11-23")
+
+
+def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
+    text = Page(page).text
+    order = ["my run", "report of 2026-11-23", "Total return", "Sharpe ratio", "Effective N", "not promoted", "Equity"]
+    places = [text.index(part, text.index("report of") if part == "Equity" else 0) for part in order]
+    assert places == sorted(places)
+    assert page.index('id="chart-equity"') < page.index("<nav")  # equity is on the first screen
+    assert len(page.encode()) < MAX_PAGE
+
+
+def test_contents_link_to_every_section(page: str) -> None:
+    shown = Page(page)
+    assert len(shown.ids) == len(set(shown.ids))
+    sections = re.findall(r'<section id="([^"]+)"', page)
+    assert len(sections) > 10
+    assert shown.targets == sections
+
+
+def test_refusals_are_stated_once() -> None:
+    results = synthetic_results()
+    document = synthetic_document(results)
+    reason = document["verdict"]["reasons"][0]
+    document["verdict"]["rules"] = [
+        {"name": "edge", "value": 0.4, "limit": 0.1, "passed": False, "sentence": reason},
+        {"name": "drawdown", "value": 0.2, "limit": 0.5, "passed": True, "sentence": "a drawdown of 20%"},
+    ]
+    text = Page(render(document, results)).text
+    assert text.count(reason) == 1
+    assert text.count("a drawdown of 20%") == 1
+
+
+def test_key_figures_of_a_report() -> None:
+    document = synthetic_document(synthetic_results())
+    own = document["test"]["strategies"]["champion"]
+    document["added"] = {
+        "base": "equal_weight",
+        "level": 0.9,
+        "active_return": {"value": 0.0123, "low": -0.004, "high": 0.0301},
+    }
+    figures = {figure.key: figure for figure in key_figures(document)}
+    assert figures["sharpe"].text == f"{own['sharpe']:.2f}"
+    assert figures["annual_return"].text == f"{100 * own['annual_return']:+.1f}%"
+    assert figures["active_return"].text == "+1.2%"
+    assert figures["active_return"].against == "-0.4% to +3.0%"
+    del document["added"]["active_return"]
+    base = document["test"]["strategies"]["equal_weight"]["annual_return"]
+    figure = next(figure for figure in key_figures(document) if figure.key == "active_return")
+    assert figure.text == f"{100 * (own['annual_return'] - base):+.1f}%"
+    assert all(figure.text == "–" for figure in key_figures({}))
+
+
+def test_curves_are_read_back(tmp_path: Path) -> None:
+    results = synthetic_results()
+    results["champion"] = replace(results["champion"], cost_parts={"commission": results["champion"].costs})
+    write_report(tmp_path, synthetic_document(results), results)
+    data = (tmp_path / curves.FILE).read_bytes()
+    read = curves.parse_curves(data)
+    assert list(read) == list(results)
+    for name, result in results.items():
+        np.testing.assert_array_equal(read[name].times, result.times)
+        np.testing.assert_allclose(read[name].equity, result.equity)
+        np.testing.assert_allclose(read[name].turnover, result.turnover, rtol=1e-6)
+    champion = read["champion"]
+    np.testing.assert_allclose(champion.weights, results["champion"].weights, atol=1e-6)
+    assert champion.symbols == results["champion"].symbols
+    assert list(champion.cost_parts) == ["commission"]
+    for damaged in (b"", data[:100], data[:-8], data.replace(b"equity", b"eqxity")):
+        with pytest.raises(RunError, match=r"curves\.safetensors is damaged"):
+            curves.parse_curves(damaged)
