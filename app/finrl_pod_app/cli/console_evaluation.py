@@ -126,3 +126,46 @@ def plain_table(title: str) -> Table:
     from rich.text import Text
 
     return Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def show_features(document: Mapping[str, Any]) -> None:
+    """Print the figures of features, one line for each feature and horizon."""
+    console = make_console()
+    table = plain_table(f"Features of {document['data']}, {' to '.join(document['period'])}")
+    columns = (
+        "feature",
+        "bars ahead",
+        "IC",
+        "90% interval",
+        "IC / std",
+        "spread, bp a bar",
+        "90% interval",
+        "turnover %",
+    )
+    for name in columns:
+        table.add_column(name, justify="left" if name == "feature" else "right", no_wrap=True)
+    for feature in document["features"]:
+        for i, row in enumerate(feature["horizons"]):
+            turnover = feature["top_turnover"]
+            table.add_row(
+                feature["feature"] if i == 0 else "",
+                str(row["horizon"]),
+                _decimals(row["information_coefficient"], 3),
+                f"{_decimals(row['low'], 3)} to {_decimals(row['high'], 3)}",
+                _decimals(row["risk_adjusted"], 2),
+                _decimals(row["spread"], 2),
+                f"{_decimals(row['spread_low'], 2)} to {_decimals(row['spread_high'], 2)}",
+                "" if i or turnover is None else f"{100 * turnover:.1f}",
+            )
+    console.print(table)
+    console.print(
+        f"IC: mean rank correlation of feature and return. Spread: return of the highest less the lowest of "
+        f"{document['quantiles']} quantiles. Turnover: share of the highest quantile that is new each bar.",
+        markup=False,
+    )
+    if bars := document.get("bars"):
+        console.print(bars, style="yellow", markup=False)
+
+
+def _decimals(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:+.{digits}f}"

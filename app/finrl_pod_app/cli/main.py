@@ -22,6 +22,7 @@ from finrl_pod_app.cli import (
     data,
     environments,
     evaluation,
+    features,
     paper,
     registry,
     setup_commands,
@@ -49,6 +50,7 @@ app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(tr
 app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(setup_commands.init)
 app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(setup_commands.migrate)
 app.add_typer(data.app, name="data")
+app.add_typer(features.app, name="features")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     training.tournament

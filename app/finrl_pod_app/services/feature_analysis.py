@@ -1,0 +1,63 @@
+"""Analyse features of stored prices: `finrl-pod features analyse`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from finrl_pod.data import features
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature
+from finrl_pod.files import to_plain
+from finrl_pod.settings.run import DataConfig, RunConfig
+from finrl_pod_app.report.document import bars_sentence
+from finrl_pod_app.services.prices import backtest_period, load_panel
+
+
+def analyse_features(
+    names: Sequence[str],
+    *,
+    data: str | None = None,
+    split: str = "train",
+    start: str | None = None,
+    end: str | None = None,
+    horizons: Sequence[int] = HORIZONS,
+    quantiles: int = QUANTILES,
+    on_feature: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Figures of features on the training bars of the default config (on the sample), or of all bars of other prices.
+
+    names: of features; all that the prices allow if empty. Returns {"data", "period", "features": [...]}.
+    """
+    config = RunConfig()
+    if data is not None:
+        config = dataclasses.replace(config, data=DataConfig(name=data))
+    panel = load_panel(config)
+    first, last = backtest_period(panel, start, end, config.splits if data is None else None, split)
+    chosen = tuple(names) or features.available(panel)
+    features.check(panel, chosen)
+    market = build_market(panel, (), (first, last), config.environment.fill)
+    found = []
+    for name in chosen:
+        on_feature(name)
+        values = features.compute(panel, (name,))[..., 0]
+        if not names and _is_common(values):
+            continue
+        analysed = analyse_feature(name, values, market, first, min(last, market.steps - 1), horizons, quantiles)
+        found.append(analysed.plain())
+    period = [str(panel.times[i].astype("datetime64[D]")) for i in (first, last)]
+    document = {"data": panel.name, "period": period, "split": split, "quantiles": quantiles, "features": found}
+    if meaning := bars_sentence(panel):
+        document["bars"] = meaning
+    plain: dict[str, Any] = to_plain(document)
+    return plain
+
+
+def _is_common(values: Any) -> bool:
+    """Whether a feature [T, N] describes the market, with one value for all assets."""
+    import numpy as np
+
+    known = np.where(np.isfinite(values), values, np.nan)
+    spread = np.fmax.reduce(known, 1) - np.fmin.reduce(known, 1)
+    return not bool((spread > 0).any())

@@ -1,0 +1,46 @@
+"""`finrl-pod features`: its figures, its period, and its refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from finrl_pod_app.cli.main import run
+
+from finrl_pod.data import features
+
+
+def test_features_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["features", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["features"] == list(features.names())
+    assert run(["features", "list", "--data", "sample"]) == 0
+    assert "sector_neutral" not in capsys.readouterr().out
+
+
+def test_training_bars_of_the_sample_are_analysed(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["features", "analyse", "return_1", "momentum_252_21", "--horizons", "1,21"]
+    assert run([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["split"], document["period"][0]) == ("train", "1990-01-02")
+    assert document["period"][1] < "2016"
+    reversal, momentum = document["features"]
+    assert reversal["horizons"][0]["high"] < 0 < momentum["horizons"][0]["low"]
+    assert reversal["top_turnover"] > 0.5 > momentum["top_turnover"]
+    assert run(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "momentum_252_21" in shown
+    assert "90% interval" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "unknown feature 'nonsense'"),
+        (["return_1", "--horizons", "one"], "--horizons takes numbers"),
+        (["return_1", "--split", "dev"], "--split must be"),
+        (["breadth_50"], "the same value for all assets"),
+    ],
+)
+def test_senseless_requests_are_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["features", "analyse", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
