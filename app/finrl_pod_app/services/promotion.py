@@ -25,6 +25,7 @@ from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod_app.paper.limited_strategy import within_daemon_limits
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
 from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
@@ -107,7 +108,10 @@ def evaluate_edge(
                 rules_of(config.environment),
                 config.environment.cash,
             )
-            for name, strategy in ((CHAMPION, champion), (reference.name, reference))
+            for name, strategy in (
+                (CHAMPION, within_daemon_limits(champion, config)),
+                (reference.name, reference),
+            )
         }
         for span in (splits.validation, splits.test)
     )
@@ -140,6 +144,7 @@ def evaluate_champion(
 ) -> ChampionEvaluation:
     """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run's folder.
 
+    Without a mandate the champion is tested within the limits that the paper-trading daemon would cut its weights to.
     The look at the test period is logged before it happens. If the same champion already has a verdict, it is
     reused.
     """
@@ -151,7 +156,7 @@ def evaluate_champion(
     span = (splits.validation.first, splits.validation.last)
     recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
     validation = {
-        CHAMPION: backtest(recorders["validation"], panel, market, *span, *terms),
+        CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, market, *span, *terms),
         **run_baselines(panel, market, *span, *terms),
         reference.name: backtest(reference, panel, market, *span, *terms),
     }
@@ -167,7 +172,8 @@ def evaluate_champion(
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
-    result, decisions = backtest_recorded(recorders["test"], panel, market, *span, *terms)
+    tested = within_daemon_limits(recorders["test"], config)
+    result, decisions = backtest_recorded(tested, panel, market, *span, *terms)
     reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
     if saved is None:
