@@ -144,6 +144,9 @@ class MonitoringSettings:
     ping_seconds: float = setting(
         60.0, "between two requests to FINRL_POD_PING_URL while all is well", above_and_at_most(0, DAY)
     )
+    summary_minutes: float = setting(
+        20.0, "minutes after each close until the end-of-day summary is sent; 0: none", between(0, 600)
+    )
     unexplained: float = setting(
         0.001, "share of equity; a larger unexplained difference from the backtest is an alarm", at_least(0)
     )

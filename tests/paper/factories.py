@@ -24,6 +24,7 @@ from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     DataSettings,
+    MonitoringSettings,
     OrderSettings,
     PaperConfig,
     RiskSettings,
@@ -67,6 +68,7 @@ def config(**changes: Any) -> PaperConfig:
         risk=RiskSettings(max_position=1.0, max_order=1.0, max_turnover=4.0, daily_loss=0.9, drawdown=0.9),
         data=DataSettings(window=0),
         timing=TimingSettings(poll=60.0),
+        monitoring=MonitoringSettings(summary_minutes=0),
     )
     return dataclasses.replace(base, **changes)
 

@@ -19,8 +19,10 @@ from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.files import write_text
+from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import read_heartbeat, status
+from finrl_pod.paper.monitoring.summary import SUMMARY
 from finrl_pod.paper.settings import load
 from finrl_pod_app.paper.backtest_difference import compare_with_backtest, save_difference
 from finrl_pod_app.paper.replay_report import CENT
@@ -37,12 +39,21 @@ AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day ends
 CASH = 100_000
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
-# One simulated month against the fake server.
+# One simulated month against the fake server: two strategies in one account.
 name = "demo"
 journal = "journal.sqlite"
-run = "{run}"
 symbols = {symbols}
 capital = {cash}.0
+
+[[strategies]]
+name = "champion"
+run = "{run}"
+share = 0.6
+
+[[strategies]]
+name = "low_risk"
+strategy = "inverse_volatility"
+share = 0.4
 
 [broker]
 kind = "alpaca"
@@ -115,10 +126,11 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
     try:
         document = status(store, config)
         difference = compare_with_backtest(config, store, load_panel(preset("quick")))
+        summary = store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
     finally:
         store.close()
-    save_difference(Path(config.journal), difference)
-    marks, differences = difference.marks, difference.differences
+    track = save_difference(Path(config.journal), difference)
+    marks = difference.marks
     return {
         **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
         "capital": str(Decimal(CASH)),
@@ -128,8 +140,8 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
         "equity": str(marks[-1][1].quantize(CENT)),
         "backtest_equity": str(difference.backtest[marks[-1][0]].quantize(CENT)),
         "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
-        "same": not differences,
-        "differences": differences,
+        "summary": "" if summary is None else summary.message,
+        "track": track,
         "folder": str(folder),
     }
 

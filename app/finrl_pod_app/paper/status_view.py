@@ -13,6 +13,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from finrl_pod.paper.monitoring.summary import SUMMARY
+
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
 
@@ -116,22 +118,22 @@ def show_track(document: Mapping[str, Any]) -> None:
 
 
 def show_demo(document: Mapping[str, Any]) -> None:
-    """Print what the daemon traded and how it compares with the backtest."""
+    """Print what the daemon traded, its last end-of-day summary, and the causes of its difference from the backtest."""
     console = _console()
     counts, slip = document["counts"], document["slippage"]
     realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
     for alert in document["alerts"]:
-        console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
-    for sentence in document["differences"][:_MAX_DIFFERENCES]:
-        console.print(Text(sentence), soft_wrap=True)
-    capital, equity, folder = float(document["capital"]), float(document["equity"]), document["folder"]
+        if alert["kind"] != SUMMARY:
+            console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
+    folder = document["folder"]
+    console.print(Text("Last end-of-day summary:", style="bold"))
+    console.print(Text(document["summary"]), soft_wrap=True)
+    console.print(Text("Difference from the backtest:", style="bold"))
+    show_track(document["track"])
     for line in (
         f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
         f"{counts['orders']} orders, {counts['fills']} fills, {len(document['positions'])} open positions, state "
         f"{document['state']}.",
-        f"Equity: {capital:,.2f} at the start, {equity:,.2f} at the end, {float(document['backtest_equity']):,.2f} in "
-        f"the backtest. Orders, fills and equity are "
-        f"{'equal to the cent' if document['same'] else 'NOT equal, see the differences above'}.",
         f"Journal and broker: {'Reconciled' if document['agrees'] else 'NOT reconciled, their shares differ'}.",
         f"Slippage against the decision's closing prices: {realised} (it includes the market's move until the fill).",
         f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server's log is in that folder.",

@@ -6,10 +6,12 @@ strategies are sent before purchases.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import BrokerError, ConfigError, DataError
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
@@ -21,8 +23,9 @@ from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, Tradin
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import TrackedIntent
 from finrl_pod.paper.journal.store import moment
-from finrl_pod.paper.records import CorporateAction, Side
-from finrl_pod.paper.runtime.schedule import TradingCycle
+from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
+from finrl_pod.paper.records import CorporateAction, Session, Side
+from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
 from finrl_pod.paper.settings import allocations
 
 ZERO = Decimal(0)
@@ -68,6 +71,16 @@ class AccountTrader:
         """
         held, prices = self._c.ledger.positions.items(), self._c.ledger.closes.prices
         return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
+
+    def summary(self, session: Session, next_decision: datetime) -> DaySummary:
+        """Summarise a session that has closed, at the last prices; at those of the close before without an answer."""
+        c, prices = self._c, {}
+        with contextlib.suppress(BrokerError, DataError):
+            held = {symbol for symbol, shares in self.positions.items() if shares}
+            prices = {s: price for s, (price, _) in c.feed.latest(sorted({*c.config.symbols, *held})).items()}
+        days = Calendar().sessions(session.date - timedelta(days=14), session.date)
+        messages = [difference.message for difference in c.reconciler.differences]
+        return summarise_day(c.ledger, c.config, session, days[-2], prices, messages, next_decision)
 
     def exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of an intent's strategy without the intent's own live order."""

@@ -11,7 +11,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from finrl_pod.errors import (
@@ -28,6 +28,8 @@ from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.trader import TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
+from finrl_pod.paper.journal.store import moment
+from finrl_pod.paper.monitoring.summary import SUMMARY
 from finrl_pod.paper.records import BrokerClock
 from finrl_pod.paper.runtime.clocks import BrokerTime
 from finrl_pod.paper.runtime.control import CommandHandler
@@ -38,6 +40,7 @@ AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auctio
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
 SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
+SUMMARY_PERIOD = timedelta(hours=3)  # after a summary was due, in which it is still sent
 OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, however often its cause changes
 _OBJECT_ADDRESS = re.compile(r"0x[0-9a-f]+")  # in error messages, different at every attempt
 
@@ -68,6 +71,7 @@ class Daemon:
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
         self._outage_alerted = float("-inf")
         self.trading = False
+        self._summarised = components.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -180,6 +184,7 @@ class Daemon:
             self.trader.send_due(self._stop.is_set, only_flatten=not agreed)
             self._c.orders.refresh()
         self._c.stream.check()
+        self._send_summary(now, cycle)
         if now < cycle.opens:
             return self._wait_for(cycle)
         if not self.trader.decided(cycle):
@@ -208,9 +213,31 @@ class Daemon:
             return min((cycle.auction - now).total_seconds() + 1.0, max(poll, AUCTION_POLL))
         return poll
 
+    def _send_summary(self, now: datetime, cycle: TradingCycle) -> None:
+        """Send the summary of the last session once, some minutes after its close, unless that is long past."""
+        minutes = self._c.config.monitoring.summary_minutes
+        session = self._calendar.last_closed(now)
+        due = session.close + timedelta(minutes=minutes)
+        if not minutes or not due <= now < due + SUMMARY_PERIOD:
+            return
+        if self._summarised is not None and moment(self._summarised.at) >= session.close:
+            return
+        self._c.alert("info", SUMMARY, self.trader.summary(session, cycle.opens).text())
+        self._summarised = self._c.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
+
+    def _seconds_to_summary(self, now: datetime) -> float:
+        """Seconds until the next summary is due, infinite without one."""
+        minutes = self._c.config.monitoring.summary_minutes
+        if not minutes:
+            return float("inf")
+        days = self._calendar.sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+        due = (session.close + timedelta(minutes=minutes) for session in days)
+        return next((time - now).total_seconds() for time in due if time > now)
+
     def _wait_for(self, cycle: TradingCycle) -> None:
-        """Wait until the cycle opens; with open orders only until the next poll."""
-        seconds = (cycle.opens - self._time.now()).total_seconds()
+        """Wait until the cycle opens or a summary is due; with open orders only until the next poll."""
+        now = self._time.now()
+        seconds = min((cycle.opens - now).total_seconds(), self._seconds_to_summary(now))
         soon = self._c.ledger.open or self._c.stream.awaiting_report
         self.idle(min(seconds, self._c.config.timing.poll) if soon else seconds, interruptible=True)
 

@@ -75,8 +75,9 @@ def replay(
     broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost)
     store = Store.create_or_open(journal)
     try:
-        # A replay writes no heartbeat: the file in the config belongs to the real daemon.
-        monitoring = dataclasses.replace(config.monitoring, heartbeat="")
+        # A replay writes no heartbeat, whose file belongs to the real daemon, and sends no summaries.
+        monitoring = dataclasses.replace(config.monitoring, heartbeat="", summary_minutes=0)
+        config = dataclasses.replace(config, monitoring=monitoring)
         recorded = dataclasses.replace(
             config, journal=str(journal), monitoring=monitoring, risk=recorded_limits(config, strategies)
         )

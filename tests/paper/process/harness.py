@@ -50,7 +50,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "data": {"window": 30},
     "timing": {"poll": 120.0},
     "risk": {"daily_loss": 0.9, "drawdown": 0.9, "max_turnover": 10.0},
-    "monitoring": {"heartbeat": "heartbeat.json"},
+    "monitoring": {"heartbeat": "heartbeat.json", "summary_minutes": 0},
 }
 
 

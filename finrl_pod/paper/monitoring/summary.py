@@ -1,0 +1,147 @@
+"""The end-of-day summary: what an account did in a session, in a few lines for every alert channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import select
+
+from finrl_pod.paper.execution.order_state import OrderState
+from finrl_pod.paper.execution.targets import current_targets
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.store import stamp
+from finrl_pod.paper.records import Session, Side
+from finrl_pod.paper.settings import PaperConfig, allocations
+
+SUMMARY = "summary"  # kind of its alert
+MOST_SYMBOLS = 20  # that are named, the largest profits and losses first
+ZERO = Decimal(0)
+
+
+@dataclass(frozen=True)
+class DaySummary:
+    """One session of an account. Amounts in currency.
+
+    day_return: of equity since the mark before, drawdown: below the highest mark, as shares. profits: by symbol, of
+    positions and trades since the close before. strategies: equity of each of several by name. orders: sent in the
+    session, by last known state. distance: value that open targets miss as a share of equity. differences: between
+    account and journal. priced: False if the prices are those of the close before.
+    """
+
+    session: Session
+    equity: Decimal
+    day_return: float
+    drawdown: float
+    profits: Mapping[str, Decimal]
+    strategies: Mapping[str, Decimal]
+    orders: Mapping[str, int]
+    fills: int
+    distance: float
+    differences: Sequence[str]
+    next_decision: datetime
+    priced: bool = True
+
+    def text(self) -> str:
+        """The summary in lines; the first has date, equity and return."""
+        by_size = sorted(self.profits.items(), key=lambda item: -abs(item[1]))
+        profits = ", ".join(f"{symbol} {value:+,.2f}" for symbol, value in by_size[:MOST_SYMBOLS])
+        more = f" and {len(by_size) - MOST_SYMBOLS} more" if len(by_size) > MOST_SYMBOLS else ""
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self.orders.items()))
+        parts = ", ".join(f"{name} {equity:,.2f}" for name, equity in self.strategies.items())
+        lines = [
+            f"{self.session.date}: equity {self.equity:,.2f}, {self.day_return:+.2%} today, "
+            f"{self.drawdown:.2%} below the peak",
+            f"strategies: {parts}" if parts else "",
+            f"P/L by symbol: {profits or 'none'}{more}",
+            f"orders: {states or 'none'}; {self.fills} fills",
+            f"distance to target: {self.distance:.2%} of equity",
+            f"account and journal: {'; '.join(self.differences) or 'no differences'}",
+            f"next decision: {self.next_decision:%Y-%m-%d %H:%M} UTC",
+            "" if self.priced else "prices of the close were not available: those of the close before are used",
+        ]
+        return "\n".join(line for line in lines if line)
+
+
+def summarise_day(
+    ledger: Ledger, config: PaperConfig, session: Session, before: Session, prices: Mapping[str, Decimal],
+    differences: Sequence[str], next_decision: datetime,
+) -> DaySummary:  # fmt: skip
+    """Summarise a session that has closed. prices: after its close; the last known closes stand for missing ones."""
+    store, since = ledger.store, stamp(before.close)
+    closes = ledger.closes.prices
+    now = {**closes, **prices}
+    flows, bought, fills = _flows(ledger, since)
+    profits: dict[str, Decimal] = {}
+    for symbol in sorted({s for s, shares in ledger.positions.items() if shares} | set(flows)):
+        held, price = ledger.positions.get(symbol, ZERO), now.get(symbol, ZERO)
+        earlier = (held - bought.get(symbol, ZERO)) * closes.get(symbol, price)
+        profits[symbol] = held * price - earlier + flows.get(symbol, ZERO)
+    capital = Decimal(str(config.capital))
+    equity = capital + ledger.cash + _value(ledger.positions, now)
+    marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
+    peak = max([*marks, capital, equity])
+    last = marks[-1] if marks else capital
+    targets = [t["distance"] for t in current_targets(store).values() if t["state"] == "open"]
+    strategies = {
+        part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, now)
+        for part, allocation in zip(config.strategies, allocations(config), strict=False)
+        for book in (ledger.books[allocation.name],)
+    }
+    return DaySummary(
+        session=session,
+        equity=equity,
+        day_return=float(equity / last - 1) if last else 0.0,
+        drawdown=float(1 - equity / peak) if peak > 0 else 0.0,
+        profits=profits,
+        strategies=strategies,
+        orders=_order_states(ledger, since),
+        fills=fills,
+        distance=max(targets, default=0.0),
+        differences=differences,
+        next_decision=next_decision,
+        priced=bool(prices),
+    )
+
+
+def _value(shares: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:
+    return sum((quantity * prices.get(symbol, ZERO) for symbol, quantity in shares.items() if quantity), ZERO)
+
+
+def _flows(ledger: Ledger, since: str) -> tuple[dict[str, Decimal], dict[str, Decimal], int]:
+    """Cash from fills and dividends and shares bought by symbol since a time, and the number of fills."""
+    fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    query = (
+        select(fills.quantity, fills.price, fills.fee, intents.symbol, intents.side)
+        .join(schema.orders, fills.order_id == orders.id)
+        .join(schema.intents, orders.intent_id == intents.id)
+        .where(fills.time > since)
+    )
+    with ledger.store.read() as connection:
+        rows = connection.execute(query).all()
+    cash: dict[str, Decimal] = {}
+    bought: dict[str, Decimal] = {}
+    for row in rows:
+        signed = Side(row.side).sign * Decimal(row.quantity)
+        cash[row.symbol] = cash.get(row.symbol, ZERO) - signed * Decimal(row.price) - Decimal(row.fee)
+        bought[row.symbol] = bought.get(row.symbol, ZERO) + signed
+    for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > since):
+        if paid := Decimal(row.cash):
+            cash[row.symbol] = cash.get(row.symbol, ZERO) + paid
+    return cash, bought, len(rows)
+
+
+def _order_states(ledger: Ledger, since: str) -> dict[str, int]:
+    """Number of orders written since a time, by the broker's last known status, or by ours if it does not know it."""
+    numbers = {row.id for row in ledger.store.rows(schema.orders, schema.orders.c.at > since)}
+    last = {row.order_id: row for row in ledger.store.rows(schema.order_events, schema.order_events.c.at > since)}
+    counts: dict[str, int] = {}
+    for number in numbers:
+        row = last[number]
+        ended = OrderState(row.state) in (OrderState.ENDED, OrderState.WORKING)
+        state = (row.status if ended else row.state).replace("_", " ")
+        counts[state] = counts.get(state, 0) + 1
+    return counts
