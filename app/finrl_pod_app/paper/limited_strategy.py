@@ -42,5 +42,10 @@ def within_daemon_limits(strategy: Strategy, config: RunConfig) -> Strategy:
     environment = config.environment
     if active_mandate(config.mandate) is not None or environment.short or environment.leverage != 1:
         return strategy
-    limits = order_limits(RiskSettings(**UNBOUNDED))
+    risk = RiskSettings(
+        max_position=UNBOUNDED["max_position"],
+        max_order=UNBOUNDED["max_order"],
+        max_turnover=UNBOUNDED["max_turnover"],
+    )
+    limits = order_limits(risk)
     return LimitedStrategy(strategy, SizingRules(cash_buffer=Decimal(0), limits=limits))
