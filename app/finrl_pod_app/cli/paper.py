@@ -179,6 +179,28 @@ def backup(
         typer.echo(f"copied journal {settings.journal} to {file}")
 
 
+@app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
+def gains(
+    config: Config = DEFAULT,
+    out: Annotated[Path | None, typer.Option(help="Folder for realised.csv, open_lots.csv and symbols.csv.")] = None,
+    lots: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV (sale,lot,shares) of lots to close; the rest is FIFO.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show realised gains, open tax lots and figures by symbol, first in, first out or by named lots."""
+    from finrl_pod_app.paper.gains_report import gains_document, write_gains
+    from finrl_pod_app.paper.status_view import show_gains
+
+    document = gains_document(_open(config)[1], lots)
+    if out is not None:
+        write_gains(document, out)
+    if as_json:
+        print_json(document)
+    else:
+        show_gains(document)
+
+
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
 def replay(
     start: Annotated[str, typer.Argument(metavar="START", help="First day, e.g. 2020-01-02.")],

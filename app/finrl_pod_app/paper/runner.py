@@ -23,6 +23,7 @@ from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
 from finrl_pod.paper.monitoring.status import metrics
+from finrl_pod.paper.monitoring.symbols import symbol_figures
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
@@ -63,7 +64,9 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
         closing.callback(broker.close)
         heartbeat = Heartbeat(Path(config.monitoring.heartbeat) if config.monitoring.heartbeat else None)
         if config.monitoring.port:
-            server = HealthServer(config.monitoring.port, heartbeat, lambda: metrics(store, config))
+            server = HealthServer(
+                config.monitoring.port, heartbeat, lambda: metrics(store, config), lambda: symbol_figures(store)
+            )
             closing.callback(server.close)
         daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
         if os.environ.get(PING):

@@ -66,6 +66,18 @@ def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
     _console().print(table)
 
 
+def show_gains(document: Mapping[str, Any]) -> None:
+    """Print figures by symbol."""
+    names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends")
+    table = Table("symbol", *(name.replace("_", " ") for name in names), header_style="bold")
+    for symbol, figures in document["symbols"].items():
+        table.add_row(Text(symbol), *(f"{figures[name]:,.2f}" for name in names))
+    console = _console()
+    console.print(table)
+    total = sum(figures["realised_gain"] for figures in document["symbols"].values())
+    console.print(Text(f"{len(document['realised'])} sales of lots, realised gain {total:+,.2f}"))
+
+
 def show_replay(document: Mapping[str, Any]) -> None:
     """Print the result of a replay and its differences from the backtest."""
     console = _console()

@@ -21,6 +21,7 @@ ADDRESS = "127.0.0.1"
 HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
 STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
 Metrics = Callable[[], Mapping[str, float]]
+SymbolMetrics = Callable[[], Mapping[str, Mapping[str, float]]]
 
 
 class Heartbeat:
@@ -59,13 +60,13 @@ class Heartbeat:
 class HealthServer:
     """Serves /health for container probes and /metrics for Prometheus, from background threads.
 
-    metrics: called at each request, returns the gauges of /metrics by name.
+    metrics: called at each request, returns the gauges of /metrics by name. by_symbol: the same of each symbol.
     """
 
-    def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics) -> None:
+    def __init__(self, port: int, heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics = dict) -> None:
         """Raises SetupError if the port is in use. Port 0 selects a free one, see `port`."""
         try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics))
+            self._server = ThreadingHTTPServer((ADDRESS, port), _handler(heartbeat, metrics, by_symbol))
         except OSError as error:
             raise SetupError(
                 f"port {port} on {ADDRESS} cannot be used ({error.strerror}). Set another monitoring.port."
@@ -80,7 +81,7 @@ class HealthServer:
         self._server.server_close()
 
 
-def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHandler]:
+def _handler(heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics) -> type[BaseHTTPRequestHandler]:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily
 
@@ -89,6 +90,14 @@ def _handler(heartbeat: Heartbeat, metrics: Metrics) -> type[BaseHTTPRequestHand
             values = {"heartbeat_age_seconds": heartbeat.age, "trading": float(heartbeat.trading), **metrics()}
             for name, value in values.items():
                 yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
+            families: dict[str, Any] = {}
+            for symbol, figures in by_symbol().items():
+                for name, value in figures.items():
+                    if name not in families:
+                        title = f"{name.replace('_', ' ')} of a symbol"
+                        families[name] = GaugeMetricFamily(f"finrl_pod_symbol_{name}", title, labels=["symbol"])
+                    families[name].add_metric([symbol], value)
+            yield from families.values()
 
     registry = CollectorRegistry()
     registry.register(Collector())
