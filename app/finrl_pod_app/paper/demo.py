@@ -14,16 +14,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finrl_pod.errors import SetupError
 from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
-from finrl_pod.fake_alpaca.settings import Settings
+from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
 from finrl_pod.files import write_text
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import read_heartbeat, status
 from finrl_pod.paper.monitoring.summary import SUMMARY
 from finrl_pod.paper.settings import load
+from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import compare_with_backtest, save_difference
 from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
@@ -37,6 +40,7 @@ STOPPED, WORKING, WAITING = 0.0, 4.0, 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
 AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day ends
 CASH = 100_000
+EX_SESSION, DIVIDEND = 2, 0.01  # sessions from the start to an ex-date, and the dividend as a share of the price
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
 # One simulated month against the fake server: two strategies in one account.
@@ -90,8 +94,8 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[
     folder.mkdir(parents=True)
     log = folder / "server.jsonl"
     server = FakeAlpaca(
-        panel, Settings(cash=Decimal(CASH), partial=0.1), start=start, pace=Pace(STOPPED, STOPPED), log=log,
-        clock=folder / "clock.json",
+        panel, Settings(cash=Decimal(CASH), partial=0.1, actions=_dividends(panel, start)), start=start,
+        pace=Pace(STOPPED, STOPPED), log=log, clock=folder / "clock.json",
     )  # fmt: skip
     days = [s for s in server.exchange.prices.sessions.all if s.date >= start][: sessions + 1]
     with server, (folder / "daemon.log").open("wb") as output:
@@ -117,6 +121,18 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[
     if code != 0:
         raise SetupError(f"the daemon exited with code {code}: see {folder / 'daemon.log'}")
     return _summary(config, folder, held)
+
+
+def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
+    """A dividend of two symbols, which paper accounts are not paid, so that the track has a difference to attribute."""
+    first = int(np.searchsorted(panel.times.astype("datetime64[D]"), np.datetime64(start)))
+    return tuple(
+        CorporateAction(
+            symbol=panel.symbols[n], ex_date=str(panel.times[first + EX_SESSION].astype("datetime64[D]")),
+            kind="dividend", cash=round(DIVIDEND * float(panel.close[first, n]), 2),
+        )
+        for n in (0, len(panel.symbols) - 1)
+    )  # fmt: skip
 
 
 def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:

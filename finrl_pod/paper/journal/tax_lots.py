@@ -162,7 +162,7 @@ def _split(held: list[Lot], change: Decimal) -> None:
 def _fills(store: Store) -> list[tuple[str, str, dict[str, Any]]]:
     fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
     query = (
-        select(fills, intents.run, intents.symbol, intents.side)
+        select(schema.fills, intents.run, intents.symbol, intents.side)
         .join(schema.orders, fills.order_id == orders.id)
         .join(schema.intents, orders.intent_id == intents.id)
         .order_by(fills.id)
