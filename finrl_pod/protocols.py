@@ -185,7 +185,8 @@ class Strategy(Protocol):
     """Computes target weights from past prices. Backtest, audit and paper trading all call it.
 
     Optional attributes: `lookback`, trailing bars of the window that it needs, all when absent; `feature_lookback`,
-    trailing bars of the features that it needs, 1 when absent.
+    trailing bars of the features that it needs, 1 when absent; `orders`, stops and limits of backtests
+    (`evaluate.intrabar_orders.OrderRules`).
     """
 
     @property

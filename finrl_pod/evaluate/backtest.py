@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import FinrlPodError, InputError
+from finrl_pod.evaluate.intrabar_orders import IntrabarOrders, orders_of
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, bar_date, simulate
 from finrl_pod.market.execution import ExecutionRules
@@ -28,8 +29,9 @@ def backtest(
 
     market: built from the panel by `build_market`; its fill rule applies. The strategy is called at every bar
     first <= t < last. If it has an attribute `lookback` (bars, at least 1), its window has only that many rows, which
-    avoids copying the whole past. Raises InputError if panel and market differ, if the market lacks one of the
-    strategy's features, and with the bar's date if the strategy raises or returns invalid weights.
+    avoids copying the whole past. If it has an attribute `orders` (`OrderRules`), they fill within bars. Raises
+    InputError if panel and market differ, if the market lacks one of the strategy's features, for orders that the
+    prices do not allow, and with the bar's date if the strategy raises or returns invalid weights.
     """
     if market.symbols != panel.symbols or not np.array_equal(market.times, panel.times):
         raise InputError(
@@ -45,7 +47,9 @@ def backtest(
         weights = target_weights_of(strategy, window_at(panel, t, lookback, features), positions, bar_date(market, t))
         return None if weights is None else torch.from_numpy(weights).unsqueeze(0).to(shares.device)
 
-    ledger = simulate(market, decide, first, last, rules, cash)
+    rules_within = orders_of(strategy)
+    orders = None if rules_within is None else IntrabarOrders(rules_within, panel, market, rules)
+    ledger = simulate(market, decide, first, last, rules, cash, orders=orders)
     return backtest_result(strategy.name, market, ledger)
 
 

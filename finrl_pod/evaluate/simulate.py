@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.intrabar_orders import IntrabarOrders
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.venue import Venue
 from finrl_pod.market.weights import weights_error
@@ -66,6 +67,7 @@ def simulate(
     rules: ExecutionRules,
     cash: float,
     batch: int = 1,
+    orders: IntrabarOrders | None = None,
 ) -> Ledger:
     """Simulate `batch` accounts that start in cash at the close of bar `first`, marked at the closes first..last.
 
@@ -74,7 +76,8 @@ def simulate(
 
     Holdings that cannot trade are kept. Delisted holdings are sold at their last close regardless of the decision. An
     account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With shorts, or a
-    leverage below 1, orders are cut to the limit on gross exposure.
+    leverage below 1, orders are cut to the limit on gross exposure. orders: stops and limits within bars; their costs
+    are not attributed to models.
 
     Raises InputError with the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with a
     sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
@@ -122,7 +125,14 @@ def simulate(
             if rules.limited:  # holdings that cannot trade count towards the limit
                 trades = venue.limit_to_volume(first + i, trades)
                 trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
-            filled = venue.fill_trades(first + i, morning, shares, trades, prices[i])
+            price = prices[i]
+            if orders is not None:
+                trades, price = orders.limited(first + i, trades, price, close)
+            filled = venue.fill_trades(first + i, morning, shares, trades, price)
+            if orders is not None:
+                orders.filled(shares, filled.shares, price)
+        if orders is not None:
+            filled = _with_exits(orders, venue, first + i, filled)
         turnover = nothing
         if filled.traded is not nothing:
             before = account_equity(morning, shares, prices[i])
@@ -143,10 +153,19 @@ def simulate(
     weights = torch.where(equity.unsqueeze(-1) > 0, values / equity.unsqueeze(-1), torch.zeros_like(values))
     return Ledger(
         *(first, last, equity, weights, turnovers, costs, funds, shares),
-        cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models else {},
+        cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {},
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
     )
+
+
+def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> Fills:
+    """The fills of bar t's decision, followed by the stops and take-profits of the bar in which it filled."""
+    sold, price = orders.exits(t, filled.shares)
+    if not bool((sold > 0).any()):
+        return filled
+    closed = venue.fill_trades(t, filled.cash, filled.shares, -sold, price)
+    return Fills(closed.cash, closed.shares, filled.cost + closed.cost, filled.traded + closed.traded)
 
 
 def _cost_parts(venue: Venue, first: int, held: Tensor) -> dict[str, Tensor]:

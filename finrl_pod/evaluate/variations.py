@@ -18,6 +18,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import HalfSpread, QuotedHalfSpread
@@ -36,6 +37,7 @@ class RecordingStrategy:
         self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
+        self.orders: OrderRules | None = getattr(inner, "orders", None)
         self._recorded: list[tuple[np.datetime64, Any]] = []
         self._assets = 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
 from finrl_pod.user_files import error_text, import_user_file, stdout_to_stderr
@@ -32,6 +33,7 @@ class UserStrategy:
         self.feature_names: tuple[str, ...] = tuple(getattr(inner, "feature_names", ()))
         self.lookback: int | None = getattr(inner, "lookback", None)
         self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
+        self.orders: OrderRules | None = getattr(inner, "orders", None)
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] of the user's object, or None."""

@@ -384,3 +384,30 @@ def test_senseless_capacities_are_refused(
     options = ["--data", "main", "--start", SPAN["start"], "--end", SPAN["end"]]
     assert run(["backtest", "--strategy", strategy_target, *options, *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_stops_are_given_on_the_command_line(
+    strategy_target: str, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.02, (300, 2)), 0))
+    days = np.datetime64("2020-01-01", "ns") + np.arange(300) * np.timedelta64(1, "D")
+    columns = {"close": close, "open": close, "high": close * 1.02, "low": close * 0.98}
+    Store(store).save(make_panel(days, ("A", "B"), columns, name="ohlc"))
+    plain = ["backtest", "--strategy", "equal_weight_buy_and_hold", "--data", "ohlc", "--json"]
+    assert run(plain) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert run([*plain, "--orders", "stop_loss=0.05", "--out", str(tmp_path / "out")]) == 0
+    stopped = json.loads(capsys.readouterr().out)
+    name = "equal_weight_buy_and_hold"
+    assert stopped["test"]["strategies"][name] != held["test"]["strategies"][name]
+    assert any(rule.startswith("Stop: ") for rule in stopped["rules"])
+    assert "attribution" not in stopped
+    for arguments, message in (
+        (["--orders", "stop=0.1"], "--orders takes shares such as stop_loss=0.1"),
+        (["--orders", "stop_loss=2"], "stop_loss must be at least 0 and below 1"),
+        (["--orders", "stop_loss=0.1", "--capacity"], "without --capacity"),
+        (["--orders", "stop_loss=0.1", "--data", "sample"], "need open, high and low"),
+    ):
+        assert run([*plain, *arguments]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())

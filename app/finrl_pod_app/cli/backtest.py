@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from finrl_pod_app.cli.options import Json, print_json, setting_option
+
+if TYPE_CHECKING:
+    from finrl_pod.evaluate.intrabar_orders import OrderRules
 
 Data = Annotated[str | None, typer.Option(help="Stored panel; default: the run's panel, or sample.")]
 Cash = Annotated[float | None, setting_option("environment.cash")]
@@ -65,6 +68,10 @@ def backtest(
     paper: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="With --execution paper: config of a daemon.")
     ] = None,
+    orders: Annotated[
+        str | None,
+        typer.Option(metavar="stop_loss=0.1,...", help="stop_loss, take_profit, trailing_stop, entry_limit; see docs."),
+    ] = None,
     capacity: Annotated[
         bool, typer.Option("--capacity", help="Also simulate larger accounts with market impact; a minute.")
     ] = False,
@@ -92,6 +99,8 @@ def backtest(
         from finrl_pod.paper.settings import load
 
         given["paper"] = load(paper)
+    if orders is not None:
+        given["orders"] = _orders(orders)
     if capacity or adv is not None:
         given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
     document = backtests.run_backtest(
@@ -152,6 +161,26 @@ def sweep(
         print_json(document)
     else:
         console.show_sweep(document, out)
+
+
+def _orders(text: str) -> OrderRules:
+    """Parse "stop_loss=0.1,take_profit=0.2"."""
+    from dataclasses import fields
+
+    from finrl_pod.errors import InputError
+    from finrl_pod.evaluate.intrabar_orders import OrderRules
+
+    known = [field.name for field in fields(OrderRules)]
+    values: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            values[name.strip()] = float(value)
+        except ValueError:
+            values[""] = 0.0
+    if not values.keys() <= set(known):
+        raise InputError(f"--orders takes shares such as stop_loss=0.1, of {', '.join(known)}; got {text!r}")
+    return OrderRules(**values)
 
 
 def _numbers(text: str | None) -> list[float]:

@@ -14,6 +14,7 @@ from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
+from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.trader import LoadedStrategy, StrategySource
@@ -64,7 +65,10 @@ class UserSource:
 
     def __init__(self, reference: str) -> None:
         """Raises InputError for a file or class that cannot be used."""
-        self._loaded = LoadedStrategy(load_user_strategy(reference), strategy_hash(reference), reference)
+        strategy = load_user_strategy(reference)
+        if orders_of(strategy) is not None:
+            raise ConfigError(f"{reference} has stops or limits, which only backtests simulate; the daemon has none")
+        self._loaded = LoadedStrategy(strategy, strategy_hash(reference), reference)
 
     def current(self) -> LoadedStrategy:
         return self._loaded

@@ -19,6 +19,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import ExecutionRules
@@ -71,7 +72,8 @@ class PreparedBacktest:
 
     subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
     selected on some of these bars. period: the name of the split, or None for dates of the user's choice. shows_test:
-    whether some of the bars belong to the test split or come after its start. run: folder of a champion's run.
+    whether some of the bars belong to the test split or come after its start. run: folder of a champion's run. orders:
+    stops and limits within bars.
     """
 
     name: str
@@ -86,6 +88,7 @@ class PreparedBacktest:
     period: SplitName | None = None
     shows_test: bool = True
     run: Path | None = None
+    orders: OrderRules | None = None
 
     @property
     def terms(self) -> tuple[int, int, ExecutionRules, float]:
@@ -113,6 +116,7 @@ def run_backtest(
     out: Path | None = None,
     execution: Execution = "weights",
     paper: PaperConfig | None = None,
+    orders: OrderRules | None = None,
     capacity: bool = False,
     adv: float | None = None,
     on_account: Callable[[float], None] = lambda _: None,
@@ -124,12 +128,12 @@ def run_backtest(
     the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or the
     defaults.
 
-    settings: `name=value` lines of the environment. capacity: also simulate larger accounts, with market impact; adv:
-    average daily volume of each asset in currency for it, in place of the data's; on_account: called with each
-    account's size before it is simulated. Without split and dates, a run is tested on its test split, a strategy of the
-    user's own on validation, and a baseline on the test split of the default config (on the sample) or on all bars.
-    Returns the report's object; with `out` it is written with its page, and bars, weights and attribution as Parquet
-    and CSV.
+    settings: `name=value` lines of the environment. orders: stops and limits, in place of the strategy's own. capacity:
+    also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for it, in
+    place of the data's; on_account: called with each account's size before it is simulated. Without split and dates, a
+    run is tested on its test split, a strategy of the user's own on validation, and a baseline on the test split of the
+    default config (on the sample) or on all bars. Returns the report's object; with `out` it is written with its page,
+    and bars, weights and attribution as Parquet and CSV.
     """
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config needs execution "paper"')
@@ -145,6 +149,9 @@ def run_backtest(
     tables: dict[str, Mapping[str, Sequence[Any]]] = {}
     with rewritable_folder(out, BACKTEST):
         prepared = prepare(target, symbols=symbols, **options)
+        prepared = dataclasses.replace(prepared, orders=orders or orders_of(prepared.strategy))
+        if prepared.orders is not None and (capacity or execution == "paper" or prepared.name == "index"):
+            raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
         looks = prepared.log_look()
         if execution == "paper":
             document, results = _on_paper(prepared, paper, options.get("cost_bps"), options.get("cash"))
@@ -152,7 +159,7 @@ def run_backtest(
             document, results = _on_weights(prepared, curved=out is not None)
             if capacity:
                 document["capacity"] = _capacity(prepared, adv, on_account)
-            if prepared.name != "index":
+            if prepared.name != "index" and prepared.orders is None:
                 parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
                 document["attribution"] = {"by_asset": parts.by_asset(), "by_year": parts.by_year()}
                 tables["attribution"] = parts.table()
@@ -185,6 +192,7 @@ def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, 
     champion = prepared.strategy if isinstance(prepared.strategy, PolicyStrategy) else None
     recorder = None if champion is None else MandateRecorder(champion)
     strategy = RecordingStrategy(recorder or prepared.strategy)
+    strategy.orders = prepared.orders
     results: dict[str, BacktestResult] = {}
     if prepared.name != "index":
         results[prepared.name] = backtest(strategy, prepared.panel, prepared.market, *prepared.terms)
@@ -192,11 +200,13 @@ def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, 
         if name not in results and (name != "index" or prepared.panel.benchmark is not None or name == prepared.name):
             results[name] = run_baseline(name, prepared.panel, prepared.market, *prepared.terms)
     curve = None
-    if curved and prepared.name != "index":
+    if curved and prepared.name != "index" and prepared.orders is None:
         from finrl_pod.evaluate.variations import cost_curve
 
         curve = cost_curve(strategy, prepared.market, *prepared.terms)
     document = _document(prepared, results, curve)
+    if prepared.orders is not None:
+        document["rules"] += prepared.orders.sentences()
     if recorder is not None:
         document |= to_plain(_mandate_parts(prepared, recorder, results))
     return document, results

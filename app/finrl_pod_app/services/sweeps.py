@@ -15,6 +15,7 @@ from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
+from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.files import to_plain
@@ -229,6 +230,8 @@ def record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> Dec
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
     strategy = RecordingStrategy(prepared.strategy)
+    if orders_of(strategy) is not None:
+        raise InputError(f"a sweep repeats decisions without stops and limits, which {prepared.name} has; use backtest")
     backtest(strategy, panel, market, first, last, rules, cash)
     return DecisionTable(prepared, market, strategy.table(market.times), seed)
 
