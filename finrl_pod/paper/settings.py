@@ -150,6 +150,10 @@ class MonitoringSettings:
     unexplained: float = setting(
         0.001, "share of equity; a larger unexplained difference from the backtest is an alarm", at_least(0)
     )
+    telegram_users: tuple[int, ...] = setting(
+        (), "ids of Telegram users who may send commands; the bot's token is read from FINRL_POD_TELEGRAM_TOKEN"
+    )
+    telegram_url: str = setting("https://api.telegram.org", "address of Telegram's Bot API")
     webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 

@@ -22,8 +22,9 @@ from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
-from finrl_pod.paper.monitoring.status import metrics
+from finrl_pod.paper.monitoring.status import metrics, status_text
 from finrl_pod.paper.monitoring.symbols import symbol_figures
+from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
@@ -73,6 +74,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             well = functools.partial(_is_well, heartbeat, daemon)
             ping = DeadManPing(os.environ[PING], config.monitoring.ping_seconds, well, log)
             closing.callback(ping.close)
+        if os.environ.get(TOKEN):
+            status = functools.partial(status_text, store, config)
+            users, url = config.monitoring.telegram_users, config.monitoring.telegram_url
+            closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log, url).close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _stop_on_signals(daemon) as caught, _halt_thread(store, risk, broker, clock, log):

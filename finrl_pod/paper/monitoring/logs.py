@@ -14,6 +14,7 @@ SECRET_VARIABLES = (
     "FINRL_POD_WEBHOOK_SECRET",
     "FINRL_POD_ALERT_URLS",
     "FINRL_POD_PING_URL",
+    "FINRL_POD_TELEGRAM_TOKEN",
 )
 MASK = "***"
 _MIN_LENGTH = 4  # a shorter value would mask ordinary text

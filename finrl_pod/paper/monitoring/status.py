@@ -57,6 +57,22 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
     }
 
 
+def status_text(store: Store, config: PaperConfig) -> str:
+    """Return the status in a few lines, for messages."""
+    found = status(store, config)
+    mark, targets = found["equity"], [t for t in found["targets"].values() if t["state"] == "open"]
+    lines = [
+        f"{found['name']}: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
+        "equity: none yet"
+        if mark is None
+        else f"equity: {float(mark['value']):,.2f} at the close of {mark['session']}",
+        f"positions: {', '.join(f'{s} {q}' for s, q in found['positions'].items()) or 'none'}",
+        f"open intents: {len(found['open_intents'])}",
+        f"distance to target: {max((t['distance'] for t in targets), default=0.0):.2%} of equity",
+    ]
+    return "\n".join(lines)
+
+
 def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, dict[str, Any]]:
     """Return equity at the last known closes, cash and shares of each of several strategies, by name."""
     found = {}
