@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import math
 from collections.abc import Sequence
@@ -67,6 +68,20 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
     return Style(COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)], 2.4)
 
 
+# The selected part of a control has the accent's colour on a tint of it, which is too little contrast in dark: it gets
+# the colour of text instead.
+CONTROL_CSS = """<style>
+button[data-selected="true"] p, button[data-selected="true"] span, [data-testid="stSliderThumbValue"] p,
+[data-testid="stTab"][aria-selected="true"] p { color: %s; }
+button[data-selected="true"] p { font-weight: 600; }
+</style>"""
+
+
+def control_css(*, dark: bool) -> str:
+    """A style element that gives selected controls the colour of text."""
+    return CONTROL_CSS % _SCHEMES["dark" if dark else "light"]["textColor"]
+
+
 def streamlit_theme() -> dict[str, object]:
     """Streamlit's theme options: quiet greys and one accent, in light and in dark."""
     shared = {
@@ -118,17 +133,25 @@ def escape_markdown(text: object) -> str:
 
 
 def sparkline(values: Sequence[float], label: str) -> str:
-    """A small line as SVG, as wide as its place. label: for screen readers."""
+    """A small line as an HTML image, as wide as its place. label: for screen readers.
+
+    An image, because Streamlit removes inline SVG, and the charts of its metrics have no accessible names.
+    """
     low, high = min(values), max(values)
     scale = SPARK_HEIGHT / (high - low) if high > low else 0.0
     points = " ".join(
         f"{100 * place / (len(values) - 1):.1f},{1 + SPARK_HEIGHT - scale * (value - low):.1f}"
         for place, value in enumerate(values)
     )
+    drawn = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 {SPARK_HEIGHT + 2}" preserveAspectRatio="none">'
+        f'<polyline points="{points}" fill="none" stroke="{NEUTRAL}" stroke-width="1.5" '
+        'vector-effect="non-scaling-stroke"/></svg>'
+    )
+    source = base64.b64encode(drawn.encode()).decode()
     return (
-        f'<svg viewBox="0 0 100 {SPARK_HEIGHT + 2}" width="100%" height="{SPARK_HEIGHT + 2}" '
-        f'preserveAspectRatio="none" role="img" aria-label="{html.escape(label)}"><polyline points="{points}" '
-        f'fill="none" stroke="{NEUTRAL}" stroke-width="1.5" vector-effect="non-scaling-stroke"/></svg>'
+        f'<img src="data:image/svg+xml;base64,{source}" alt="{html.escape(label)}" '
+        f'style="width: 100%; height: {SPARK_HEIGHT + 2}px; display: block">'
     )
 
 

@@ -67,7 +67,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
         ),
         KeyFigure(
             "max_drawdown",
-            "Max drawdown",
+            "Drawdown",
             signed_percent(own.get("max_drawdown")),
             of_base(signed_percent(other.get("max_drawdown"))),
             "largest decline from a peak",

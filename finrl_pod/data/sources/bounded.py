@@ -15,8 +15,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from finrl_pod.types import Panel
 _CODE = "from finrl_pod.data.sources.bounded import run_child; run_child()"
 _PANEL = "imported"
 _CHUNK = 1 << 20
+_POLL = 0.2  # seconds between two looks at a cancellation
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,13 @@ class ReadLimits:
     size: int = 2_000_000_000
 
 
-def read_bounded(path: Path, limits: ReadLimits | None = None, **options: Any) -> Panel:
-    """`read_file` within limits. Raises DataError as it does, and for a file that exceeds a limit."""
+def read_bounded(
+    path: Path, limits: ReadLimits | None = None, *, cancelled: Callable[[], bool] = lambda: False, **options: Any
+) -> Panel:
+    """`read_file` within limits. Raises DataError as it does, and for a file that exceeds a limit.
+
+    cancelled: asked several times a second; the child process is killed and DataError raised once it returns True.
+    """
     limits = limits or ReadLimits()
     ReadOptions(**options)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
@@ -59,27 +66,40 @@ def read_bounded(path: Path, limits: ReadLimits | None = None, **options: Any) -
             "limits": dataclasses.asdict(limits),
             "parent": this_process(),
         }
-        answer = _run(job, limits, path)
+        answer = _run(job, limits, path, cancelled)
         panel = Store(folder).load(_PANEL)
     return dataclasses.replace(panel, name=str(answer["name"]))
 
 
-def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path) -> dict[str, Any]:
+def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Callable[[], bool]) -> dict[str, Any]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", _CODE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    written: str | None = json.dumps(job)
+    end = time.monotonic() + limits.seconds
+    with child:
+        while True:
+            try:
+                output, _ = child.communicate(written, timeout=_POLL)
+                break
+            except subprocess.TimeoutExpired:
+                written = None  # the first call has it
+                late = time.monotonic() > end
+                if late or cancelled():
+                    child.kill()
+                    why = f"took more than {limits.seconds:g} seconds to read: split it" if late else "was cancelled"
+                    raise DataError(f"{path.name} {why}") from None
+            except BaseException:
+                child.kill()
+                raise
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _CODE],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            timeout=limits.seconds,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise DataError(f"{path.name} took more than {limits.seconds:g} seconds to read: split it") from None
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):  # the child was killed, or a library failed to allocate
         raise _too_large(path, limits) from None
     if "error" in answer:

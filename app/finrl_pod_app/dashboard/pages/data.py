@@ -10,10 +10,13 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
+from finrl_pod_app.dashboard.queries.import_job import ImportJob
 from finrl_pod_app.dashboard.settings import Settings
 
 VIEWS = ("Issues", "Prices", "Availability of bars", "Jumps", "Correlations")
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
+QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
+IMPORT_INTERVAL = 0.5  # seconds between refreshes of the progress
 BAR_LENGTHS = ("1d", "1h", "15m", "1m")
 
 
@@ -130,6 +133,29 @@ def _choose_tickers(panel: Any, default: int) -> list[str]:
     return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {default}")
 
 
+def _import_job(upload: Any, options: dict[str, Any]) -> ImportJob:
+    """The reading of this visitor's file with these options; an earlier one is cancelled."""
+    key = (upload.file_id, *options.values())
+    job: ImportJob | None = st.session_state.get("import: job")
+    if job is None or job.key != key:
+        if job is not None:
+            job.cancel()
+        job = ImportJob(key, upload.name, upload.getvalue(), options)
+        st.session_state["import: job"] = job
+    return job
+
+
+def _show_import_progress(job: ImportJob) -> None:
+    """Draw how long a file has been read and the button that cancels it; draws the page again when it is read."""
+    if job.wait(0.0):
+        st.rerun()
+    with st.status(f"Reading {theme.escape_markdown(job.name)}, {theme.duration(job.seconds)}", expanded=True):
+        st.caption("In a separate process, limited in memory, time, rows, columns and uncompressed size.")
+        if st.button("Cancel", icon=":material/close:", key="import: cancel"):
+            job.cancel()
+            st.rerun()
+
+
 def _show_import() -> None:
     """Draw the upload, the result of its check, a preview, and the button that stores it."""
     from finrl_pod_app.dashboard.queries import prices
@@ -149,8 +175,12 @@ def _show_import() -> None:
     if upload is None:
         return
     options = {"bar": bar, "adjusted": adjusted, "allow_gaps": gaps, "symbol": symbol.strip() or None}
+    job = _import_job(upload, options)
+    if not job.wait(QUICK_IMPORT):
+        st.fragment(_show_import_progress, run_every=IMPORT_INTERVAL)(job)
+        return
     try:
-        panel = prices.read_upload(upload.name, upload.getvalue(), **options)
+        panel = job.result()
     except FinrlPodError as error:
         st.error(theme.escape_markdown(error), icon=":material/error:")
         return

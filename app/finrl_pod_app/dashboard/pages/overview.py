@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -95,11 +96,14 @@ def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSum
             promoted = "promoted" if newest.promoted else "not promoted"
             st.badge(promoted, color="green" if newest.promoted else "orange")
         with st.container(horizontal=True):
-            line = list(newest.line) or None
-            st.metric("CAGR on test", theme.percent(newest.annual_return), chart_data=line, width=METRIC_WIDTH)
+            st.metric("CAGR on test", theme.percent(newest.annual_return), width=METRIC_WIDTH)
             st.metric("Sharpe ratio on test", theme.ratio(newest.sharpe), width=METRIC_WIDTH)
             st.metric("Max drawdown", theme.percent(newest.drawdown), width=METRIC_WIDTH)
-            st.metric("Validation Sharpe", theme.ratio(newest.score), width=METRIC_WIDTH)
+            st.metric("Validation score", theme.ratio(newest.score), width=METRIC_WIDTH)
+            if line := [value for value in newest.line if math.isfinite(value)]:
+                with st.container(width=METRIC_WIDTH):
+                    st.caption("Equity on test")
+                    st.html(theme.sparkline(line, "Equity of the champion over the test period"))
 
 
 def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,10 @@ def preview(panel: Panel, rows: int = PREVIEW_ROWS) -> pd.DataFrame:
     return closes.iloc[::-1]
 
 
-def read_upload(name: str, content: bytes, **options: Any) -> Panel:
+def read_upload(name: str, content: bytes, cancelled: Callable[[], bool] = lambda: False, **options: Any) -> Panel:
     """Read and check an uploaded file in a bounded child process. options: fields of `ReadOptions`.
+
+    cancelled: as in `read_bounded`.
 
     name: reported by the browser and not trusted; used in messages, and only its ending on disk. Raises DataError
     naming the file and the line of the first error.
@@ -133,7 +135,7 @@ def read_upload(name: str, content: bytes, **options: Any) -> Panel:
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(content)
         try:
-            panel = read_bounded(path, **options)
+            panel = read_bounded(path, cancelled=cancelled, **options)
         except DataError as error:
             raise DataError(_with_uploaded_name(str(error), path, name)) from None
     return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")

@@ -16,6 +16,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import require_login
 from finrl_pod_app.dashboard.mark import ICON, LOGO
+from finrl_pod_app.dashboard.pages.widgets import is_dark
 from finrl_pod_app.dashboard.settings import Settings
 
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
@@ -87,6 +88,7 @@ def main() -> None:
     warm_up()
     current = st.navigation(list(pages.values()), position="hidden")
     _show_menu(pages)
+    st.html(theme.control_css(dark=is_dark()))
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
 
