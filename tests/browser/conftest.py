@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT = 120_000  # milliseconds for an element to appear on a busy machine
@@ -36,12 +36,18 @@ def browser_path(play: Playwright) -> str:
 
 
 @pytest.fixture(scope="session")
-def browser_context() -> Iterator[BrowserContext]:
-    """One context for all tests, whose cache holds Streamlit's scripts. Each page in it is a separate session."""
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
-        yield browser.new_context(viewport={"width": 1440, "height": 1000})
-        browser.close()
+        launched = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def browser_context(browser: Browser) -> BrowserContext:
+    """One context for all tests, whose cache holds Streamlit's scripts. Each page in it is a separate session."""
+    return browser.new_context(viewport={"width": 1440, "height": 1000})
 
 
 @pytest.fixture

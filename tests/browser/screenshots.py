@@ -13,17 +13,18 @@ from PIL import Image
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, browser_path
+from tests.browser.views import SCHEMES, SIZES, show_whole_page, wait_until_drawn
 from tests.dashboard.dashboard_process import DashboardProcess
 
-WIDTHS = {"wide": (1440, 900), "narrow": (390, 844)}
 MAX_HEIGHT = 4_000  # pixels; longer pages are cut
 COLOURS = 128  # of a stored picture, enough for flat areas and text
-SETTLE_TIME = 1_200  # milliseconds
+SETTLE_TIME = 1_200  # milliseconds, until figures have the new size
 # Further tabs to open, by page.
 TABS = {"paper": ["Orders and fills", "Costs", "Risk", "Log"]}
 # Texts to click for further views, by page, after the tabs.
 VIEWS = {
     "data": ["Prices", "Correlations"],
+    "run": ["Allocation", "Training"],
     "train": ["Monitor"],
     "compare": ["Drawdown", "Monthly returns", "Weights", "Trades"],
     "audit": ["Run audit"],
@@ -43,8 +44,8 @@ def main() -> int:
     runs = ("--runs", str(options.runs.resolve()))
     with DashboardProcess(options.out / "server", *runs, journal=options.journal) as board, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
-        for scheme in ("light", "dark"):
-            for size, (width, height) in WIDTHS.items():
+        for scheme in SCHEMES:
+            for size, (width, height) in SIZES.items():
                 context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
                 for name in options.only:
                     _capture_page(context, board, name, options.out, f"{name}-{size}-{scheme}", (width, height))
@@ -68,37 +69,25 @@ def _capture_page(
     page = context.new_page()
     page.goto(board.url if name == "overview" else f"{board.url}/{name}")  # the first page has no URL path
     page.locator("h1").first.wait_for(timeout=180_000)
-    _wait_until_drawn(page)
+    wait_until_drawn(page)
     _save_screenshot(page, out / f"{stem}.png", size)
     for place, tab in enumerate(TABS.get(name, []), start=2):
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.get_by_role("tab", name=tab).click()
-        _wait_until_drawn(page)
+        wait_until_drawn(page)
         _save_screenshot(page, out / f"{stem}-{place}.png", size)
     for place, text in enumerate(VIEWS.get(name, []), start=2):
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.get_by_test_id("stMainBlockContainer").get_by_text(text, exact=True).filter(visible=True).last.click()
         page.mouse.move(0, 0)  # so that no tooltip is shown
-        _wait_until_drawn(page)
+        wait_until_drawn(page)
         _save_screenshot(page, out / f"{stem}-{place}.png", size)
     page.close()
 
 
-def _wait_until_drawn(page: Page) -> None:
-    """Wait until the server has drawn everything and no placeholder is left."""
-    page.wait_for_timeout(SETTLE_TIME)  # until the server starts drawing
-    page.wait_for_function(
-        "() => !document.querySelector('[data-testid=stSkeleton], [data-testid=stStatusWidget], "
-        "[data-testid=stApp][data-test-script-state=running]')",
-        timeout=180_000,
-    )
-    page.wait_for_timeout(SETTLE_TIME)
-
-
 def _save_screenshot(page: Page, file: Path, size: tuple[int, int]) -> None:
     """Save the whole page, which Streamlit scrolls inside an element."""
-    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-    page.set_viewport_size({"width": size[0], "height": min(max(int(height), size[1]), MAX_HEIGHT)})
+    show_whole_page(page, size, MAX_HEIGHT)
     page.wait_for_timeout(SETTLE_TIME)
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
