@@ -126,7 +126,9 @@ def import_file(
     store = Store()
     store.check_name(name)
     given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
-    query = {"bar": bar, "allow_gaps": allow_gaps, **{key: value for key, value in given.items() if value is not None}}
+    query: dict[str, Any] = {"bar": bar, "allow_gaps": allow_gaps} | {
+        key: value for key, value in given.items() if value is not None
+    }
     panel = read_bounded(file, ReadLimits(memory=int(memory * 1e9)), adjusted=adjusted, **query)
     query = {"file": str(file.resolve()), **query}
     _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
