@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper import demo
-from finrl_pod_app.paper.runner import _stop_on_signals
+from finrl_pod_app.paper.runner import _handle_signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 from finrl_pod_app.services.backtests import prepare
 
@@ -347,33 +347,15 @@ def test_folder_without_a_promoted_run_is_refused(tmp_path: Path) -> None:
         PromotedRun(tmp_path, SYMBOLS).current()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_termination_and_hangup_stop_the_daemon(number: signal.Signals) -> None:
-    class CountingDaemon:
-        stops = 0
-
-        def stop(self) -> None:
-            self.stops += 1
-
-    daemon = CountingDaemon()
+@pytest.mark.parametrize(("number", "called"), [(signal.SIGTERM, "stop"), (signal.SIGHUP, "reload")])
+def test_termination_stops_the_daemon_and_hangup_reloads_its_config(number: signal.Signals, called: str) -> None:
+    process = Mock()
     before = signal.signal(number, signal.SIG_DFL)  # independent of the test runner's handler
     try:
-        with _stop_on_signals(daemon) as caught:  # type: ignore[arg-type]
+        with _handle_signals(process) as caught:
             os.kill(os.getpid(), number)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert (daemon.stops, caught) == (1, [number])
-
-
-def test_daemon_under_nohup_ignores_hangup() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    daemon = Mock()
-    try:
-        with _stop_on_signals(daemon) as caught:
-            os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert caught == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    daemon.stop.assert_called_once()
+    assert [call[0] for call in process.method_calls] == [called]
+    assert caught == [number][: called == "stop"]

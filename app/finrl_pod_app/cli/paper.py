@@ -40,7 +40,7 @@ def run(
 
     if allow_unpromoted:
         typer.echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
-    run_daemon(load(config), allow_unpromoted=allow_unpromoted)
+    run_daemon(load(config), allow_unpromoted=allow_unpromoted, reload=lambda: load(config))
 
 
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")

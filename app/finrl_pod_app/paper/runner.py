@@ -7,17 +7,20 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from finrl_pod.errors import BrokerError, ConfigError, DaemonError, Interrupted, JournalError
+from finrl_pod.errors import BrokerError, ConfigError, DaemonError, FinrlPodError, Interrupted, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
-from finrl_pod.paper.brokers.port import Broker, Clock
+from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
+from finrl_pod.paper.execution.order_manager import Alert
 from finrl_pod.paper.execution.risk import RiskManager
+from finrl_pod.paper.execution.trader import StrategySource
+from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
@@ -28,19 +31,24 @@ from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
+from finrl_pod.paper.runtime.reload import changed_settings
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod_app.paper.sources import strategy_sources
 
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+DaemonParts = tuple[Store, Broker, DataFeed, Sequence[StrategySource], Clock, Heartbeat, Alert]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
+def run_daemon(
+    config: PaperConfig, *, allow_unpromoted: bool = False, reload: Callable[[], PaperConfig] | None = None
+) -> None:
     """Trade until a stop command or signal.
 
-    SIGTERM and SIGHUP cancel own orders and return; so does Ctrl-C, which then raises Interrupted.
-    Raises FinrlPodError; AuthenticationError, JournalError and DaemonError end a running daemon.
+    SIGTERM cancels own orders and returns; so does Ctrl-C, which then raises Interrupted. SIGHUP calls `reload` and
+    continues with the config that it returns, as after a restart but with own orders live; without `reload` it is
+    ignored. Raises FinrlPodError; AuthenticationError, JournalError and DaemonError end a running daemon.
     """
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
         raise ConfigError(f"--allow-unpromoted needs a server on this machine, but broker.url is {config.broker.url!r}")
@@ -69,9 +77,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
                 config.monitoring.port, heartbeat, lambda: metrics(store, config), lambda: symbol_figures(store)
             )
             closing.callback(server.close)
-        daemon = build_daemon(config, store, broker, feed, sources, clock, heartbeat, alerts.send)
+        parts = (store, broker, feed, sources, clock, heartbeat, alerts.send)
+        process = DaemonProcess(build_daemon(config, *parts))
         if os.environ.get(PING):
-            well = functools.partial(_is_well, heartbeat, daemon)
+            well = functools.partial(_is_well, heartbeat, process)
             ping = DeadManPing(os.environ[PING], config.monitoring.ping_seconds, well, log)
             closing.callback(ping.close)
         if os.environ.get(TOKEN):
@@ -80,9 +89,10 @@ def run_daemon(config: PaperConfig, *, allow_unpromoted: bool = False) -> None:
             closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log, url).close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
-        with _stop_on_signals(daemon) as caught, _halt_thread(store, risk, broker, clock, log):
+        with _handle_signals(process) as caught, _halt_thread(store, risk, broker, clock, log):
             try:
-                daemon.run()
+                while process.run():
+                    config = _reloaded(config, reload, process, parts)
             except DaemonError:
                 log.error("failed", exc_info=True)
                 raise
@@ -97,21 +107,79 @@ def alert_spool(config: PaperConfig) -> Path:
     return journal.with_name(f"{journal.name}.alerts.json")
 
 
-def _is_well(heartbeat: Heartbeat, daemon: Daemon) -> bool:
-    return heartbeat.alive and heartbeat.trading and not daemon.in_outage
+class DaemonProcess:
+    """The current daemon of a process, which a reload of the config replaces."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self._stopped = False
+        self._reload = threading.Event()
+
+    def run(self) -> bool:
+        """Run the current daemon. Returns True if a reload was requested, False if it stopped. Raises as it does."""
+        self.daemon.run(until=self._reload.is_set)
+        requested = self._reload.is_set()
+        self._reload.clear()
+        return requested and not self._stopped
+
+    def replace(self, daemon: Daemon) -> None:
+        """Continue with another daemon at the next `run`."""
+        self.daemon = daemon
+        if self._stopped:
+            daemon.stop()
+
+    def stop(self) -> None:
+        """Request a stop."""
+        self._stopped = True
+        self.daemon.stop()
+
+    def reload(self) -> None:
+        """Request a reload of the config."""
+        self._reload.set()
+        self.daemon.wake()
+
+
+def _reloaded(
+    config: PaperConfig, reload: Callable[[], PaperConfig] | None, process: DaemonProcess, parts: DaemonParts
+) -> PaperConfig:
+    """Replace the daemon by one with the config of `reload`. Keeps both, with an alert, if that cannot be traded."""
+    store, _, _, sources, clock, _, send_alert = parts
+
+    def alert(level: str, message: str) -> None:
+        store.add(schema.alerts, clock.now(), level=level, kind="config", message=message)
+        send_alert(level, "config", message)
+
+    try:
+        new = config if reload is None else reload()
+        changes = changed_settings(config, new)
+        strategies = [source.current().strategy for source in sources]
+        check_strategies(new, strategies)
+        daemon = build_daemon(new, *parts)
+    except (FinrlPodError, OSError) as error:
+        alert("warning", f"the config was not reloaded, and the former one is used: {error}")
+        return config
+    record_settings(store, dataclasses.replace(new, risk=recorded_limits(new, strategies)), clock.now())
+    process.replace(daemon)
+    alert("info", f"the config was reloaded: {'; '.join(changes) or 'nothing has changed'}")
+    return new
+
+
+def _is_well(heartbeat: Heartbeat, process: DaemonProcess) -> bool:
+    return heartbeat.alive and heartbeat.trading and not process.daemon.in_outage
 
 
 @contextmanager
-def _stop_on_signals(daemon: Daemon) -> Iterator[list[int]]:
-    """Stop the daemon on SIGTERM, SIGINT and SIGHUP (a closed terminal). Yields the list of signals received."""
+def _handle_signals(process: DaemonProcess) -> Iterator[list[int]]:
+    """Stop on SIGTERM and SIGINT, reload the config on SIGHUP. Yields the list of the former that were received."""
     caught: list[int] = []
 
     def stop(number: int, _: Any) -> None:
         caught.append(number)
-        daemon.stop()
+        process.stop()
 
-    handled = [n for n in STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, stop) for number in handled}
+    handlers: dict[int, Any] = dict.fromkeys(STOP_SIGNALS, stop)
+    handlers[signal.SIGHUP] = lambda *_: process.reload()
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield caught
     finally:

@@ -66,6 +66,7 @@ class Daemon:
         self._calendar = Calendar()
         self.trader = AccountTrader(components)
         self._stop = threading.Event()
+        self._woken = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
@@ -79,11 +80,16 @@ class Daemon:
         """Request a stop: after the current call own orders are cancelled and `run` returns."""
         self._stop.set()
 
+    def wake(self) -> None:
+        """End a wait for the next cycle, so that `until` of `run` is called soon. From a signal handler too."""
+        self._woken.set()
+
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Run until stopped, or until `until` returns True between two steps.
+        """Run until stopped, or until `until` returns True between two steps, with own orders left as they are.
 
         Raises AuthenticationError, JournalError and (at the start) ConfigError, and DaemonError for any other error.
         """
+        self._woken.clear()
         try:
             while not self._stop.is_set() and not until():
                 self.step()
@@ -292,11 +298,11 @@ class Daemon:
     # ------------------------------------------------------------------ stopping
 
     def _check_commands(self) -> bool:
-        """Apply a pending halt. Returns True if a command is pending or a stop was requested."""
+        """Apply a pending halt. Returns True if a command is pending, or a stop or a wake-up was requested."""
         commands = pending_commands(self._c.ledger.store)
         if any(command.name is CommandName.HALT for command in commands):
             self._control.set_halted()
-        return bool(commands) or self._stop.is_set()
+        return bool(commands) or self._stop.is_set() or self._woken.is_set()
 
     def _cancel_after_failure(self) -> bool:
         """Cancel own orders as at a stop, or without the journal if that fails too. Returns True if none is live."""

@@ -1,0 +1,39 @@
+"""Which settings of a running daemon may change when its config is read again."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.paper.settings import PaperConfig
+
+SECTIONS = ("risk", "orders", "data", "timing")  # every setting of these may change
+SETTINGS = ("monitoring.summary_minutes", "monitoring.unexplained")
+
+
+def changed_settings(before: PaperConfig, after: PaperConfig) -> list[str]:
+    """Return the changes as "name: old -> new".
+
+    Raises ConfigError for a change that needs a restart, naming all of them: the account, what is traded with how much
+    of it, when, and how the daemon is reached belong to its journal, connections and threads.
+    """
+    changes = {**_differences("", before, after)}
+    fixed = sorted(name for name in changes if name.split(".")[0] not in SECTIONS and name not in SETTINGS)
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} cannot change while the daemon runs; restart it, or set the former value again. "
+            f"Only {', '.join(SECTIONS)}, {' and '.join(SETTINGS)} can"
+        )
+    return [f"{name}: {old!r} -> {new!r}" for name, (old, new) in sorted(changes.items())]
+
+
+def _differences(prefix: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    found: dict[str, tuple[Any, Any]] = {}
+    for item in dataclasses.fields(before):
+        old, new = getattr(before, item.name), getattr(after, item.name)
+        if dataclasses.is_dataclass(old):
+            found |= _differences(f"{prefix}{item.name}.", old, new)
+        elif old != new:
+            found[prefix + item.name] = (old, new)
+    return found
