@@ -1,17 +1,35 @@
-"""Objects from users' own Python files, named as `file.py:Name`: strategies and rewards.
+"""Objects from users' own Python files and from installed packages, named as `file.py:Name` or by their entry point.
 
 A file is imported and runs with the rights of the user who started the program: it is trusted code, without a sandbox.
+
+A run pins its files: `own.py:Name` becomes `own@0123456789abcdef.py:Name`, where the digits begin the SHA-256 of the
+file's text, and the text is kept beside the config and in every saved agent. A pinned reference is read from there, so
+that a run works without the file, and two runs with different versions of one file can be used side by side.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import dataclasses
+import hashlib
+import importlib.metadata
+import linecache
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from finrl_pod.errors import InputError
+
+T = TypeVar("T")
+DIGITS = 16
+FOLDER = "own_files"  # of a run
+UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
+_PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
+_KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
+_MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
 
 
 def is_file_reference(text: str) -> bool:
@@ -20,24 +38,193 @@ def is_file_reference(text: str) -> bool:
     return path.endswith(".py") and bool(name)
 
 
-def import_user_file(path: Path, purpose: str) -> Any:
-    """The module of a file. purpose: what it is needed for, such as "the strategy mine.py:Mine".
+def unpinned(text: str) -> str:
+    """A reference as the user wrote it, without the folder: own.py:Name of own@0123456789abcdef.py:Name."""
+    if not is_file_reference(text):
+        return text
+    path, _, name = text.rpartition(":")
+    matched = _PINNED.fullmatch(Path(path).name)
+    return f"{matched['stem']}.py:{name}" if matched else text
 
-    Raises InputError for a file that is missing or cannot be imported.
-    """
-    if not path.is_file():
-        raise InputError(f"there is no file {path} for {purpose}; write it as path/to/file.py:Name")
-    spec = importlib.util.spec_from_file_location(f"finrl_pod_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} cannot be imported as Python; write it as path/to/file.py:Name")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up their module
+
+# ---------------------------------------------------------------------- text of files
+
+
+def source_text(path: Path, purpose: str = "a file of one's own") -> str:
+    """Text of a file, or the kept text of a pinned one. Raises InputError if there is neither, and for no UTF-8."""
+    if path.name in _KEPT:
+        return _KEPT[path.name]
     try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path} for {purpose}; write it as path/to/file.py:Name") from None
+    except IsADirectoryError:
+        raise InputError(f"there is no file {path} for {purpose}; write it as path/to/file.py:Name") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path} for {purpose}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} cannot be imported as Python: it is not UTF-8 text") from None
+    matched = _PINNED.fullmatch(path.name)
+    if matched and _digest(text) != matched["digest"]:
+        raise InputError(f"{path} was changed: its text does not have the hash in its name; restore it")
+    return text
+
+
+def pin(reference: str) -> str:
+    """The pinned form of file.py:Name, whose text is kept from now on; a pinned reference stays as it is.
+
+    Without the file, the only kept one of that name is taken. Raises InputError as `source_text`.
+    """
+    path_text, _, name = reference.rpartition(":")
+    path = Path(path_text)
+    if _PINNED.fullmatch(path.name):
+        _KEPT.setdefault(path.name, source_text(path, reference))
+        return f"{path.name}:{name}"
+    if not path.is_file():
+        known = [kept for kept in _KEPT if unpinned(f"{kept}:{name}") == f"{path.name}:{name}"]
+        if len(known) == 1:
+            return f"{known[0]}:{name}"
+    text = source_text(path, reference)
+    kept = f"{path.stem}@{_digest(text)}.py"
+    _KEPT[kept] = text
+    _add_to_path(path)
+    return f"{kept}:{name}"
+
+
+def pinned(record: T) -> T:
+    """A record of settings with all references of the form file.py:Name pinned, but for files that are missing."""
+    changes = {}
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        if field.name not in UNPINNED_FIELDS and (new := _pinned_value(value)) != value:
+            changes[field.name] = new
+    return dataclasses.replace(record, **changes) if changes else record  # type: ignore[type-var]
+
+
+def _pinned_if_readable(reference: str) -> str:
+    try:
+        return pin(reference)
+    except InputError:
+        return reference  # refused where it is used, by an error that says what for
+
+
+def _pinned_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return _pinned_if_readable(value) if is_file_reference(value) else value
+    if isinstance(value, tuple):
+        return tuple(_pinned_value(item) for item in value)
+    return pinned(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+def kept_files(values: Any) -> dict[str, str]:
+    """Name and text of every pinned file that plain values (of a config, or of a snapshot) refer to."""
+    return {name: source_text(Path(name)) for name in sorted(set(_pinned_names(values)))}
+
+
+def keep(files: Mapping[str, str]) -> None:
+    """Keep the texts of pinned files by name. Raises InputError for a text that does not have the hash in its name."""
+    for name, text in files.items():
+        matched = _PINNED.fullmatch(name)
+        if matched is None or _digest(text) != matched["digest"]:
+            raise InputError(f"the kept file {name} was changed: its text does not have the hash in its name")
+        _KEPT[name] = text
+
+
+def keep_folder(folder: Path) -> None:
+    """Keep the pinned files of a run's folder. Raises InputError for a changed one."""
+    if folder.is_dir():
+        files = [path for path in folder.iterdir() if _PINNED.fullmatch(path.name)]
+        keep({path.name: path.read_text(encoding="utf-8") for path in files})
+
+
+def _pinned_names(values: Any) -> Iterator[str]:
+    if isinstance(values, str):
+        path = values.rpartition(":")[0]
+        if _PINNED.fullmatch(path):
+            yield path
+    elif isinstance(values, Mapping):
+        for item in values.values():
+            yield from _pinned_names(item)
+    elif isinstance(values, list | tuple):
+        for item in values:
+            yield from _pinned_names(item)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+# ---------------------------------------------------------------------- objects
+
+
+def import_user_file(path: Path, purpose: str) -> Any:
+    """The module of a file, imported anew. purpose: what it is needed for, such as "the strategy mine.py:Mine".
+
+    The file may import its neighbours in the same folder. Raises InputError for a file that is missing or cannot be
+    imported.
+    """
+    text = source_text(path, purpose)
+    _add_to_path(path)
+    name = re.sub(r"\W", "_", f"finrl_pod_user_{path.stem}")
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))  # for tracebacks
+    sys.modules[name] = module  # dataclasses look up their module
+    try:
+        code = compile(text, str(path), "exec")
         with stdout_to_stderr():
-            spec.loader.exec_module(module)
+            exec(code, module.__dict__)
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} could not be imported: {error_text(error)}") from error
     return module
+
+
+def user_object(reference: str, purpose: str) -> Any:
+    """The object of file.py:Name; a file is imported once for each version of its text.
+
+    Raises InputError as `import_user_file`, and for a name that the file does not define.
+    """
+    path_text, _, name = reference.rpartition(":")
+    path = Path(path_text)
+    key = (str(path.absolute()), _digest(source_text(path, purpose)))
+    if key not in _MODULES:
+        _MODULES[key] = import_user_file(path, purpose)
+    module = _MODULES[key]
+    if not hasattr(module, name):
+        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        hint = f"it defines {', '.join(sorted(defined))}" if defined else "it defines nothing"
+        raise InputError(f"{path} has no {name}; {hint}")
+    return getattr(module, name)
+
+
+def entry_point(group: str, name: str) -> Any | None:
+    """The object that an installed package offers under `name` in the group `finrl_pod.{group}`, or None.
+
+    group: "features", "rewards", "costs", "strategies", "algorithms", "policies", "environments", "sources" or
+    "brokers". Raises InputError for one that cannot be imported.
+    """
+    for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}", name=name):
+        try:
+            return point.load()
+        except Exception as error:
+            raise InputError(f"{name} of {point.value} could not be imported: {error_text(error)}") from error
+    return None
+
+
+def own_object(group: str, name: str, purpose: str) -> Any | None:
+    """The object of file.py:Name, else the entry point `name` of a group, else None. Raises InputError as both."""
+    return user_object(name, purpose) if is_file_reference(name) else entry_point(group, name)
+
+
+def entry_point_names(group: str) -> tuple[str, ...]:
+    """Names that installed packages offer in a group, see `entry_point`."""
+    return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}")}))
+
+
+def _add_to_path(path: Path) -> None:
+    folder = str(path.resolve().parent)
+    if path.is_file() and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:

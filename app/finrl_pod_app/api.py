@@ -38,6 +38,7 @@ from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
+from finrl_pod.user_files import pinned
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
@@ -92,7 +93,7 @@ def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
 
     config: default settings if None. device: "auto", "cpu" or "cuda". Raises DataError, FeatureError or ConfigError.
     """
-    config = config or RunConfig()
+    config = pinned(config or RunConfig())
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)

@@ -32,9 +32,16 @@ import torch
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.reward_state import RewardState, growth_ratio, log_growth
-from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.settings.run import REWARDS, EnvironmentConfig
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import error_text, import_user_file, is_file_reference, stdout_to_stderr
+from finrl_pod.user_files import (
+    entry_point,
+    error_text,
+    import_user_file,
+    is_file_reference,
+    stdout_to_stderr,
+    unpinned,
+)
 
 CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
 MIN_VARIANCE = 1e-10  # of the simple return, in the denominator of the differential Sharpe ratio
@@ -76,7 +83,7 @@ class StepReward:
         """
         check_reward(config)
         self.name, self._config, self._bars_per_year = config.reward, config, bars_per_year
-        self._user = load_user_reward(config.reward) if is_file_reference(config.reward) else None
+        self._user = None if config.reward in REWARDS else load_user_reward(config.reward)
         if self._user is not None:
             self._call_user(self._user, TRIAL)
         self.state = RewardState(config)
@@ -123,22 +130,22 @@ class StepReward:
             with stdout_to_stderr():
                 reward: Any = function(interval)
         except Exception as error:
-            raise InputError(f"the reward {self.name} failed: {error_text(error)}") from error
+            raise InputError(f"the reward {unpinned(self.name)} failed: {error_text(error)}") from error
         if not isinstance(reward, torch.Tensor) or tuple(reward.shape) != shape:
             got = tuple(reward.shape) if isinstance(reward, torch.Tensor) else type(reward).__name__
             raise InputError(
-                f"the reward {self.name} must return a tensor of shape {shape}, one number per account, got {got}"
+                f"the reward {unpinned(self.name)} must return a tensor of shape {shape}, one number per account, got {got}"
             )
         wrong = int((~torch.isfinite(reward)).sum())
         if wrong:
             raise InputError(
-                f"the reward {self.name} must return finite numbers, got NaN or infinity for {wrong} of "
+                f"the reward {unpinned(self.name)} must return finite numbers, got NaN or infinity for {wrong} of "
                 f"{reward.numel()} accounts"
             )
         if interval.after.requires_grad and not reward.requires_grad:
             raise InputError(
-                f"the reward {self.name} must be computed from its interval by torch operations: this algorithm "
-                "differentiates it"
+                f"the reward {unpinned(self.name)} must be computed from its interval by torch operations: this "
+                "algorithm differentiates it"
             )
         return reward.to(interval.before.dtype)
 
@@ -167,7 +174,18 @@ def check_reward(config: EnvironmentConfig) -> None:
 
 
 def load_user_reward(text: str) -> UserReward:
-    """Import `file.py` and return its `function`. Raises InputError for a file or a function that is missing."""
+    """Import `file.py` and return its `function`, or the entry point of a package.
+
+    Raises InputError for a file or a function that is missing.
+    """
+    if not is_file_reference(text):
+        function = entry_point("rewards", text)
+        if not callable(function):
+            raise ConfigError(
+                f"environment.reward must be one of {', '.join(REWARDS)}, or file.py:function, got {text!r}"
+            )
+        packaged: UserReward = function
+        return packaged
     file, _, name = text.rpartition(":")
     function = getattr(import_user_file(Path(file), f"the reward {text}"), name, None)
     if not callable(function):

@@ -6,6 +6,7 @@ the causality test covers every registered feature.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
@@ -18,6 +19,12 @@ from finrl_pod.data import indicators, market_model, price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
+from finrl_pod.user_files import (
+    error_text,
+    own_object,
+    stdout_to_stderr,
+    unpinned,
+)
 
 FeatureFunction = Callable[[Panel], Floats]
 
@@ -77,12 +84,36 @@ def available(panel: Panel) -> tuple[str, ...]:
 
 
 def lookup(name: str) -> Feature:
-    """Look up a feature by name. Raises FeatureError suggesting the closest names."""
+    """Look up a feature: a registered name, file.py:function of the user's own, or the entry point of a package.
+
+    Raises FeatureError suggesting the closest names, InputError for a file that cannot be used.
+    """
     if name in _FEATURES:
         return _FEATURES[name]
+    if (found := own_object("features", name, f"the feature {name}")) is not None:
+        return _user_feature(name, found)
     close = difflib.get_close_matches(name, _FEATURES, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(_FEATURES)}"
     raise FeatureError(f"unknown feature {name!r}; {hint}")
+
+
+def _user_feature(name: str, function: object) -> Feature:
+    """A function of a panel that is not in the registry; its columns are known if it was registered too."""
+    if not callable(function):
+        raise FeatureError(f"feature {unpinned(name)!r} must be a function of a panel, got {type(function).__name__}")
+    for feature in _FEATURES.values():
+        if feature.function is function:
+            return dataclasses.replace(feature, name=name)
+
+    def computed(panel: Panel) -> Floats:
+        try:
+            with stdout_to_stderr():
+                values: Floats = function(panel)
+        except Exception as error:
+            raise FeatureError(f"the feature {unpinned(name)} failed: {error_text(error)}") from error
+        return values
+
+    return Feature(name, (), computed)
 
 
 def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
@@ -90,7 +121,7 @@ def check(panel: Panel, names: Iterable[str]) -> tuple[Feature, ...]:
     features: list[Feature] = []
     for name in names:
         feature = lookup(name)
-        if feature in features:
+        if feature.name in [known.name for known in features]:
             raise FeatureError(f"feature {name!r} is listed twice; list it once")
         if missing := _missing(feature, panel):
             raise FeatureError(
@@ -110,9 +141,15 @@ def compute(panel: Panel, names: Iterable[str]) -> Floats:
     bars, assets = panel.close.shape
     result = np.full((bars, assets, len(features)), np.nan)
     for i, feature in enumerate(features):
-        values = np.asarray(feature.function(panel), dtype=np.float64)
+        try:
+            values = np.asarray(feature.function(panel), dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise FeatureError(f"feature {unpinned(feature.name)!r} must return numbers: {error}") from None
         if values.shape not in ((bars, assets), (bars, 1)):
-            raise FeatureError(f"feature {feature.name!r} returned shape {values.shape}, not {(bars, assets)}")
+            raise FeatureError(
+                f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
+                "for each bar and asset"
+            )
         np.copyto(result[..., i], values, where=panel.tradable & np.isfinite(values))
     return result
 

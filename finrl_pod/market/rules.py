@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from datetime import date
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.user_files import error_text, own_object, unpinned
 
 NO_FRICTIONS = Frictions()
 MAX_COST_BPS_BESIDE_SPREADS = 5_000
@@ -43,6 +44,8 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
         costs.append(PerShare(config.per_share, config.per_share_minimum))
     if config.impact:
         costs.append(SquareRootImpact(config.impact))
+    if config.cost_model:
+        costs.append(own_cost(config.cost_model))
     return Frictions(
         tuple(costs),
         config.participation,
@@ -51,6 +54,26 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
         config.delisting_return,
         config.delay,
     )
+
+
+def own_cost(name: str) -> CostModel:
+    """The cost of the user's own: file.py:Class, made without arguments, or the entry point of a package.
+
+    Raises ConfigError for an object that is no `CostModel`, InputError for a file that cannot be used.
+    """
+    found = own_object("costs", name, f"the cost {name}")
+    if found is None:
+        raise ConfigError(f"environment.cost_model must be file.py:Class of a cost, got {name!r}")
+    try:
+        model = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise InputError(f"the cost {unpinned(name)} could not be created: {error_text(error)}") from error
+    if not isinstance(model, CostModel):
+        raise ConfigError(
+            f"the cost {unpinned(name)} must have name, needs_volume, cost(amount, prices, liquidity) and "
+            "slope(amount, prices, liquidity), as the models in finrl_pod.market.costs"
+        )
+    return model
 
 
 def _validate(config: EnvironmentConfig) -> None:
@@ -72,10 +95,12 @@ def _validate(config: EnvironmentConfig) -> None:
             "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
             "square-root law is not validated"
         )
-    if config.buy_allocation == "sequential" and (config.per_share or config.per_share_minimum or config.participation):
+    if config.buy_allocation == "sequential" and (
+        config.per_share or config.per_share_minimum or config.participation or config.cost_model
+    ):
         raise ConfigError(
             'environment.buy_allocation = "sequential" supports proportional costs only; use "proportional" with '
-            "per_share, per_share_minimum, participation and impact"
+            "per_share, per_share_minimum, participation, impact and cost_model"
         )
     if config.delay > 1 and config.fill == "same_close":
         raise ConfigError('environment.delay above 1 needs environment.fill = "next": the same close has no delay')

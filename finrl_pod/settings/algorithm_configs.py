@@ -57,10 +57,11 @@ RENAMED_KEYS: Mapping[str, str] = {
 class AgentConfig:
     """Settings shared by all algorithms."""
 
-    algorithm: str = setting("ppo", "a name listed by `finrl-pod algorithms`")
-    policy: Literal["equivariant", "linear", "mlp"] = setting(
+    algorithm: str = setting("ppo", "a name listed by `finrl-pod algorithms`, or file.py:Class of one's own")
+    policy: str = setting(
         "equivariant",
-        "one network applied to every asset, scores linear in an asset's features, or an MLP on the flat observation",
+        "equivariant: one network applied to every asset; linear: scores linear in an asset's features; mlp: on the "
+        "flat observation; or file.py:Class of one's own",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
     encoder: Literal["none", "convolution", "gru", "attention"] = setting(

@@ -5,10 +5,12 @@ Nothing here needs torch: the command line lists the algorithms without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import (
     A2CConfig,
     AgentConfig,
@@ -21,6 +23,8 @@ from finrl_pod.settings.algorithm_configs import (
     SHACConfig,
     TD3Config,
 )
+from finrl_pod.settings.toml import closest_key
+from finrl_pod.user_files import own_object, unpinned
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,52 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
     )
 }
+
+
+def algorithm_class(name: str) -> Any | None:
+    """Class of an algorithm that is not built in: registered, file.py:Class, or the entry point of a package.
+
+    None for an unknown name. Raises InputError for a file or an entry point that cannot be used, ConfigError for an
+    object that is no algorithm.
+    """
+    if name in _CLASSES:
+        return _CLASSES[name]
+    found = own_object("algorithms", name, f"the algorithm {name}")
+    if found is not None and not (isinstance(found, type) and hasattr(found, "iterate") and hasattr(found, "Config")):
+        raise ConfigError(
+            f"the algorithm {unpinned(name)} must be a class derived from finrl_pod.rl.algorithms.loss_algorithm."
+            "LossAlgorithm, as finrl-pod new algorithm writes it"
+        )
+    return found
+
+
+def algorithm_info(name: str) -> AlgorithmInfo:
+    """What an algorithm is, by name, also of one's own. Raises ConfigError for an unknown one, else as the class."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    found = algorithm_class(name)
+    if found is None:
+        raise ConfigError(f"there is no algorithm {name!r}; {closest_key(name, ALGORITHMS)}")
+    summary = (inspect.getdoc(found) or "").partition("\n")[0]
+    return AlgorithmInfo(name, summary, "", "on-policy", getattr(found, "ACTIONS", "both"), found.Config)
+
+
+def register_algorithm(name: str) -> Callable[[type], type]:
+    """Decorator that registers a subclass of `LossAlgorithm` for `agent.algorithm = name`.
+
+    Raises ConfigError for the name of a built-in algorithm.
+    """
+    if name in ALGORITHMS:
+        raise ConfigError(f"the algorithm {name!r} is built in; choose another name")
+
+    def add(algorithm: type) -> type:
+        _CLASSES[name] = algorithm
+        return algorithm
+
+    return add
+
+
+_CLASSES: dict[str, type] = {}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import RENAMED_KEYS as AGENT_RENAMED_KEYS
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
-from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.constraints import (
     FRACTION,
     NOT_NEGATIVE,
@@ -40,7 +40,8 @@ from finrl_pod.settings.constraints import (
     section,
     setting,
 )
-from finrl_pod.settings.toml import build_record, closest_key, read_toml
+from finrl_pod.settings.toml import build_record, read_toml
+from finrl_pod.user_files import entry_point_names
 
 __all__ = [
     "BUILT_IN_SPLITS",
@@ -112,7 +113,7 @@ EARLIER_VALUES: Mapping[str, Mapping[str, Any]] = {
         "worlds": 1, "equal_means": False, "bagging_blocks": 0, "bootstrap_block": 0.0, "asset_share": 1.0,
         "feature_noise": 0.0,
     },
-    "environment": {"half_spread": "constant", "source": "", "evaluation_episodes": 32},
+    "environment": {"half_spread": "constant", "cost_model": "", "source": "", "evaluation_episodes": 32},
     "mandate": {
         "base": "none", "tilt": 0.5, "trade_speed": 0.05, "max_weight": 1.0, "max_turnover": 0.0, "decide_every": 1,
         "volatility_target": 0.0, "max_tracking_error": 0.0,
@@ -195,7 +196,9 @@ class EnvironmentConfig:
         "reward of a step, from one fill to the next; see docs/objectives.md",
         Constraint(
             f"one of {', '.join(REWARDS)}, or file.py:function",
-            lambda x: x in REWARDS or re.fullmatch(r".+\.py:[A-Za-z_]\w*", x) is not None,
+            lambda x: (
+                x in REWARDS or bool(re.fullmatch(r".+\.py:[A-Za-z_]\w*", x)) or x in entry_point_names("rewards")
+            ),
         ),
     )
     risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
@@ -235,6 +238,7 @@ class EnvironmentConfig:
     )
     per_share: float = setting(0.0, "commission per share, in currency", at_least(0))
     per_share_minimum: float = setting(0.0, "minimum commission per order, in currency", at_least(0))
+    cost_model: str = setting("", "a further cost of every fill: file.py:Class of one's own; empty: none")
     impact: float = setting(
         0.0, "square-root market impact: impact * volatility * sqrt(order / volume of the bar)", at_least(0)
     )
@@ -535,10 +539,12 @@ def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
     if not isinstance(values, dict):
         raise ConfigError(f"{where}: {place} must be a table of settings, got {values!r}")
     name = values.get("algorithm", RunConfig().agent.algorithm)
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        hint = closest_key(str(name), ALGORITHMS)
-        raise ConfigError(f"{where}: {place}.algorithm: there is no algorithm {name!r}; {hint}")
-    record = ALGORITHMS[name].config_class
+    try:
+        if not isinstance(name, str):
+            raise ConfigError(f"there is no algorithm {name!r}; give one name")
+        record = algorithm_info(name).config_class
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {place}.algorithm: {error}") from None
     for key in values:
         others = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.config_class)]
         if others and key not in describe_settings(record):

@@ -1,6 +1,7 @@
 """A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
 config.json            all settings, with the hashes of config and data
+own_files/own@HASH.py  files of the user's own that the config refers to (`finrl_pod.user_files`)
 state.json             the last finished generation; replaced atomically after everything it refers to is written
 snapshots/ID.json + ID.safetensors
 replay/0003-1.safetensors  items that the slots of group 1 collected in generation 3 (off-policy algorithms)
@@ -25,9 +26,9 @@ from typing import Any
 
 import torch
 
-from finrl_pod import __version__
+from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_json
+from finrl_pod.files import read_json, write_bytes, write_json
 from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
@@ -60,6 +61,8 @@ class RunDirectory:
         run = cls(path)
         if run._config_file.exists():
             raise RunError(f"{path} already holds a run; add --resume to continue it, or choose another --out folder")
+        for name, text in user_files.kept_files(dataclasses.asdict(config)).items():
+            write_bytes(path / user_files.FOLDER / name, text.encode())
         write_json(
             run._config_file,
             {
@@ -77,6 +80,7 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists():
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
+        user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         if run._config_value("config_sha256", str) != config.sha256:
             raise RunError(f"the run in {path} was made with another config or seed; resume it with its own")
@@ -90,6 +94,7 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists() or not run._state_file.exists():
             raise RunError(f"{path} holds no run with a finished generation; name the folder given as --out")
+        user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         return run
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finrl_pod import user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
 from finrl_pod.settings.run import check_current
@@ -70,6 +71,8 @@ def save(folder: Path, snapshot: AgentSnapshot) -> Path:
     data = to_bytes(tensors)
     write_bytes(folder / f"{snapshot.id}.safetensors", data)
     facts["tensors_sha256"] = hashlib.sha256(data).hexdigest()
+    if files := user_files.kept_files(facts):
+        facts["own_files"] = files
     path = folder / f"{snapshot.id}.json"
     write_json(path, facts)
     return path
@@ -81,6 +84,7 @@ def load(path: Path) -> AgentSnapshot:
     from safetensors.torch import load as from_bytes
 
     facts = read_json(path)
+    user_files.keep(facts.pop("own_files", {}))
     check_current(facts, path)
     weights_file = path.with_suffix(".safetensors")
     try:

@@ -16,7 +16,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
-from finrl_pod.user_files import error_text, import_user_file, stdout_to_stderr
+from finrl_pod.user_files import error_text, import_user_file, source_text, stdout_to_stderr
 
 
 class UserStrategy:
@@ -73,4 +73,4 @@ def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
 def strategy_hash(text: str, seed: int | None = None) -> str:
     """Identity of a user's strategy: SHA-256 of its file's contents, its class name and its seed."""
     file, _, name = text.rpartition(":")
-    return hashlib.sha256(Path(file).read_bytes() + repr((name, seed)).encode()).hexdigest()
+    return hashlib.sha256(source_text(Path(file)).encode() + repr((name, seed)).encode()).hexdigest()

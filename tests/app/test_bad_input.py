@@ -88,7 +88,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "huge number": (("pods = 3", f"pods = {'9' * 5000}"), "is not TOML"),
     "unknown policy": (
         ('policy = "equivariant"', 'policy = "lstm"'),
-        "agent.policy: Input should be 'equivariant', 'linear' or 'mlp'",
+        "agent.policy must be equivariant, linear, mlp or file.py:Class, got 'lstm'",
     ),
     "unknown key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
     "unknown section": (("[agent]", "[agents]"), "unknown key agents; did you mean agent?"),

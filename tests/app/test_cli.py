@@ -92,7 +92,7 @@ def commands() -> list[list[str]]:
 
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
-    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env"}
+    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env", "new", "check"}
     evaluation = {"backtest", "sweep", "audit", "promote", "trials"}
     operation = {"registry", "paper", "dashboard", "data", "doctor", "bench", "init", "migrate"}
     assert top == training | evaluation | operation
@@ -224,7 +224,7 @@ def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     target, options = services.calls[0]
     assert target == Path("runs/a")
     assert options == {
-        "data": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
+        "data": None, "split": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from finrl_pod_app.cli import (
     data,
     environments,
     evaluation,
+    extensions,
     features,
     paper,
     registry,
@@ -58,7 +59,9 @@ app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out 
 app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
     training.train
 )
-app.add_typer(environments.app, name="env")
+app.command("new", epilog="Example: finrl-pod new feature my_feature")(extensions.new)
+app.command("check", epilog="Example: finrl-pod check my_feature.py:my_feature")(extensions.check)
+app.add_typer(environments.app, name="env", hidden=True)  # former names: new environment, check
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest.backtest
 )

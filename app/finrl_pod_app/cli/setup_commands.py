@@ -19,6 +19,7 @@ def init(
         str | None, typer.Option(metavar="FILE.py:CLASS", help="Instead of a market: an environment of your own.")
     ] = None,
     algorithm: Annotated[str | None, typer.Option(help="With --env: default ppo.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a commented config file."""
     from finrl_pod.errors import InputError
@@ -32,7 +33,13 @@ def init(
         from finrl_pod_app.services.custom_tournament import custom_config_text
 
         write_config(custom_config_text(env, algorithm or "ppo"), file)
-    typer.echo(f"wrote {file}: run it with finrl-pod tournament {shlex.quote(str(file))}")
+    command = f"finrl-pod tournament {shlex.quote(str(file))}"
+    if as_json:
+        from finrl_pod_app.cli.options import print_json
+
+        print_json({"file": str(file), "preset": None if env else preset, "env": env, "data": data, "run": command})
+    else:
+        typer.echo(f"wrote {file}: run it with {command}")
 
 
 def migrate(

@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume, Seed, print_json, run_folder
+from finrl_pod_app.cli.options import (
+    ConfigFile,
+    Device,
+    Json,
+    OnDevice,
+    Out,
+    Resume,
+    Seed,
+    print_json,
+    run_folder,
+    setting_option,
+)
 
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
     from finrl_pod_app.services.engines import EngineOptions
+    from finrl_pod_app.services.resources import Estimate
 
 
 class Bench(StrEnum):
@@ -88,14 +100,31 @@ def tournament(
     replay: Annotated[
         Path | None, typer.Option(metavar="LOG", help="Repeat the run of an events.jsonl, results in its order.")
     ] = None,
+    data: Annotated[str | None, typer.Option(help="Panel of the store instead of the config's.")] = None,
+    cost_bps: Annotated[float | None, setting_option("environment.cost_bps")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the config, e.g. tournament.pods=4. Repeatable."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the config and estimate memory and time; write nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
     from finrl_pod.settings.run import load
     from finrl_pod_app.services.engines import EngineOptions
+    from finrl_pod_app.services.overrides import override_run
 
     options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
-    settings = load(config)
+    settings = override_run(load(config), data, cost_bps, setting or ())
+    if dry_run:
+        from finrl_pod_app.services.training import plan_tournament
+
+        if seed is not None:
+            settings = dataclasses.replace(settings, seed=seed)
+        _show_plan(plan_tournament(settings, device=device.value, engine=options), as_json=as_json)
+        return
     _run_tournament(
         settings,
         run_folder(out, config, resume=resume),
@@ -296,6 +325,26 @@ def _run_tournament(
         console.show_custom_result(document, out)
     else:
         console.show_result(document, out)
+
+
+def _show_plan(plan: Estimate, *, as_json: bool) -> None:
+    """Print what a run will take."""
+    if as_json:
+        print_json(
+            {
+                "memory_bytes": plan.memory_bytes,
+                "memory": dict(plan.parts),
+                "samples": plan.samples,
+                "seconds": plan.seconds,
+            }
+        )
+        return
+    minutes = max(round(plan.seconds / 60), 1)
+    typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
+    for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
+        typer.echo(f"  {name}: {size / 1e9:.2f} GB")
+    typer.echo(f"training: {plan.samples:,} environment steps")
+    typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
 
 
 def _on_market(

@@ -12,7 +12,7 @@ from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
-from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.environment_training.environments import is_custom, open_env
 from finrl_pod_app.services.doctor import pick_device
@@ -65,8 +65,7 @@ def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: i
 
     settings: overrides as `name=value` in TOML notation. Raises ConfigError for unknown algorithms and settings.
     """
-    if algorithm not in ALGORITHMS:
-        parse({"agent": {"algorithm": algorithm}}, "--algorithm")
+    parse({"agent": {"algorithm": algorithm}}, "--algorithm")
     given = dict(map(parse_setting, settings))
     horizon = given.get("horizon")
     defaults = default_settings(
@@ -86,7 +85,7 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     horizon: steps of each environment per iteration, if set. Off-policy algorithms take one gradient step per sample,
     REDQ 20.
     """
-    record = ALGORITHMS[algorithm].config_class
+    record = algorithm_info(algorithm).config_class
     names = {field.name for field in dataclasses.fields(record)}
     shared: dict[str, Any] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",

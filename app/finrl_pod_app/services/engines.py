@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from finrl_pod.tournament.executors.ray_cluster import ONE_NODE, check_listening
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.replay import ReplayExecutor
 from finrl_pod.types import Panel
+from finrl_pod.user_files import keep, kept_files
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.training_setup import make_market, make_trainer
 
@@ -78,6 +80,7 @@ def open_executor(
     be used.
     """
     executor: Executor
+    own_files = kept_files(dataclasses.asdict(config))
     if options.replay is not None:
         executor = ReplayExecutor(make_local(), logged_run(options.replay, config))
     elif options.name == "local":
@@ -86,7 +89,7 @@ def open_executor(
         shards = options.shards or (torch.cuda.device_count() if device.type == "cuda" else 1)
         threads = config.threads or max(1, (os.cpu_count() or 1) // shards)
         executor = ProcessExecutor(
-            partial(shard_trainer, config, panel, device.type, threads), shards, timeout=options.timeout
+            partial(shard_trainer, config, panel, own_files, device.type, threads), shards, timeout=options.timeout
         )
     else:
         executor = RayExecutor(
@@ -94,6 +97,7 @@ def open_executor(
                 shard_trainer,
                 config,
                 panel,
+                own_files,
                 "cuda" if options.gpus else "cpu",
                 config.threads or max(1, int(options.cpus or 1)),
             ),
@@ -117,8 +121,14 @@ def logged_run(log: Path, config: RunConfig) -> LoggedRun:
     return logged
 
 
-def shard_trainer(config: RunConfig, panel: Panel, device: str, threads: int, number: int) -> CohortTrainer:
-    """Trainer of a shard in a separate process. device: "cpu", or "cuda" for the shard's one of several."""
+def shard_trainer(
+    config: RunConfig, panel: Panel, own_files: Mapping[str, str], device: str, threads: int, number: int
+) -> CohortTrainer:
+    """Trainer of a shard in a separate process. device: "cpu", or "cuda" for the shard's one of several.
+
+    own_files: texts of the user's files that the config refers to.
+    """
+    keep(own_files)
     splits = make_splits(panel.times, config.splits)
     if device == "cuda":
         torch_device = torch.device("cuda", number % max(torch.cuda.device_count(), 1))

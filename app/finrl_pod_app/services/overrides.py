@@ -7,8 +7,9 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.settings.toml import closest_key
 
 
 def override_config(
@@ -39,8 +40,50 @@ def override_config(
     return parse(values, "--set")
 
 
+def override_run(
+    config: RunConfig, data: str | None = None, cost_bps: float | None = None, settings: Sequence[str] = ()
+) -> RunConfig:
+    """The config of a tournament with overrides. settings: `section.name=value` lines in TOML notation.
+
+    A name without a section is a setting of [environment], or of the whole run, such as seed. data: another panel of
+    the store, with splits that fit its dates. Raises ConfigError for an unknown name or an invalid value, InputError
+    for a cost out of range or a line without an equals sign.
+    """
+    if data is not None and data != config.data.name:
+        from finrl_pod.data.store import Store
+        from finrl_pod_app.services.presets import for_panel
+
+        config = for_panel(config, Store().show(data))
+    config = override_config(config, cost_bps=cost_bps)
+    if not settings:
+        return config
+    values = dataclasses.asdict(config)
+    for line in settings:
+        name, value = parse_assignment(line)
+        section, _, key = name.rpartition(".")
+        if not section and not (name in values and not isinstance(values[name], dict)):
+            section = "environment"
+        table = values if not section else values.get(section)
+        if not isinstance(table, dict):
+            known = [key for key, item in values.items() if isinstance(item, dict)]
+            raise ConfigError(f"--set {name}: there is no section {section!r}; {closest_key(section, known)}")
+        if (section, key) == ("agent", "algorithm") and value != table.get(key):
+            values["agent"] = table = {}  # other algorithms have other settings
+        table[key] = value
+    return parse(values, "--set")
+
+
 def parse_setting(line: str) -> tuple[str, Any]:
-    """Parse "delay=2" as ("delay", 2); a value that is not TOML is text. Raises InputError without an equals sign."""
+    """Parse "delay=2" as ("delay", 2), without its section. Raises InputError without an equals sign."""
+    name, value = parse_assignment(line)
+    return name.removeprefix("environment.").removeprefix("agent."), value
+
+
+def parse_assignment(line: str) -> tuple[str, Any]:
+    """Parse "tournament.pods=4" as ("tournament.pods", 4); a value that is not TOML is text.
+
+    Raises InputError without an equals sign.
+    """
     name, separator, value = line.partition("=")
     if not separator or not name.strip():
         raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")
@@ -48,4 +91,4 @@ def parse_setting(line: str) -> tuple[str, Any]:
         read = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         read = value.strip()
-    return name.strip().removeprefix("environment.").removeprefix("agent."), read
+    return name.strip(), read

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,9 @@ PURPOSES: Mapping[str, str] = {
 
 # Market rules of the presets on a built-in panel, where they differ: spreads are charged by asset and day.
 PANEL_RULES: Mapping[str, Mapping[str, Any]] = {"us74": {"cost_bps": 5.0, "half_spread": "from data"}}
+MAX_WARM_UP = 1 / 6  # share of a panel's bars that features may look back
+SHORT_FEATURES = ("return_1", "return_5", "return_21", "volatility_21")
+UNNAMED_WINDOWS: Mapping[str, int] = {"residual_momentum": 252}  # features whose name does not have their window
 TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
 
 
@@ -111,16 +115,34 @@ def preset(name: str, data: str | None = None) -> RunConfig:
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
-    """The config on another panel: splits that fit its dates, and its market rules if it is built in."""
+    """The config on another panel: splits and features that fit it, and its market rules if it is built in."""
     splits = propose_splits(
         date.fromisoformat(panel.start[:10]), date.fromisoformat(panel.end[:10]), BUILT_IN_SPLITS.get(panel.name)
     )
     return dataclasses.replace(
         config,
         data=DataConfig(panel.name),
+        features=FeatureConfig(fitting_features(config.features.names, panel)),
         splits=dataclasses.replace(splits, embargo=config.splits.embargo),
         environment=dataclasses.replace(config.environment, **PANEL_RULES.get(panel.name, {})),
     )
+
+
+def fitting_features(names: Sequence[str], panel: Manifest) -> tuple[str, ...]:
+    """The features whose windows leave most of the panel for training; short ones if none does.
+
+    A window may take a sixth of the bars: the first decision needs all features, and training has 70% of the bars.
+    """
+    limit = panel.bars * MAX_WARM_UP
+    fitting = tuple(name for name in names if _window(name) <= limit)
+    return fitting or tuple(name for name in SHORT_FEATURES if _window(name) <= limit) or SHORT_FEATURES[:1]
+
+
+def _window(name: str) -> int:
+    """Bars that a built-in feature looks back, from its name; 0 for one of the user's own."""
+    if name in UNNAMED_WINDOWS:
+        return UNNAMED_WINDOWS[name]
+    return 0 if ":" in name else max(map(int, re.findall(r"\d+", name)), default=0)
 
 
 def propose_splits(first: date, last: date, default: SplitConfig | None = None) -> SplitConfig:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.data.store import Store
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.trial_log import TrialLog
@@ -24,6 +25,7 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
@@ -35,6 +37,7 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
+from finrl_pod_app.services.resources import Estimate, check_memory, check_ranges
 from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
 from finrl_pod_app.services.trial_log import open_trial_log
 
@@ -56,11 +59,16 @@ def run_tournament(
     start = time.perf_counter()
     engine.check()
     if resume:
-        config = RunDirectory.config_to_resume(out, config)
+        keep_folder(out / FOLDER)
+        config = RunDirectory.config_to_resume(out, pinned(config))
+    config = pinned(config)
     if config.environment.kind == "custom":
         return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
-    _stages(progress)("reading prices and features")
+    check_ranges(config)
     torch_device = pick_device(device)
+    if engine.name != "ray":
+        check_memory(config, Store().show(config.data.name), torch_device, engine.shards or 1)
+    _stages(progress)("reading prices and features")
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
@@ -99,6 +107,18 @@ def run_tournament(
             f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
         ) from None
     return document
+
+
+def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Estimate:
+    """Check a config and estimate the memory and time of its tournament; nothing is allocated or written.
+
+    Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
+    more memory than is free.
+    """
+    engine.check()
+    config = pinned(config)
+    check_ranges(config)
+    return check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
 
 
 def compete(

@@ -28,6 +28,7 @@ from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 from finrl_pod.types import Panel
+from finrl_pod.user_files import pinned
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.services.prices import load_panel
@@ -62,6 +63,7 @@ def run_walkforward(
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if config.seed + seeds - 1 > MAX_SEED:
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
+    config = pinned(config)
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)

@@ -22,7 +22,7 @@ from finrl_pod.rl.algorithms.sac import REDQ, SAC
 from finrl_pod.rl.algorithms.shac import SHAC
 from finrl_pod.rl.networks.actors import BoundedActor
 from finrl_pod.rl.networks.observation_adapter import make_adapter, spec_of
-from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, policy_maker
 from finrl_pod.rl.networks.q_networks import GreedyActor
 from finrl_pod.settings.algorithm_configs import (
     AgentConfig,
@@ -31,10 +31,10 @@ from finrl_pod.settings.algorithm_configs import (
     OnPolicyConfig,
     SHACConfig,
 )
-from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_class, algorithm_info
 from finrl_pod.settings.constraints import check_settings
+from finrl_pod.user_files import unpinned
 
-POLICIES = ("equivariant", "linear", "mlp")
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
 DIFFERENTIABLE: Mapping[str, type[DifferentiableAlgorithm]] = {"analytic": Analytic, "shac": SHAC}
 OFF_POLICY: Mapping[str, type[OffPolicy]] = {
@@ -72,7 +72,7 @@ def make_algorithm(
     if not isinstance(env, MarketVecEnv):  # flat observations need no market table
         nothing = torch.zeros(1, 0, 0, dtype=dtype, device=env.device)
         assert isinstance(config, OnPolicyConfig)
-        return ON_POLICY[config.algorithm](spec, nothing, None, config, **terms)
+        return on_policy_class(config.algorithm)(spec, nothing, None, config, **terms)
     market = env.market
     decided = market.tradable[env.first : env.last + 2]
     # Encoders read rows before the first decision, where assets may be missing.
@@ -80,13 +80,12 @@ def make_algorithm(
     if isinstance(config, DifferentiableConfig):
         return DIFFERENTIABLE[config.algorithm](spec, market.features, tradable, config, **terms)
     assert isinstance(config, OnPolicyConfig)
-    return ON_POLICY[config.algorithm](spec, market.features, tradable, config, **terms)
+    return on_policy_class(config.algorithm)(spec, market.features, tradable, config, **terms)
 
 
 def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     """Actor of agents trained by `algorithm`. Raises ConfigError for an unknown algorithm."""
-    if algorithm not in ALGORITHMS:
-        raise ConfigError(f"there is no algorithm {algorithm!r}; known are {', '.join(ALGORITHMS)}")
+    algorithm_info(algorithm)
     kind = OFF_POLICY.get(algorithm)
     if kind is None:
         return MeanActor(spec)
@@ -98,19 +97,36 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
 
 def member_settings(algorithm: str) -> tuple[str, ...]:
     """Names of the settings that may differ between members of a population."""
-    return (ON_POLICY.get(algorithm) or DIFFERENTIABLE.get(algorithm) or OFF_POLICY[algorithm]).MEMBER_SETTINGS
+    known = DIFFERENTIABLE.get(algorithm) or OFF_POLICY.get(algorithm)
+    return (known or on_policy_class(algorithm)).MEMBER_SETTINGS
+
+
+def on_policy_class(algorithm: str) -> type[PPO]:
+    """Class of an on-policy algorithm, built in or of one's own. Raises ConfigError for an unknown one."""
+    if algorithm in ON_POLICY:
+        return ON_POLICY[algorithm]
+    found = algorithm_class(algorithm)
+    if found is None or not issubclass(found, PPO):
+        raise ConfigError(
+            f"agent.algorithm {unpinned(algorithm)} must be derived from finrl_pod.rl.algorithms.loss_algorithm."
+            "LossAlgorithm, as finrl-pod new algorithm writes it"
+        )
+    own: type[PPO] = found
+    return own
+
+
+def _is_on_policy(algorithm: str) -> bool:
+    return algorithm_info(algorithm).kind == "on-policy"
 
 
 def validate(config: AgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for a setting out of range, or one that does not fit the environment."""
-    if config.algorithm not in ALGORITHMS:
-        raise ConfigError(f"agent.algorithm must be one of {', '.join(ALGORITHMS)}, got {config.algorithm!r}")
+    algorithm_info(config.algorithm)
     check_settings("agent.", config)
-    if config.policy not in POLICIES:
-        raise ConfigError(f"agent.policy must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}, got {config.policy!r}")
+    _validate_policy(config, env)
     _validate_action_space(config, env)
     _validate_encoder(config, env)
-    if isinstance(env, CentralCriticVecEnv) and config.algorithm not in ON_POLICY:
+    if isinstance(env, CentralCriticVecEnv) and not _is_on_policy(config.algorithm):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} has no critic apart from its actor's observations, which this "
             f"environment is for; choose {' or '.join(ON_POLICY)}"
@@ -125,6 +141,23 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
             shac.validate(config, env)
     else:
         on_policy.validate(config, env)
+
+
+def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
+    """Raises ConfigError for an unknown policy, and for one of the user's own where it cannot be used."""
+    make = policy_maker(config.policy)
+    if config.policy in BUILT_IN_POLICIES:
+        return
+    if isinstance(config, OffPolicyConfig):
+        raise ConfigError(
+            f"agent.policy {unpinned(config.policy)} can be trained by on-policy and simulator algorithms, and "
+            f"{config.algorithm} has networks of its own; choose ppo, or one of {', '.join(BUILT_IN_POLICIES)}"
+        )
+    if env.action_kind == "discrete" and not getattr(make, "discrete", False):
+        raise ConfigError(
+            f"agent.policy {unpinned(config.policy)} returns scores and this environment takes choices; set discrete = "
+            "True in the class if its scores are logits of choices"
+        )
 
 
 def _validate_encoder(config: AgentConfig, env: VecEnv) -> None:
@@ -158,14 +191,14 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
         for name, facts in ALGORITHMS.items()
         if facts.actions in (given, "both") and (on_market or name not in DIFFERENTIABLE)
     ]
-    facts = ALGORITHMS[config.algorithm]
+    facts = algorithm_info(config.algorithm)
     if facts.actions not in (given, "both"):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} drives {facts.actions} actions and this environment takes {given} "
             f"ones; choose one of {', '.join(able)}, or another {'environment.kind' if on_market else 'environment'}"
         )
     if not on_market:
-        if config.policy != "mlp":
+        if config.policy in BUILT_IN_POLICIES and config.policy != "mlp":
             raise ConfigError(
                 f'agent.policy "{config.policy}" reads the assets of a market, and this environment shows one flat '
                 'row; set agent.policy = "mlp"'
@@ -175,7 +208,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
                 f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
             )
     elif given == "discrete" and (
-        config.policy == "linear" or (config.policy == "equivariant" and config.algorithm in ON_POLICY)
+        config.policy == "linear" or (config.policy == "equivariant" and _is_on_policy(config.algorithm))
     ):
         raise ConfigError(
             f'agent.policy "{config.policy}" of {config.algorithm} scores assets and makes no choices; '

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -21,6 +21,7 @@ from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, s
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.types import Tensor
+from finrl_pod.user_files import own_object, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
@@ -427,12 +428,46 @@ def spread_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
     return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
 
+MakePolicy = Callable[[PolicySpec], Policy]
+_POLICIES: dict[str, MakePolicy] = {"equivariant": EquivariantPolicy, "linear": LinearPolicy, "mlp": MlpPolicy}
+BUILT_IN_POLICIES = tuple(_POLICIES)
+
+
+def register_policy(name: str) -> Callable[[type], type]:
+    """Decorator that registers a class made as Class(spec), for `agent.policy = name`.
+
+    Raises ConfigError for the name of a built-in policy.
+    """
+    if name in BUILT_IN_POLICIES:
+        raise ConfigError(f"the policy {name!r} is built in; choose another name")
+
+    def add(policy: type) -> type:
+        _POLICIES[name] = policy
+        return policy
+
+    return add
+
+
+def policy_maker(kind: str) -> MakePolicy:
+    """What makes a policy of a spec: a registered name, file.py:Class, or the entry point of a package.
+
+    Raises ConfigError for an unknown kind and for an object that is no policy, InputError for a file that cannot be
+    used.
+    """
+    if kind in _POLICIES:
+        return _POLICIES[kind]
+    found = own_object("policies", kind, f"the policy {kind}")
+    if found is None:
+        raise ConfigError(f"agent.policy must be {', '.join(_POLICIES)} or file.py:Class, got {kind!r}")
+    if missing := [name for name in ("init", "forward", "mean", "decide", "value") if not hasattr(found, name)]:
+        raise ConfigError(
+            f"the policy {unpinned(kind)} has no {missing[0]}; derive it from finrl_pod.rl.networks.base_policy."
+            "BasePolicy, as finrl-pod new policy does"
+        )
+    make: MakePolicy = found
+    return make
+
+
 def make_policy(spec: PolicySpec) -> Policy:
-    """The policy of kind `spec.kind`. Raises ConfigError for an unknown kind."""
-    if spec.kind == "equivariant":
-        return EquivariantPolicy(spec)
-    if spec.kind == "linear":
-        return LinearPolicy(spec)
-    if spec.kind == "mlp":
-        return MlpPolicy(spec)
-    raise ConfigError(f"agent.policy must be equivariant, linear or mlp, got {spec.kind!r}")
+    """The policy of kind `spec.kind`. Raises as `policy_maker`."""
+    return policy_maker(spec.kind)(spec)

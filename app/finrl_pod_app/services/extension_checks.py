@@ -1,0 +1,299 @@
+"""Checks of extensions of the user's own: each is run on a small random market; broken rules are told in words.
+
+assert check_extension("own.py:my_feature") == []
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_envs.custom.contract import Fault, check_env
+from finrl_pod_envs.custom.loader import load_env
+from finrl_pod_envs.rewards import Interval, StepReward
+from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.user_strategy import load_user_strategy
+
+from finrl_pod.data.features import compute
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import FinrlPodError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.costs import BarLiquidity
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.protocols import Strategy
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
+from finrl_pod.settings.algorithm_registry import algorithm_info
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
+from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
+from finrl_pod_app.services.extensions import find_extension
+
+BARS, ASSETS, SEED = 420, 6, 7
+PROBES = (120, 250, 333, 418)  # bars after which prices are changed
+TOLERANCE = 1e-9
+CASH = 1e6
+BROKER_METHODS = ("account", "positions", "submit", "cancel", "open_orders")
+
+
+def check_extension(target: str, kind: str | None = None) -> list[Fault]:
+    """Faults of the extension file.py:Name, or of an entry point; empty if it keeps its contract.
+
+    kind: told from the object if None. Raises InputError for a file or a name that is missing.
+    """
+    kind, found = find_extension(target, kind)
+    reference = pin(target) if is_file_reference(target) else target
+    checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
+        "feature": _check_feature,
+        "reward": _check_reward,
+        "cost": _check_cost,
+        "strategy": _check_strategy,
+        "policy": _check_policy,
+        "algorithm": _check_algorithm,
+        "environment": _check_environment,
+        "source": _check_source,
+        "broker": _check_broker,
+    }
+    try:
+        with stdout_to_stderr():
+            return checks[kind](reference if kind != "environment" else target, found)
+    except FinrlPodError as error:
+        return [Fault("error", str(error))]
+    except Exception as error:  # noqa: BLE001  whatever the user's code raises is what the check tells
+        return [Fault("error", f"it raised {error_text(error)}")]
+
+
+def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
+    """A panel of random walks with all columns; the last ticker starts late, the first but one ends early."""
+    rng = np.random.default_rng(SEED)
+    close = 50 * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (bars, assets)), axis=0))
+    spread = np.abs(rng.normal(0, 0.005, (bars, assets)))
+    opens = close * np.exp(rng.normal(0, 0.003, (bars, assets)))
+    columns = {
+        "close": close,
+        "open": opens,
+        "high": np.maximum(close, opens) * (1 + spread),
+        "low": np.minimum(close, opens) * (1 - spread),
+        "volume": np.round(rng.uniform(1e5, 1e6, (bars, assets))),
+    }
+    for values in columns.values():
+        values[:40, -1] = np.nan
+        values[-30:, 1] = np.nan
+    days = np.datetime64("2015-01-01") + np.arange(bars).astype("timedelta64[D]")
+    return make_panel(days.astype("datetime64[ns]"), [f"T{i}" for i in range(assets)], columns, name="random")
+
+
+def random_market() -> MarketTensor:
+    """The market of `random_panel`, with two features."""
+    return build_market(random_panel(), ("return_1", "return_5"), (0, BARS - 1))
+
+
+# ---------------------------------------------------------------------- features
+
+
+def _check_feature(reference: str, _: object) -> list[Fault]:
+    panel = random_panel()
+    before = panel.sha256
+    values = compute(panel, (reference,))[..., 0]  # [T, N]; raises FeatureError for other shapes
+    if panel.sha256 != before:
+        return [Fault("side effect", "it changed the panel; work on copies of its arrays")]
+    if not np.isfinite(values).any():
+        return [Fault("undefined", f"it is NaN on all {len(values)} bars; return finite numbers after the warm-up")]
+    faults = []
+    again = compute(panel, (reference,))[..., 0]
+    if not np.array_equal(values, again, equal_nan=True):
+        faults.append(Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state"))
+    for bar in PROBES:
+        changed = compute(_with_other_future(panel, bar), (reference,))[..., 0]
+        differs = ~_equal(values[: bar + 1], changed[: bar + 1])
+        if differs.any():
+            t, n = (int(i) for i in np.argwhere(differs)[-1])
+            faults.append(
+                Fault(
+                    "look-ahead",
+                    f"its value at bar {t} (asset {n}) is {values[t, n]:.6g}, and {changed[t, n]:.6g} when only prices "
+                    f"after bar {bar} differ; use bars up to t only",
+                )
+            )
+            break
+    return faults
+
+
+def _with_other_future(panel: Panel, bar: int) -> Panel:
+    """The panel with other prices after a bar, and the same before it."""
+    rng = np.random.default_rng(bar)
+    factor = np.ones((len(panel.times), 1))
+    factor[bar + 1 :, 0] = np.exp(rng.normal(0, 0.5, len(panel.times) - bar - 1))
+    changed = {name: getattr(panel, name) * factor for name in ("open", "high", "low", "close", "volume")}
+    return dataclasses.replace(panel, **changed)
+
+
+def _equal(one: Floats, other: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.isclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+# ---------------------------------------------------------------------- rewards and costs
+
+
+def _check_reward(reference: str, _: object) -> list[Fault]:
+    reward = StepReward(EnvironmentConfig(reward=reference), 252.0)  # tried on one interval: raises InputError
+    generator = torch.Generator().manual_seed(SEED)
+
+    def draw(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(2, 3, 4, generator=generator)
+
+    interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    values = reward(interval, None)
+    faults = []
+    if not torch.equal(values, reward(interval, None)):
+        faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
+    others = torch.zeros_like(values, dtype=torch.bool)
+    others[1:] = True
+    fresh = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    mixed = reward(Interval(*(torch.where(others, b, a) for a, b in zip(interval, fresh, strict=True))), None)
+    if not torch.allclose(values[:1], mixed[:1], rtol=1e-5, atol=1e-7):
+        faults.append(Fault("accounts", "the reward of an account depends on other accounts; compute each by itself"))
+    return faults
+
+
+def _check_cost(_: str, model: Any) -> list[Fault]:
+    cost = model() if isinstance(model, type) else model
+    amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
+    prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
+    liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))
+    values, slope = cost.cost(amount, prices, liquidity), cost.slope(amount, prices, liquidity)
+    if values.shape != amount.shape or slope.shape != amount.shape:
+        return [Fault("shape", f"cost and slope must have shape {tuple(amount.shape)}, got {tuple(values.shape)}")]
+    faults = []
+    if bool((values[0] != 0).any()):
+        faults.append(Fault("zero", f"the cost of 0 shares must be 0, got {float(values[0].max()):g}"))
+    if bool((values < 0).any()) or not bool(torch.isfinite(values).all()):
+        faults.append(Fault("sign", f"costs must be finite and at least 0, got {float(values.min()):g}"))
+    curvature = values[2:] - 2 * values[1:-1] + values[:-2]
+    if bool((curvature < -1e-6 * values[-1].abs()).any()):
+        faults.append(Fault("convex", "the cost must be convex in the number of shares: its slope may not fall"))
+    numeric = (values[2:] - values[:-2]) / (amount[2:] - amount[:-2])
+    if not torch.allclose(numeric, slope[1:-1], rtol=0.02, atol=1e-6):
+        faults.append(Fault("slope", "slope is not the derivative of cost by the number of shares"))
+    return faults
+
+
+# ---------------------------------------------------------------------- strategies
+
+
+def _check_strategy(reference: str, _: object) -> list[Fault]:
+    panel = random_panel()
+    results = [_backtested(load_user_strategy(reference), panel) for _ in range(2)]
+    if not np.array_equal(results[0], results[1], equal_nan=True):
+        return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
+    return []
+
+
+def _backtested(strategy: Strategy, panel: Panel) -> Floats:
+    """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
+    market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
+    return backtest(strategy, panel, market, 60, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
+
+
+# ---------------------------------------------------------------------- policies and algorithms
+
+
+def _check_policy(reference: str, _: object) -> list[Fault]:
+    make, faults = policy_maker(reference), list[Fault]()
+    for action, size in (("tilt", ASSETS), ("softmax", ASSETS + 1), ("direct", ASSETS)):
+        spec = PolicySpec(reference, ASSETS, 3, size, (8, 8), action)
+        faults += _check_outputs(make(spec), size)
+        if faults:
+            return faults
+    return _train(A2CConfig(policy=reference, hidden=(8, 8)))
+
+
+def _check_outputs(policy: Policy, size: int) -> list[Fault]:
+    members, bars, accounts = 2, 3, 2
+    each = [policy.init(torch.Generator().manual_seed(p), torch.float32) for p in range(members)]
+    params = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    generator = torch.Generator().manual_seed(SEED)
+    features = torch.randn(members, bars, ASSETS, 3, generator=generator)
+    account = torch.rand(members, bars, accounts, 1 + ASSETS, generator=generator)
+    account = account / account.sum(-1, keepdim=True)
+    out = policy.forward(params, features, account, None)
+    for name, values, shape in (
+        ("mean", out.mean, (members, bars, accounts, size)),
+        ("value", out.value, (members, bars, accounts)),
+    ):
+        if tuple(values.shape) != shape:
+            return [Fault("shape", f"{name} must have shape {shape}, got {tuple(values.shape)}")]
+        if not bool(torch.isfinite(values).all()):
+            return [Fault("finite", f"{name} has NaN or infinity with new weights")]
+    alone = {name: x[1:] for name, x in params.items()}
+    single = policy.forward(alone, features[1:], account[1:], None)
+    if not torch.allclose(single.mean[0], out.mean[1], atol=1e-5):
+        return [
+            Fault("members", "the scores of a member depend on other members; treat the first dimension as a batch")
+        ]
+    return []
+
+
+def _check_algorithm(reference: str, _: object) -> list[Fault]:
+    config = algorithm_info(reference).config_class(algorithm=reference, hidden=(8, 8), policy="linear")
+    return _train(config)
+
+
+def _train(config: AgentConfig) -> list[Fault]:
+    """Faults of two short trainings with the same seed, and of one that continues the first."""
+    market = random_market()
+    environment = EnvironmentConfig(envs=8, group=4, window=64)
+
+    def learner() -> Learner:
+        env = make_env(market, environment, members=(0, 1))
+        return Learner(env, config, seed=SEED)
+
+    first, second = learner(), learner()
+    begin = {name: x.clone() for name, x in first.algorithm.weights().items()}
+    samples = 3 * first.iteration_samples
+    metrics = first.learn(samples)
+    second.learn(samples)
+    if "reward" not in metrics:
+        return [Fault("metrics", 'iterate must return metrics with "reward"')]
+    if not all(first.alive):
+        return [Fault("finite", "the loss became NaN or infinite within three iterations")]
+    weights, again = first.algorithm.weights(), second.algorithm.weights()
+    if all(torch.equal(weights[name], begin[name]) for name in weights):
+        return [Fault("learning", "no weight changed in three iterations; the loss must depend on the parameters")]
+    if any(not torch.equal(weights[name], again[name]) for name in weights):
+        return [Fault("repeatable", "two trainings with the same seed differ; use the generators that are passed")]
+    other = learner()
+    other.restore(first.snapshot(0), 1)
+    if any(not torch.equal(other.algorithm.weights()[name][1], weights[name][0]) for name in weights):
+        return [Fault("snapshot", "a saved agent is not the same after loading; return all tensors from member()")]
+    return []
+
+
+# ---------------------------------------------------------------------- environments, sources, brokers
+
+
+def _check_environment(reference: str, _: object) -> list[Fault]:
+    load_env(reference, envs=1)
+    return check_env(lambda envs, members: load_env(reference, envs=envs, members=members))
+
+
+def _check_source(_: str, source: type) -> list[Fault]:
+    made = source()
+    if not isinstance(getattr(made, "name", None), str):
+        return [Fault("name", "a source needs a text attribute name")]
+    return _missing(made, ("fetch",))
+
+
+def _check_broker(_: str, broker: type) -> list[Fault]:
+    return _missing(broker, BROKER_METHODS)
+
+
+def _missing(found: object, methods: tuple[str, ...]) -> list[Fault]:
+    return [
+        Fault("methods", f"it has no method {name}") for name in methods if not callable(getattr(found, name, None))
+    ]

@@ -1,0 +1,151 @@
+"""Memory and time that a tournament will take, estimated before anything is allocated.
+
+The memory is the sum of what is held at the same time, rounded up: measured runs took between half of the estimate and
+all of it. The time is a rough figure from rates on two cores, within a factor of three.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from finrl_pod.data.manifest import Manifest
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.rules import rules_of
+from finrl_pod.memory import available_bytes
+from finrl_pod.settings.algorithm_configs import AgentConfig, DifferentiableConfig, OffPolicyConfig, OnPolicyConfig
+from finrl_pod.settings.algorithm_registry import algorithm_info
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import RunConfig, validate_tournament
+
+PROGRAM = 600_000_000  # libraries in memory, and what evaluating a champion takes
+PRICE_COPIES = 3  # of the panel while it is read, checked and converted
+BYTES_OF_CELL = 64  # of [T, N] in a market: prices, fills, base weights, liquidity, masks, in float64
+GRAPH_TENSORS = 24  # [P, E, N] float32 that a step through the market keeps for its gradient
+STEP_TENSORS = 12  # [P, E, N] that a step of environments holds
+ROLLOUT_COPIES = 2  # the rollout, and its items in the order of minibatches
+PARAMETER_COPIES = 5  # weights, gradient, two moments, a copy to save
+SAMPLES_PER_SECOND = {"on-policy": 20_000.0, "off-policy": 1_500.0, "simulator": 10_000.0}  # 20 assets, two cores
+EVALUATION_SECONDS = 2e-5  # of the audit, the baselines and the report, per bar and asset
+FLOAT = 4
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run takes. parts: bytes by name. samples: environment steps of all pods. seconds: expected duration."""
+
+    parts: Mapping[str, int]
+    samples: int
+    seconds: float
+
+    @property
+    def memory_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.parts.values())
+
+
+def check_ranges(config: RunConfig) -> None:
+    """Raise ConfigError for a setting out of its range, or in conflict with another one, without reading prices."""
+    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    rules_of(config.environment)
+    for name in ("augmentation", "mandate", "gate"):
+        check_settings(f"{name}.", getattr(config, name))
+    for agent in (config.agent, *config.cohorts):
+        check_settings("agent.", agent)
+
+
+def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimate:
+    """Memory and time of a tournament on a panel with its pods on `shards` processes of this machine."""
+    assets = len(config.data.symbols) or len(panel.symbols)
+    bars, features = panel.bars, len(config.features.names)
+    cells = bars * assets
+    market = cells * (BYTES_OF_CELL + 2 * FLOAT * features)
+    worlds = config.augmentation.worlds * market if config.augmentation.worlds > 1 else 0
+    pods = Counter(config.agent_of(slot) for slot in range(config.tournament.pods))
+    together = config.tournament.batch_pods
+    batches = [(agent, min(count, together) if together else count) for agent, count in pods.items()]
+    held = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
+    generations = config.tournament.generations
+    samples = config.tournament.pods * generations * config.tournament.samples_per_generation
+    if config.tournament.total_samples:
+        samples = min(samples, config.tournament.total_samples)
+    parts = {
+        "program": PROGRAM * shards,
+        "prices": PRICE_COPIES * cells * 8 * max(len(panel.columns), 1),
+        "market": (market + worlds) * shards,
+        "environments and learners": sum(held) if shards == 1 else max(held) * shards,
+        "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
+        "snapshots": (config.tournament.pods + config.tournament.leaderboard)
+        * max(_parameters(agent, assets, features) for agent in pods)
+        * 3
+        * FLOAT,
+    }
+    return Estimate(parts, samples, _seconds(config, samples, cells, assets))
+
+
+def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shards: int = 1) -> Estimate:
+    """The estimate of a tournament. Raises ConfigError if it exceeds the memory that is free."""
+    estimate = estimate_run(config, panel, shards)
+    free = available_bytes(torch.device("cpu"))
+    needed = estimate.memory_bytes
+    if device.type == "cuda":
+        needed -= estimate.parts["environments and learners"]  # on the GPU
+    if needed > free:
+        largest = max(estimate.parts, key=lambda name: estimate.parts[name])
+        raise ConfigError(
+            f"the run needs about {needed / GB:,.1f} GB of memory and {free / GB:,.1f} GB are free; most of it is for "
+            f"{largest}: {_advice(config, largest)}"
+        )
+    return estimate
+
+
+def _advice(config: RunConfig, part: str) -> str:
+    tournament, environment = config.tournament, config.environment
+    if part in ("environments and learners", "snapshots", "scoring"):
+        return (
+            f"lower tournament.pods = {tournament.pods:,}, tournament.batch_pods or environment.envs = "
+            f"{environment.envs:,}"
+        )
+    return "choose fewer symbols with data.symbols, fewer features.names, or fewer augmentation.worlds"
+
+
+def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: int, features: int) -> int:
+    """Environments, rollouts or replay buffers, and parameters of one batch of pods."""
+    accounts = pods * config.environment.envs
+    steps = accounts * assets * FLOAT * STEP_TENSORS
+    row = (3 + 2 * assets) * FLOAT  # account, action, reward and masks of a sample
+    learned = pods * _parameters(agent, assets, features) * FLOAT * PARAMETER_COPIES
+    if isinstance(agent, OffPolicyConfig):
+        stored = pods * agent.buffer_size * 2 * row
+        return steps + stored + learned + pods * agent.batch_size * _width(agent, assets) * FLOAT * 4
+    if isinstance(agent, DifferentiableConfig):
+        return steps + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + learned
+    assert isinstance(agent, OnPolicyConfig)
+    return steps + accounts * agent.horizon * row * ROLLOUT_COPIES + learned
+
+
+def _width(agent: AgentConfig, assets: int) -> int:
+    return max(agent.hidden) * (assets if agent.policy == "equivariant" else 1)
+
+
+def _parameters(agent: AgentConfig, assets: int, features: int) -> int:
+    """Numbers of a policy with its critic, roughly."""
+    if agent.policy == "linear":
+        return 4 * features + 16
+    inputs = features if agent.policy == "equivariant" else 1 + assets * (1 + features)
+    sizes = (inputs, *agent.hidden)
+    layers = sum((a + 1) * b for a, b in zip(sizes, agent.hidden, strict=False))
+    return 3 * (layers + 3 * max(agent.hidden) ** 2 + assets * max(agent.hidden))
+
+
+def _seconds(config: RunConfig, samples: int, cells: int, assets: int) -> float:
+    agents = (config.agent, *config.cohorts)
+    each = [SAMPLES_PER_SECOND[algorithm_info(agent.algorithm).kind] * min(20 / max(assets, 1), 4) for agent in agents]
+    training = sum(samples / len(agents) / rate for rate in each)
+    if config.tournament.seconds:
+        training = min(training, config.tournament.seconds)
+    return 5.0 + training + cells * EVALUATION_SECONDS

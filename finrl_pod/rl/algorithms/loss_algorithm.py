@@ -1,0 +1,74 @@
+"""Base of on-policy algorithms of one's own: what remains to write is the loss of a rollout."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms.a2c import A2C
+from finrl_pod.settings.algorithm_configs import A2CConfig, OnPolicyConfig
+from finrl_pod.types import Tensor
+
+
+class Batch(NamedTuple):
+    """The items of a rollout: P members, I items (bars of groups), A accounts that share a bar.
+
+    bar: [P, I] int64; account: [P, I, A, own]; action: [P, I, A, D]; log_probability: [P, I, A], when it was collected.
+    advantage, returns: [P, I, A], generalised advantages, and advantage + value: with gae_lambda = 1 the discounted
+    rewards to the end of the rollout plus the value of the state there.
+    """
+
+    bar: Tensor
+    account: Tensor
+    action: Tensor
+    log_probability: Tensor
+    advantage: Tensor
+    returns: Tensor
+
+
+class Evaluation(NamedTuple):
+    """A batch under the current parameters: log_probability, value: [P, I, A]; entropy: [P]."""
+
+    log_probability: Tensor
+    value: Tensor
+    entropy: Tensor
+
+
+class LossAlgorithm(A2C):
+    """An on-policy algorithm of P members: each iteration is one rollout and one gradient step on `loss`.
+
+    Collecting, advantages, clipping of gradients, optimisers, checkpoints and populations are inherited. Config: its
+    settings, a subclass of `OnPolicyConfig`. settings[name]: [P], settings that may differ between members.
+    """
+
+    Config: ClassVar[type[OnPolicyConfig]] = A2CConfig
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """Loss [P] of a batch, whose gradient is descended; no number of a member may enter another's loss."""
+
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Log-probabilities, values and entropy under the current parameters, differentiable."""
+        views, valid = self.parameters.views, self.valid_scores(batch.bar)
+        mean, log_std = self._decide(views, batch.bar, batch.account)
+        return Evaluation(
+            self.distribution.log_probability(batch.action, mean, log_std, valid),
+            self._value(views, batch.bar, batch.account),
+            self.distribution.entropy(mean, log_std, valid),
+        )
+
+    def _loss(self, chunk: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        batch = Batch(*chunk)
+        loss = self.loss(batch)
+        members = batch.bar.shape[0]
+        if not isinstance(loss, torch.Tensor) or loss.shape != (members,):
+            got = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ConfigError(
+                f"loss() of {type(self).__name__} must return one number a member, [{members}], got {got}"
+            )
+        nothing = torch.zeros_like(loss.detach())
+        return loss, torch.stack([nothing, nothing, loss.detach(), nothing])

@@ -1,0 +1,268 @@
+"""Extensions of one's own: `new` and `check`, runs that keep their files, policies, algorithms and costs in use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.extension_checks import check_extension
+from finrl_pod_app.services.extensions import NEW_KINDS
+from finrl_pod_app.services.training import run_tournament
+
+from finrl_pod import user_files
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError
+from finrl_pod.settings.algorithm_configs import A2CConfig
+from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info, register_algorithm
+from finrl_pod.settings.run import FeatureConfig, RunConfig, parse
+from tests.app.small_run import small_config, small_panel
+
+OWN = """
+import numpy as np
+import torch
+from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
+
+def back(panel):
+    out = np.zeros_like(panel.close)
+    out[5:] = np.nan_to_num(panel.close[5:] / panel.close[:-5] - 1)
+    return out
+
+def ahead(panel):
+    out = np.zeros_like(panel.close)
+    out[:-1] = np.nan_to_num(panel.close[1:] / panel.close[:-1] - 1)
+    return out
+
+def mean_of_all(panel):
+    return panel.close - np.nanmean(panel.close)
+
+def changes_panel(panel):
+    panel.close[:] = 1
+    return panel.close.copy()
+
+def wrong_shape(panel):
+    return panel.close[:, 0]
+
+def random_feature(panel):
+    return np.random.default_rng().normal(size=panel.close.shape)
+
+def share(interval):
+    return interval.after / interval.after.sum()
+
+def nan_reward(interval):
+    return interval.after * float("nan")
+
+class Greedy:
+    def target_weights(self, window, positions):
+        return np.ones(window.close.shape[1])
+
+class Restless:
+    def target_weights(self, window, positions):
+        n = window.close.shape[1]
+        return np.random.default_rng().dirichlet(np.ones(n)) * window.tradable[-1]
+
+class Proportional:
+    name, needs_volume = "own", False
+    def cost(self, amount, prices, liquidity):
+        return 0.001 * amount * prices
+    def slope(self, amount, prices, liquidity):
+        return (0.001 * prices).expand_as(amount)
+
+class WrongSlope(Proportional):
+    def slope(self, amount, prices, liquidity):
+        return (0.002 * prices).expand_as(amount)
+
+class Endless(BaseVecEnv):
+    observation_size = 1
+    max_steps = 10**9
+    def start(self):
+        return {"x": self.normal()}
+    def transition(self, state, action):
+        return Transition({"x": state["x"] + action[..., 0]}, -state["x"].square())
+    def observe(self, state):
+        return state["x"].unsqueeze(-1)
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+@pytest.mark.parametrize("kind", NEW_KINDS)
+def test_new_files_keep_their_contract(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", kind, f"first_{kind}", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (tmp_path / made["file"]).is_file()
+    assert made["target"].startswith(f"first_{kind}.py:")
+    assert run(["check", made["target"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "target": made["target"], "kind": kind, "passed": True, "faults": [],
+    }  # fmt: skip
+    assert "noqa" not in (tmp_path / made["file"]).read_text()
+    assert len((tmp_path / made["file"]).read_text().splitlines()) <= {"algorithm": 60, "environment": 40}.get(kind, 40)
+    assert run(["new", kind, f"first_{kind}"]) == 2
+    assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["1st", "my-feature", "class", ""])
+def test_invalid_names_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["new", "feature", name]) == 2
+    assert "NAME must" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("ahead", "look-ahead"),
+        ("mean_of_all", "look-ahead"),
+        ("changes_panel", "side effect"),
+        ("wrong_shape", "error"),
+        ("random_feature", "repeatable"),
+        ("share", "accounts"),
+        ("nan_reward", "error"),
+        ("Greedy", "error"),
+        ("Restless", "repeatable"),
+        ("WrongSlope", "slope"),
+        ("Endless", "end of episodes"),
+    ],
+)
+def test_broken_rules_are_named(own: Path, name: str, rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rule in [fault.rule for fault in check_extension(f"{own}:{name}")]
+    assert run(["check", f"{own}:{name}"]) == 1
+    out = capsys.readouterr().out
+    assert f"{own}:{name} breaks the contract" in out
+    assert f"- {rule}: " in out
+
+
+@pytest.mark.parametrize("name", ["back", "Proportional"])
+def test_correct_extensions_pass(own: Path, name: str) -> None:
+    assert check_extension(f"{own}:{name}") == []
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("own.py:absent", "has no absent; it defines"),
+        ("own.py:nothing", "is int, not a function or a class"),
+        ("gone.py:f", "there is no file"),
+        ("nothing", "neither file.py:Name nor the entry point"),
+    ],
+)
+def test_targets_that_cannot_be_checked_are_bad_input(
+    own: Path, target: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own.parent)
+    assert run(["check", target]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_runs_work_without_their_own_files_and_with_their_own_version(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    Store().save(small_panel())
+    features = FeatureConfig((f"{own}:back", "return_5"))
+    reward = tmp_path / "objective.py"
+    reward.write_text("def growth(interval):\n    return (interval.after / interval.before).log()\n")
+    config = small_config()
+    config = dataclasses.replace(
+        config, features=features, environment=dataclasses.replace(config.environment, reward=f"{reward}:growth")
+    )
+    run_tournament(config, tmp_path / "run", device="cpu")
+    (kept,) = (tmp_path / "run" / user_files.FOLDER).glob("own@*.py")
+    assert kept.read_text() == OWN
+    before = run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]
+    own.write_text(OWN.replace("5", "7"))
+    reward.unlink()
+    monkeypatch.setattr(user_files, "_KEPT", {})
+    assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"] == before
+    own.unlink()
+    monkeypatch.setattr(user_files, "_KEPT", {})
+    assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"] == before
+    kept.write_text("changed = True")
+    monkeypatch.setattr(user_files, "_KEPT", {})
+    with pytest.raises(user_files.InputError, match="was changed"):
+        run_backtest(tmp_path / "run")
+
+
+def test_pinned_references_name_the_text(own: Path) -> None:
+    reference = user_files.pin(f"{own}:back")
+    assert user_files.unpinned(reference) == "own.py:back"
+    assert user_files.pin(reference) == reference
+    first = user_files.user_object(reference, "a test")
+    own.write_text(OWN + "\n# another version\n")
+    second = user_files.pin(f"{own}:back")
+    assert second != reference
+    assert user_files.user_object(reference, "a test") is first
+    assert np.array_equal(user_files.user_object(second, "a test")(small_panel()), first(small_panel()))
+    config = user_files.pinned(dataclasses.replace(RunConfig(), features=FeatureConfig((f"{own}:back",))))
+    assert config.features.names == (second,)
+
+
+def test_cost_of_ones_own_is_charged_in_environments_and_backtests(own: Path) -> None:
+    from finrl_pod_app.services.extension_checks import random_market, random_panel
+    from finrl_pod_envs.trading_envs import make_env
+    from finrl_pod_strategies.baselines import run_baseline
+
+    from finrl_pod.market.rules import rules_of
+    from finrl_pod.settings.run import EnvironmentConfig
+
+    market, panel, reached = random_market(), random_panel(), []
+    usual = EnvironmentConfig(envs=4, group=2, window=64, cost_bps=10.0)
+    other = dataclasses.replace(usual, cost_bps=0.0, cost_model=f"{own}:Proportional")
+    for config in (usual, other):
+        env = make_env(market, config)
+        env.reset(1)
+        action = torch.randn(20, 1, 4, env.action_size, generator=torch.Generator().manual_seed(3))
+        steps = [env.step(x).equity.clone() for x in action]
+        result = run_baseline("equal_weight", panel, market, 60, 400, rules_of(config), 1e6)
+        reached.append((torch.stack(steps), result))
+    torch.testing.assert_close(reached[0][0], reached[1][0], rtol=1e-4, atol=0)
+    np.testing.assert_allclose(reached[0][1].equity, reached[1][1].equity, rtol=1e-6)
+    assert reached[1][1].cost_parts["own"].sum() == pytest.approx(reached[1][1].costs.sum())
+    with pytest.raises(ConfigError, match="must have name, needs_volume"):
+        rules_of(dataclasses.replace(usual, cost_model=f"{own}:Greedy"))
+
+
+def test_algorithms_can_be_registered_by_name(own: Path) -> None:
+    from finrl_pod_app.templates.algorithm import MyAlgorithm
+
+    register_algorithm("own_reinforce")(MyAlgorithm)
+    assert algorithm_info("own_reinforce").config_class is MyAlgorithm.Config
+    agent = parse({"agent": {"algorithm": "own_reinforce", "gae_lambda": 0.5}}).agent
+    assert (agent.algorithm, agent.gae_lambda, agent.learning_rate) == ("own_reinforce", 0.5, 1e-2)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="is built in"):
+        register_algorithm(next(iter(ALGORITHMS)))
+    with pytest.raises(ConfigError, match="derived from"):
+        parse({"agent": {"algorithm": f"{own}:Greedy"}})
+
+
+def test_policies_of_ones_own_are_for_algorithms_that_use_them(tmp_path: Path) -> None:
+    from finrl_pod_app.services.extension_checks import random_market
+    from finrl_pod_envs.trading_envs import make_env
+
+    from finrl_pod.rl.algorithms.factory import make_algorithm
+    from finrl_pod.settings.algorithm_configs import SACConfig
+    from finrl_pod.settings.run import EnvironmentConfig
+
+    env = make_env(random_market(), EnvironmentConfig(envs=8, group=4, window=64))
+    with pytest.raises(ConfigError, match=r"linear, mlp or file\.py:Class, got 'rnn'"):
+        make_algorithm(A2CConfig(policy="rnn"), env)
+    file = tmp_path / "own_policy.py"
+    file.write_text(Path("app/finrl_pod_app/templates/policy.py").read_text())
+    with pytest.raises(ConfigError, match="can be trained by on-policy"):
+        make_algorithm(SACConfig(policy=f"{file}:MyPolicy"), env)
