@@ -26,7 +26,8 @@ MAY_IMPORT = {
 # Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
-    "types": 0,
+    "prices": 0,
+    "types": 1,
     "random": 0,
     "process": 0,
     "settings": 2,

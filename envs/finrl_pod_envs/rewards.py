@@ -134,7 +134,8 @@ class StepReward:
         if not isinstance(reward, torch.Tensor) or tuple(reward.shape) != shape:
             got = tuple(reward.shape) if isinstance(reward, torch.Tensor) else type(reward).__name__
             raise InputError(
-                f"the reward {unpinned(self.name)} must return a tensor of shape {shape}, one number per account, got {got}"
+                f"the reward {unpinned(self.name)} must return a tensor of shape {shape}, one number per account, "
+                f"got {got}"
             )
         wrong = int((~torch.isfinite(reward)).sum())
         if wrong:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import stamp
-from finrl_pod.types import Panel
+from finrl_pod.prices import Panel
 
 JUMP = 0.40  # close-to-close return that is reported
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50)

@@ -10,7 +10,7 @@ from typing import Any
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.errors import DataError
-from finrl_pod.types import Panel
+from finrl_pod.prices import Panel
 
 FORMAT = 1
 

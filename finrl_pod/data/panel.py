@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from finrl_pod.data.dates import first_moment, last_moment, stamp
 from finrl_pod.data.flaws import Flaw, check, sentences
 from finrl_pod.errors import DataError
-from finrl_pod.types import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
+from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
 __all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences"]
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.errors import DataError
+from finrl_pod.prices import Times
 from finrl_pod.settings.run import SplitConfig
-from finrl_pod.types import Times
 
 # How far outside the data a split's dates may lie: 31 December may be no trading session.
 CALENDAR_SLACK = pd.Timedelta(days=7)

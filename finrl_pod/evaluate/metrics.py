@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.types import Floats
+from finrl_pod.prices import Floats
 
 BARS_PER_YEAR = 252  # daily bars: trading days of a year
 CALENDAR_TOLERANCE = 0.05  # holidays explain smaller differences in bars per year

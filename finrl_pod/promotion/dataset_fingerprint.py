@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.types import Floats, Panel, Times
+from finrl_pod.prices import Floats, Panel, Times
 
 MIN_SHARED_SYMBOLS = 0.5  # of the smaller data set
 MIN_SHARED_PERIODS = 10  # days, weeks or months

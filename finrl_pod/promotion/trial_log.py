@@ -5,18 +5,15 @@ Baselines are not counted: they were fixed before any prices were seen, and ever
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Span
-from finrl_pod.data.store import Store
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.metrics import is_constant, simple_returns
 from finrl_pod.files import write_bytes
@@ -108,21 +105,3 @@ def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialR
     """
     first, last = span_dates(panel, span)
     return (registry or TrialRegistry()).look(Look(panel.sha256, subject, first, last, what), panel)
-
-
-def list_data_sets(registry: TrialRegistry, data: str | None = None) -> list[dict[str, Any]]:
-    """Trials and looks of each data set, latest first, with the names of the store. data: only this panel of the store.
-
-    Data sets that are no longer in the store, or are a selection of a panel's symbols, have only their hash.
-    """
-    store = Store()
-    names = {manifest.sha256: manifest.name for manifest in store.list() if not manifest.fault}
-    selected = None if data is None else store.load(data).sha256
-    known = []
-    for entry in registry.data_sets():
-        digest = entry["data_sha256"]
-        if selected in (None, digest):
-            counts = dataclasses.asdict(registry.counts(digest))
-            same = [names.get(other, other) for other in entry["same_market"]]
-            known.append({**entry, "name": names.get(digest), "same_market": same, "clustered": counts["clustered"]})
-    return known

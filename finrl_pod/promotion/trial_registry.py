@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import SetupError
+from finrl_pod.prices import Floats, Panel
 from finrl_pod.promotion.dataset_fingerprint import DatasetFingerprint, dataset_fingerprint, same_market
 from finrl_pod.promotion.effective_trials import effective_trial_count
-from finrl_pod.types import Floats, Panel
 
 HOME_VARIABLE = "FINRL_POD_HOME"
 FILE = "register.sqlite"

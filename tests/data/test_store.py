@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources import sample
-from finrl_pod.data.store import Store
+from finrl_pod.data.store import BUILT_IN, MANIFESTS, Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Benchmark, Panel
 from tests.data.panels import random_panel
@@ -233,3 +234,10 @@ def test_intraday_panels_keep_their_times(tmp_path: Path) -> None:
     manifest = store.save(panel)
     assert (manifest.start, manifest.end) == ("2020-01-01T14:30Z", "2020-01-01T14:34Z")
     assert store.load("minutes").sha256 == panel.sha256
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_manifests_of_built_in_panels_describe_them(name: str) -> None:
+    described = describe(BUILT_IN[name](), builtin=True)
+    assert (MANIFESTS / f"{name}.json").read_text() == json.dumps(described.to_dict(), indent=1) + "\n"
+    assert Store().show(name) == described

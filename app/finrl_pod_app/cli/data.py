@@ -63,7 +63,9 @@ def show(name: Stored, as_json: Json = False) -> None:
 @app.command("fetch", epilog="Example: finrl-pod data fetch --source yfinance --symbols AAPL,MSFT --name two "
              "--start 2015-01-01 --end 2024-12-31")  # fmt: skip
 def fetch(
-    source: Annotated[str, typer.Option(help="yfinance or alpaca (keys: APCA_API_KEY_ID and APCA_API_SECRET_KEY).")],
+    source: Annotated[
+        str, typer.Option(help="yfinance, file.py:Class, or alpaca (keys: APCA_API_KEY_ID, APCA_API_SECRET_KEY).")
+    ],
     symbols: Annotated[str, typer.Option(help="Tickers, separated by commas.")],
     start: Annotated[str, typer.Option(help="First date, e.g. 2015-01-01.")],
     end: Annotated[str, typer.Option(help="Last date, inclusive.")],

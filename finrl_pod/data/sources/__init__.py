@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from finrl_pod.errors import DataError
-from finrl_pod.protocols import DataSource
+from typing import TYPE_CHECKING
+
+from finrl_pod.errors import DataError, InputError
+from finrl_pod.user_files import error_text, own_object, unpinned
+
+if TYPE_CHECKING:
+    from finrl_pod.protocols import DataSource  # loads torch, which lists of panels do not need
 
 SOURCES = ("sample", "yfinance", "alpaca")
 
 
 def open_source(name: str) -> DataSource:
-    """Open a source by name with its default settings. Raises DataError for an unknown name."""
+    """Open a source with its default settings: by name, file.py:Class of the user's own, or a package's entry point.
+
+    Raises DataError for an unknown name, InputError for a class that cannot be used.
+    """
     if name == "sample":
         from finrl_pod.data.sources.sample import SampleSource
 
@@ -22,4 +30,16 @@ def open_source(name: str) -> DataSource:
         from finrl_pod.data.sources.alpaca import AlpacaSource
 
         return AlpacaSource()
+    if (made := own_object("sources", name, f"the source {name}")) is not None:
+        return _own_source(name, made)
     raise DataError(f"source must be one of {', '.join(SOURCES)}, got {name!r}; files are read with `data import`")
+
+
+def _own_source(name: str, make: object) -> DataSource:
+    if not callable(make) or not callable(getattr(make, "fetch", None)):
+        raise InputError(f"the source {unpinned(name)} must be a class with fetch(symbols, start, end, bar)")
+    try:
+        source: DataSource = make()
+    except Exception as error:
+        raise InputError(f"the source {unpinned(name)} could not be created: {error_text(error)}") from error
+    return source

@@ -13,7 +13,7 @@ import pandas as pd
 
 from finrl_pod.data.panel import between, make_panel, select
 from finrl_pod.errors import DataError, SetupError
-from finrl_pod.types import Benchmark, Floats, Panel
+from finrl_pod.prices import Benchmark, Floats, Panel
 
 SAMPLE = "sample"
 FOLDER = Path(__file__).parents[1] / "sample"

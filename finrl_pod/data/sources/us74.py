@@ -14,7 +14,7 @@ import pandas as pd
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import SetupError
-from finrl_pod.types import Floats, Panel
+from finrl_pod.prices import Floats, Panel
 
 US74 = "us74"
 FOLDER = Path(__file__).parents[1] / "us74"

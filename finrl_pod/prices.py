@@ -1,0 +1,80 @@
+"""Records of prices, which need numpy alone: lists of panels and of trials are shown without loading torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Times = NDArray[np.datetime64]
+
+PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
+PANEL_COLUMNS = (*PRICE_COLUMNS, "spread")
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """An index to compare with, not tradable in the panel.
+
+    close: [T] float64, same bars as the panel. price_only: whether it excludes dividends.
+    """
+
+    name: str
+    close: Floats
+    price_only: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Prices of N symbols over T bars.
+
+    times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session's date at 00:00.
+    close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
+    quote currency, volumes in shares.
+    spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
+    unknown. sectors: sector of each symbol [N], or None.
+    tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
+    adjusted: prices are adjusted for splits and dividends. flaws: known data problems, one sentence each.
+    """
+
+    times: Times
+    symbols: tuple[str, ...]
+    close: Floats
+    tradable: Bools
+    open: Floats | None = None
+    high: Floats | None = None
+    low: Floats | None = None
+    volume: Floats | None = None
+    spread: Floats | None = None
+    sectors: tuple[str, ...] | None = None
+    benchmark: Benchmark | None = None
+    adjusted: bool = True
+    bar: str = "1d"
+    name: str = ""
+    source: str = ""
+    flaws: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the present columns, in the order of `PANEL_COLUMNS`."""
+        return tuple(c for c in PANEL_COLUMNS if getattr(self, c) is not None)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all numbers and names of the panel, equal on all machines."""
+        digest = hashlib.sha256()
+        digest.update(repr((self.symbols, self.bar, self.adjusted, self.columns)).encode())
+        digest.update(self.times.astype("datetime64[ns]").astype("<i8").tobytes())
+        for column in self.columns:
+            digest.update(np.ascontiguousarray(getattr(self, column), dtype="<f8").tobytes())
+        digest.update(np.packbits(self.tradable).tobytes())
+        if self.benchmark is not None:
+            digest.update(self.benchmark.name.encode())
+            digest.update(np.ascontiguousarray(self.benchmark.close, dtype="<f8").tobytes())
+        if self.sectors is not None:
+            digest.update(repr(self.sectors).encode())
+        return digest.hexdigest()
