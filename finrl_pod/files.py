@@ -90,10 +90,23 @@ def read_regular(path: Path, max_bytes: int = MAX_JSON_BYTES, *, follow_links: b
         os.close(handle)
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES, follow_links: bool = True) -> dict[str, Any]:
-    """Read a JSON object. Raises RunError if the file cannot be read (see `read_regular`) or is not a JSON object."""
+def read_json(
+    path: Path, *, max_bytes: int = MAX_JSON_BYTES, follow_links: bool = True, max_digits: int | None = None
+) -> dict[str, Any]:
+    """Read a JSON object. Raises RunError if the file cannot be read (see `read_regular`) or is not a JSON object.
+
+    max_digits: of an integer; longer ones are refused.
+    """
+
+    def integer(text: str) -> int:
+        if max_digits is not None and len(text.lstrip("-")) > max_digits:
+            raise RunError(f"{path} is damaged: it has a number of more than {max_digits} digits; restore it")
+        return int(text)
+
     try:
-        values = json.loads(read_regular(path, max_bytes, follow_links=follow_links))
+        values = json.loads(
+            read_regular(path, max_bytes, follow_links=follow_links), parse_int=integer if max_digits else None
+        )
     except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON; restore it or start a new run") from None
     if not isinstance(values, dict):

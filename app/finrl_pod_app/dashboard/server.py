@@ -151,8 +151,14 @@ def _exit(number: int, frame: object) -> None:  # noqa: ARG001 - the interface o
 
 
 def _preload() -> None:
+    """Import what the first page needs and read the runs, so that the first visitor waits for neither."""
     for name in PRELOADED:
         importlib.import_module(name)
+    from finrl_pod_app.dashboard.pages import cached
+    from finrl_pod_app.dashboard.queries.runs import find_runs
+
+    for run in find_runs(Settings.from_environment(os.environ).runs):
+        cached.summary(run)
 
 
 def _own_hosts(address: str) -> list[str]:

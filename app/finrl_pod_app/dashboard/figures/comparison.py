@@ -132,7 +132,7 @@ def costs(results: Sequence[BacktestResult], styles: Styles) -> Any:
 
     figure = go.Figure()
     for result in results:
-        _add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], styles, "%{y:.2%}")
+        add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], styles, "%{y:.2%}")
     figure.update_yaxes(tickformat=".1%", rangemode="tozero", title="cumulative costs")
     return figure
 
@@ -152,11 +152,14 @@ def _lines(curves: Mapping[str, Curve], values: Mapping[str, Floats], styles: St
 
     figure = go.Figure()
     for name, curve in curves.items():
-        _add_line(figure, name, curve.times, values[name], styles, hover)
+        add_line(figure, name, curve.times, values[name], styles, hover)
     return figure
 
 
-def _add_line(figure: Any, name: str, times: Times, values: Floats, styles: Styles, hover: str) -> None:
+def add_line(
+    figure: Any, name: str, times: Times, values: Floats, styles: Styles, hover: str, **attributes: Any
+) -> None:
+    """Add a strategy's line in its style. attributes: further ones of Plotly, and row and col of a subplot."""
     style = styles[name]
     figure.add_scatter(
         x=dates(times),
@@ -165,4 +168,5 @@ def _add_line(figure: Any, name: str, times: Times, values: Floats, styles: Styl
         mode="lines",
         line={"color": style.colour, "dash": style.dash, "width": style.width},
         hovertemplate=hover,
+        **attributes,
     )

@@ -21,7 +21,7 @@ from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.mandate_text import added_sentence
 
-DEFAULT_STRATEGIES = ("equal_weight", "index")
+DEFAULT_STRATEGIES = ("equal_weight", "index")  # drawn alone where no run has a verdict
 MIN_DATE = date(1900, 1, 1)
 MAX_CURVES = 12  # more curves cannot be distinguished
 
@@ -39,7 +39,7 @@ def render(settings: Settings) -> None:
     chosen = first.multiselect(
         "Champions of runs",
         list(by_name),
-        default=requested or list(by_name)[:1],
+        default=requested or [run.name for run in found if run.has(runs.VERDICT)][:1],
         placeholder="none",
         key="compare: runs",
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
+from finrl_pod.evaluate.tearsheet import drawdowns
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import comparison as figures
+from finrl_pod_app.dashboard.figures.active import weights_heatmap
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.benchmark_view import show_benchmark
 from finrl_pod_app.dashboard.pages.columns import definition, strategy_columns
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
@@ -17,7 +23,10 @@ from finrl_pod_app.report.palette import Style
 
 MAX_COST = 100.0  # basis points
 MAX_TRADES = 2_000  # the last ones; the CSV has all
-VIEWS = ("Equity", "Drawdown", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs", "Trades")
+VIEWS = (
+    "Equity", "Drawdown", "Against the benchmark", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs",
+    "Trades",
+)  # fmt: skip
 
 
 def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -> None:
@@ -37,9 +46,12 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     table = comparison.metrics_table(curves)
     table["strategy"] = table["strategy"].map(display_name)
     show_table(table, strategy_columns(), "compare: metrics", alt=alt)
+    st.caption(f"Period: {theme.escape_markdown(_period(curves))}.")
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
         _show_lines(view, curves, styles)
+    elif view == "Against the benchmark":
+        show_benchmark(curves, styles)
     elif view == "Turnover and costs":
         results = [comparison.backtest_of(name, recorded, cost) for name, recorded in decisions.items()]
         show_figure(figures.turnover(results, styles), "turnover", alt="Monthly turnover.", height=320)
@@ -58,7 +70,11 @@ def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve
         show_figure(figure, "months", alt=alt, height=60 + 30 * len(figure.data[0].y))
     elif view == "Weights":
         figure = figures.weights(comparison.backtest_of(name, decisions, cost))
-        show_figure(figure, "weights", alt=f"Weights of {display_name(name)} over time.", height=460)
+        show_figure(figure, f"weights of {name}", alt=f"Weights of {display_name(name)} over time.", height=460)
+        if st.toggle("Every asset as a heat map", key="compare: weights map"):
+            heat = weights_heatmap(comparison.backtest_of(name, decisions, cost))
+            alt = f"Weights of {display_name(name)} by asset and time."
+            show_figure(heat, f"weights of {name} by asset", alt=alt, height=160 + 20 * len(heat.data[0].y))
     else:
         _show_trades(name, decisions, cost)
 
@@ -66,6 +82,8 @@ def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve
 def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style]) -> None:
     if view == "Drawdown":
         show_figure(figures.drawdowns(curves, styles), "drawdown", alt="Drawdown of each strategy.", height=460)
+        name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
+        _show_drawdowns(name, curves[name])
         return
     if view == "Rolling Sharpe":
         figure = figures.rolling_sharpe_ratios(curves, styles)
@@ -78,6 +96,28 @@ def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mappi
     show_figure(figures.equity(curves, styles, band), "equity", alt="Growth of 1 of each strategy.", height=460)
     if with_intervals:
         _show_intervals(curves)
+
+
+def _period(curves: Mapping[str, comparison.Curve]) -> str:
+    """First and last day of the curves, which may differ by a bar."""
+    days = [str(curve.times[place].astype("datetime64[D]")) for curve in curves.values() for place in (0, -1)]
+    return f"{min(days)} to {max(days)}"
+
+
+def _show_drawdowns(name: str, curve: comparison.Curve) -> None:
+    column: Any = st.column_config
+    table = pd.DataFrame([dataclasses.asdict(row) for row in drawdowns(curve.times, curve.equity)])
+    if table.empty:
+        st.caption("No drawdown.")
+        return
+    columns = {
+        "peak": column.TextColumn("Peak"),
+        "trough": column.TextColumn("Trough"),
+        "recovered": column.TextColumn("Recovered", help="Empty: not yet."),
+        "depth": column.NumberColumn("Depth", format="percent"),
+        "bars": column.NumberColumn("Bars", format="localized", help="From the peak to the recovery or the end."),
+    }
+    show_table(table, columns, "compare: drawdowns", alt=f"The deepest drawdowns of {display_name(name)}.")
 
 
 def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:

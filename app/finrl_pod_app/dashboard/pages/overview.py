@@ -18,7 +18,7 @@ from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.services.presets import preset
 
-METRIC_WIDTH = 170  # pixels
+METRIC_WIDTH = 140  # pixels; two fit side by side on a phone
 FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import paper_columns as columns
 from finrl_pod_app.dashboard.pages import paper_commands, paper_replay
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_table
-from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state
+from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_INTERVAL, ACCOUNT_INTERVAL = 2.0, 10.0  # seconds between refreshes of an open page
@@ -28,20 +28,35 @@ def render(settings: Settings) -> None:
     st.title("Paper trading")
     path = settings.find_journal()
     if path is None or not path.is_file():
-        _show_instructions(path)
+        _show_instructions(settings, path)
         return
     _show_status(path)
     paper_commands.show_command_buttons(path)
     _show_performance(path)
 
 
-def _show_instructions(path: Path | None) -> None:
+def _show_instructions(settings: Settings, path: Path | None) -> None:
     if path is not None:
         st.warning(f"No journal at {theme.escape_markdown(path)} yet.", icon=":material/hourglass_empty:")
     st.markdown("No paper account yet. Try a simulated month with a fake broker, no account needed:")
+    _show_demo(settings)
     st.code("finrl-pod paper demo", language="bash")
     st.markdown("Or trade a paper account at Alpaca; `docs/paper-trading.md` describes the config:")
     st.code("finrl-pod paper run paper.toml", language="bash")
+
+
+@st.fragment(run_every=ACCOUNT_INTERVAL)
+@show_errors
+def _show_demo(settings: Settings) -> None:
+    """Draw the button that starts the demo, or its last message; draws the page again when its account exists."""
+    if jobs.is_paper_demo_running(settings.runs):
+        if settings.find_journal() is not None:
+            st.rerun()
+        with st.status("The demo trains a small champion, then trades a simulated month: some minutes", expanded=True):
+            st.text(runs.tail_of(settings.runs / jobs.PAPER / runs.LOG).rsplit("\n", 1)[-1] or "starting")
+    elif st.button("Start the demo", type="primary", icon=":material/rocket_launch:", key="paper: demo"):
+        jobs.start_paper_demo(settings.runs)
+        st.rerun()
 
 
 @st.fragment(run_every=STATUS_INTERVAL)
@@ -98,7 +113,10 @@ def _show_metrics(
         st.metric("Total return", theme.percent(summary.total, 2), help="On the capital.", width=METRIC_WIDTH)
         cash = "Capital less purchases and fees, plus sales and dividends."
         st.metric("Cash", theme.money(journal.cash), help=cash, width=METRIC_WIDTH)
-        st.metric("Drawdown", theme.percent(summary.drawdown, 2), help=definition("max_drawdown"), width=METRIC_WIDTH)
+        help_text = "Decline from the highest equity so far to the last close."
+        st.metric("Current drawdown", theme.percent(summary.drawdown, 2), help=help_text, width=METRIC_WIDTH)
+        largest = theme.percent(summary.max_drawdown, 2)
+        st.metric("Largest drawdown", largest, help=definition("max_drawdown"), width=METRIC_WIDTH)
         help_text = definition("backtest_difference")
         st.metric("Difference to the backtest", theme.signed_bp(difference.end), help=help_text, width=METRIC_WIDTH)
         st.metric(

@@ -194,8 +194,8 @@ def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
 class Summary:
     """Key figures of the account.
 
-    session: of the last equity, empty before the first. day, total: returns. drawdown: from the highest equity of all
-    sessions, at most 0.
+    session: of the last equity, empty before the first. day, total: returns. drawdown: of the last equity from the
+    highest one so far, at most 0. max_drawdown: the largest one of all sessions.
     """
 
     equity: float
@@ -203,17 +203,20 @@ class Summary:
     day: float | None
     total: float
     drawdown: float
+    max_drawdown: float
 
 
 def summary(journal: Journal) -> Summary:
     """Key figures from the equity by session; the capital before the first session."""
     marks, capital = journal.equity.equity, journal.capital
     if marks.empty:
-        return Summary(capital, "", None, 0.0, 0.0)
+        return Summary(capital, "", None, 0.0, 0.0, 0.0)
     last = float(marks.iloc[-1])
     day = last / float(marks.iloc[-2]) - 1 if len(marks) > 1 else None
-    peak = max(float(marks.max()), capital)
-    return Summary(last, str(journal.equity.session.iloc[-1]), day, last / capital - 1, min(0.0, last / peak - 1))
+    peaks = marks.astype(float).cummax().clip(lower=capital)
+    declines = (marks.astype(float) / peaks - 1).clip(upper=0.0)
+    session = str(journal.equity.session.iloc[-1])
+    return Summary(last, session, day, last / capital - 1, float(declines.iloc[-1]), float(declines.min()))
 
 
 def pending_commands(journal: Journal, now: datetime) -> str:

@@ -18,7 +18,7 @@ from finrl_pod.errors import RunError
 
 MAX_DEPTH = 3  # folders below the root: a walk-forward keeps its runs in OUT/fold-01/seed-0
 MAX_BYTES = 64_000_000  # of a file of JSON
-MAX_DIGITS = 18  # of a number: larger ones are not exact as floats and slow to compute with
+MAX_DIGITS = 18  # of an integer: no statistic of a run is larger
 CONFIG, STATE, REPORT, VERDICT, JOB, LOG = (
     "config.json", "state.json", "report.json", "verdict.json", "job.json", "log.txt",
 )  # fmt: skip
@@ -74,9 +74,7 @@ def open_run(root: Path, name: str) -> RunFiles:
 
 def read_object(file: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read a JSON object of a run. Raises RunError if it is missing, damaged, a link, or too large."""
-    values = files.read_json(file, max_bytes=max_bytes, follow_links=False)
-    _check_numbers(values, file)
-    return values
+    return files.read_json(file, max_bytes=max_bytes, follow_links=False, max_digits=MAX_DIGITS)
 
 
 def read_bytes(file: Path, max_bytes: int) -> bytes:
@@ -87,20 +85,6 @@ def read_bytes(file: Path, max_bytes: int) -> bytes:
 def is_file(file: Path) -> bool:
     """Whether there is a regular file; False for links and pipes."""
     return stat.S_ISREG(_mode(file))
-
-
-def _check_numbers(values: dict[str, Any], file: Path) -> None:
-    """Raises RunError for an integer that no statistic of a run can have."""
-    waiting: list[Any] = [values]
-    limit = 10**MAX_DIGITS
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, int) and not -limit < value < limit:
-            raise RunError(f"{file} is damaged: it has a number of more than {MAX_DIGITS} digits; restore it")
 
 
 def _run_files(path: Path, root: Path) -> RunFiles:

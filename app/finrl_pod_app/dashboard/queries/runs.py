@@ -136,10 +136,15 @@ def progress_of(run: RunFiles) -> Mapping[str, Any] | None:
 
 def log_tail(run: RunFiles) -> str:
     """The end of the training's log; empty if there is none."""
-    if not is_file(run.path / LOG):
+    return tail_of(run.path / LOG)
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log; empty if there is none."""
+    if not is_file(log):
         return ""
     try:
-        with (run.path / LOG).open("rb") as file:
+        with log.open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES, 0))
             return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace").strip()
     except OSError:
@@ -226,15 +231,16 @@ def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.D
 def _summary(run: RunFiles) -> RunSummary:
     if not run.has(CONFIG):
         return RunSummary(run.name, run.changed)
-    settings = config(run)
-    tournament = settings.tournament
-    algorithms = [settings.agent.algorithm, *(cohort.algorithm for cohort in settings.cohorts)]
+    # Read without `config`, which takes milliseconds: overviews show hundreds of runs.
+    settings = read_object(run.path / CONFIG)["config"]
+    tournament = settings["tournament"]
+    algorithms = [settings["agent"]["algorithm"], *(cohort["algorithm"] for cohort in settings["cohorts"])]
     values: dict[str, Any] = {
-        "data": settings.data.name,
-        "algorithm": ", ".join(dict.fromkeys(algorithms)),
-        "pods": tournament.pods,
-        "generations": tournament.generations,
-        "seed": settings.seed,
+        "data": str(settings["data"]["name"]),
+        "algorithm": ", ".join(dict.fromkeys(map(str, algorithms))),
+        "pods": int(_number(tournament["pods"]) or 0),
+        "generations": int(_number(tournament["generations"]) or 0),
+        "seed": int(_number(settings["seed"]) or 0),
         "tags": _tags(run),
     }
     if run.has(STATE):
