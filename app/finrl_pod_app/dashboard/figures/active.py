@@ -51,7 +51,7 @@ def weights_heatmap(result: BacktestResult) -> Any:
     places = np.unique(np.linspace(0, len(result.times) - 1, min(MAX_COLUMNS, len(result.times))).astype(int))
     figure = go.Figure(
         go.Heatmap(
-            z=result.weights[np.ix_(places, order)].T,
+            z=result.weights[places][:, order].T,
             x=[str(day) for day in result.times[places].astype("datetime64[D]")],
             y=[theme.escape_html(result.symbols[i]) for i in order],
             colorscale="Cividis",

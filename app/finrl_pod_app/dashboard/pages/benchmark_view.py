@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from finrl_pod.evaluate.tearsheet import ROLLING_BARS
 from finrl_pod_app.dashboard.figures import active as figures
 from finrl_pod_app.dashboard.figures.comparison import Styles
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
@@ -33,7 +34,7 @@ def show_benchmark(curves: Mapping[str, Curve], styles: Styles) -> None:
     show_figure(figure, f"growth over {base}", alt=f"Growth of each strategy over that of {shown}.", height=360)
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)
     show_figure(figure, f"rolling alpha and beta to {base}", alt=f"Rolling alpha and beta to {shown}.", height=420)
-    st.caption(f"Alpha and beta over a rolling window of {benchmark.ROLLING_BARS} bars.")
+    st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")
 
 
 def _columns() -> dict[str, Any]:
