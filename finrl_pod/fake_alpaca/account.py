@@ -225,6 +225,10 @@ class Account:
         """Store an order under its ids."""
         self.orders[order.id] = self.by_client_id[order.client_order_id] = self._open[order.id] = order
 
+    def order_json(self, order: Order) -> dict[str, Any]:
+        """JSON of an order with its legs."""
+        return order.to_json([self.orders[leg] for leg in order.legs])
+
     def find(self, order_id: str) -> Order:
         """The order with an id. Raises ApiError (404) if there is none."""
         return _found(self.orders, order_id)
@@ -240,7 +244,7 @@ class Account:
     def available(self, symbol: str) -> Decimal:
         """Shares held that no open order reserves for closing."""
         held = self.ledger.qty(symbol)
-        reserved = (o.remaining for o in self.open_orders() if o.symbol == symbol and o.sign * held < 0)
+        reserved = (o.remaining for o in self.open_orders() if o.reserves and o.symbol == symbol and o.sign * held < 0)
         return max(abs(held) - sum(reserved, Decimal(0)), Decimal(0))
 
     def open_new_account(self, cash: Decimal) -> None:

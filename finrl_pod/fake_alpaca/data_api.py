@@ -70,6 +70,28 @@ class MarketData:
                 page.setdefault(symbol, []).append(bar)
         return {"bars": page, "next_page_token": next_page_token(first, limit, len(available))}
 
+    def history(
+        self, what: str, query: Mapping[str, str], moment: float, symbols: list[str] | None = None
+    ) -> dict[str, Any]:
+        """GET stocks/{trades|quotes}: one at each minute of a session, on its price path, by symbol, then time."""
+        parameters = _parameters(query)
+        requested = sorted(self._symbols(query) if symbols is None else symbols)
+        limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
+        start, end = self._range(parameters, moment)
+        self._check_feed(query, end, moment)
+        minutes = self._minutes(start, end)
+        if query.get("sort") == "desc":
+            minutes.reverse()
+        first, total = parameters.page_start(), len(minutes) * len(requested)
+        build = {"trades": self._trade, "quotes": self._quote}[what]
+        page: dict[str, list[dict[str, Any]]] = {}
+        for place in range(first, min(first + limit, total)):
+            symbol, minute = requested[place // len(minutes)], minutes[place % len(minutes)]
+            record = build(symbol, minute)
+            if record is not None and record["t"] == timestamp(minute):
+                page.setdefault(symbol, []).append(record)
+        return {what: page, "next_page_token": next_page_token(first, limit, total)}
+
     def latest(
         self, what: str, query: Mapping[str, str], moment: float, symbols: list[str] | None = None
     ) -> dict[str, Any]:
@@ -121,6 +143,18 @@ class MarketData:
         midnight = datetime.combine(datetime.fromtimestamp(moment, UTC).date(), datetime.min.time(), UTC).timestamp()
         start, end = parameters.epoch_seconds("start"), parameters.epoch_seconds("end")
         return (midnight if start is None else start), min(moment if end is None else end, moment)
+
+    def _minutes(self, start: float, end: float) -> list[float]:
+        """Whole minutes of sessions from start to end, UTC epoch seconds."""
+        if start > end:
+            return []
+        days = self.prices.sessions.between(new_york(start).date(), new_york(end).date())
+        return [
+            session.open + 60.0 * minute
+            for session in days
+            for minute in range(int((session.close - session.open) // 60))
+            if start <= session.open + 60.0 * minute <= end
+        ]
 
     def _check_feed(self, query: Mapping[str, str], end: float, moment: float) -> None:
         feed = query.get("feed") or ("sip" if self._sip else "iex")

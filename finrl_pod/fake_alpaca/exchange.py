@@ -15,8 +15,9 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca import order_validation as validation
 from finrl_pod.fake_alpaca.account import Account, Balances, compute_balances
+from finrl_pod.fake_alpaca.complex_orders import check_complex, leg_tickets, parse_exits
 from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle
-from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.sessions import new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
@@ -62,6 +63,7 @@ class Exchange(Account):
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
         self.advance(moment)
         ticket = validation.parse_order(body, self.settings)
+        exits = parse_exits(body, ticket.order_class)
         if not self.prices.has_symbol(ticket.symbol):
             raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
@@ -73,6 +75,7 @@ class Exchange(Account):
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
         validation.check_min_notional(ticket, price)
+        check_complex(ticket, exits, ticket.limit_price or price)
         expires = self._lifecycle.expiry(ticket, moment)
         order = self.create_order(ticket, moment, expires, ticket.limit_price or price, origin)
         validation.check_wash_trade(order, self.open_orders())
@@ -82,9 +85,22 @@ class Exchange(Account):
         self.add_order(order)
         if self.prices.sessions.current(moment) is None:
             order.status = "accepted"
+        legs = [self._add_leg(order, leg, moment) for leg in leg_tickets(order, exits)]
+        order.legs = [leg.id for leg in legs]
         self.publish_order_event("pending_new", order, moment)
         self._lifecycle.start(order, moment)
+        if order.order_class == "oco":
+            for leg in legs:
+                self._lifecycle.watch(leg, moment)
         return order
+
+    def _add_leg(self, parent: Order, ticket: OrderTicket, moment: float) -> Order:
+        price = ticket.limit_price or ticket.stop_price
+        assert price is not None
+        leg = self.create_order(ticket, moment, parent.expires, price, parent.origin)
+        leg.parent, leg.status = parent.id, "held"
+        self.add_order(leg)
+        return leg
 
     def cancel(self, order_id: str, moment: float) -> Order:
         """Request a cancel. It takes effect after `cancel_delay`, unless a fill comes first."""
@@ -111,6 +127,8 @@ class Exchange(Account):
             )
         if not isinstance(body, Mapping) or not body:
             raise ApiError(422, INVALID_PARAMETER, "at least one field must be replaced")
+        if old.order_class != "simple":
+            raise ApiError(422, INVALID_PARAMETER, f"{old.order_class} orders cannot be replaced on this fake server")
         if old.notional is not None:
             raise ApiError(422, INVALID_PARAMETER, "notional orders cannot be replaced")
         qty = validation.parse_decimal(body, "qty") or old.qty
@@ -164,14 +182,15 @@ class Exchange(Account):
     def balances(self, moment: float, without: Order | None = None) -> Balances:
         """Equity and buying power at the prices of a time, as if the order `without` did not exist."""
         prices = {s: self.price(s, moment) for s in self.ledger.holdings}
-        open_orders = [o for o in self.open_orders() if o is not without]
+        open_orders = [o for o in self.open_orders() if o is not without and o.reserves]
         return compute_balances(self.ledger, prices, open_orders, self.settings.multiplier)
 
     def reset(self, cash: Decimal, moment: float) -> None:
         """Reset the paper account: cancel all orders and start again with another account number and only cash."""
         self.advance(moment)
         for order in self.open_orders():
-            self._lifecycle.close(order, "canceled", moment)
+            if order.open:
+                self._lifecycle.close(order, "canceled", moment)
         self.open_new_account(cash)
         self.publish("account", {"event": "reset", "cash": decimal_text(cash), "timestamp": timestamp(moment)})
 
@@ -234,7 +253,7 @@ class Exchange(Account):
         """Cancel the symbol's open orders and multiply its shares."""
         action = self.prices.actions[int(number)]
         for order in self.open_orders():
-            if order.symbol == action.symbol:
+            if order.open and order.symbol == action.symbol:
                 self._lifecycle.close(order, "canceled", moment)
         ratio = Decimal(repr(action.new)) / Decimal(repr(action.old))
         self.ledger.book_split(action.symbol, ratio, moment)

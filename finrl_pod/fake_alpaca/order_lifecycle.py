@@ -147,6 +147,31 @@ class OrderLifecycle:
         order.updated = moment
         order.moments["failed" if status == "rejected" else status] = moment
         self._account.publish_order_event(status, order, moment)
+        self._end_others(order, moment)
+
+    def _end_others(self, order: Order, moment: float) -> None:
+        """Cancel the others of an order with exits, or activate the exits of a filled entry."""
+        parent = order if order.parent is None else self._account.orders[order.parent]
+        if order.status == "filled" and order is parent and order.order_class in ("bracket", "oto"):
+            for leg in order.legs:
+                self._activate(self._account.orders[leg], moment)
+            return
+        for other in (parent, *(self._account.orders[leg] for leg in parent.legs)):
+            if other.open and other is not order:
+                self.close(other, "canceled", moment)
+
+    def watch(self, order: Order, moment: float) -> None:
+        """Let an exit that stays `held` fill when its price is reached, and expire."""
+        self.schedule_fill(order, moment)
+        self._queue.add(order.expires, "expire", order.id)
+
+    def _activate(self, leg: Order, moment: float) -> None:
+        if not leg.open:
+            return
+        if leg.type == "limit":
+            leg.status = "new"
+            self._account.publish_order_event("new", leg, moment)
+        self.watch(leg, moment)
 
     # ---- event handlers -------------------------------------------------------------------------------------------
 
@@ -243,6 +268,8 @@ class OrderLifecycle:
         )
         if complete and pending == "pending_cancel":
             self._account.publish_order_event("order_cancel_rejected", order, moment)
+        if complete:
+            self._end_others(order, moment)
 
     def _is_halted(self, symbol: str, session: Session) -> bool:
         return symbol in self._conditions.halted or not self._prices.trades_on(symbol, session.date)

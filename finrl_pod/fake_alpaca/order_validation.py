@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.account import opening_quantity
+from finrl_pod.fake_alpaca.complex_orders import ORDER_CLASSES
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.sessions import Session, Sessions, new_york
 from finrl_pod.fake_alpaca.settings import Settings
@@ -46,8 +47,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
     if not isinstance(symbol, str) or not symbol:
         raise _invalid("symbol is required")
     order_class = body.get("order_class") or "simple"
-    if order_class != "simple" or body.get("legs"):
-        raise _invalid(f"order class {order_class} is not served by this fake server")
+    if order_class not in ORDER_CLASSES or body.get("legs"):
+        raise _invalid(f"invalid order_class: {str(order_class)[:40]}")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _TIMES_IN_FORCE)
@@ -64,6 +65,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
     if notional is not None and _decimal_places(notional) > _DOLLAR_DECIMALS:
         raise _invalid("notional value must be limited to 2 decimal places")
     limit, stop = parse_decimal(body, "limit_price"), parse_decimal(body, "stop_price")
+    if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
+        limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
     if len(client_order_id) > settings.max_client_order_id_length:
         raise _invalid(f"client_order_id must be no more than {settings.max_client_order_id_length} characters")
@@ -79,6 +82,7 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         stop_price=stop,
         extended_hours=body.get("extended_hours") is True,
         position_intent=body.get("position_intent"),
+        order_class=order_class,
     )
     _check_prices(ticket)
     return ticket
@@ -172,7 +176,7 @@ def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
 def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
     """Refuse an order that could trade with an open order of the other side."""
     for other in others:
-        if other.symbol != order.symbol or other.side == order.side:
+        if other.symbol != order.symbol or other.side == order.side or not other.reserves:
             continue
         limits = {o.side: o.limit_price for o in (order, other)}
         buy, sell = limits["buy"], limits["sell"]

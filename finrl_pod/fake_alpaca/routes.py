@@ -14,6 +14,7 @@ from finrl_pod.fake_alpaca import trading_api as trading
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.orders import Order
+from finrl_pod.fake_alpaca.watchlists import Watchlists
 from finrl_pod.fake_alpaca.wire_format import ApiError
 
 OK, NO_CONTENT, MULTI_STATUS = 200, 204, 207
@@ -37,27 +38,28 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the trading API."""
 
     def submit(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.submit(request.body, request.moment).to_json()
+        return OK, exchange.order_json(exchange.submit(request.body, request.moment))
 
     def cancel(request: ApiRequest) -> ApiResponse:
         exchange.cancel(request.names["order_id"], request.moment)
         return NO_CONTENT, None
 
     def cancel_all(request: ApiRequest) -> ApiResponse:
-        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in exchange.open_orders()]
+        cancelled = (o for o in exchange.open_orders() if o.open)  # an order with exits cancels them
+        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in cancelled]
 
     def find_by_client_id(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.find_by_client_id(request.query.get("client_order_id", "")).to_json()
+        return OK, exchange.order_json(exchange.find_by_client_id(request.query.get("client_order_id", "")))
 
     def close_all(request: ApiRequest) -> ApiResponse:
         if request.query.get("cancel_orders") in ("true", "True"):
-            for order in exchange.open_orders():
+            for order in (o for o in exchange.open_orders() if o.open):
                 _cancel_one(exchange, order, request.moment)
         symbols = sorted(exchange.ledger.holdings)
         return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
 
     def find(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.find(request.names["order_id"]).to_json()
+        return OK, exchange.order_json(exchange.find(request.names["order_id"]))
 
     def replace(request: ApiRequest) -> ApiResponse:
         return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
@@ -95,6 +97,41 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     ]
 
 
+def watchlist_routes(lists: Watchlists) -> list[tuple[str, str, Handler]]:
+    """(method, path, handler) of watchlists, by id and by name."""
+
+    def delete(request: ApiRequest) -> ApiResponse:
+        lists.delete(request.names["watchlist_id"])
+        return NO_CONTENT, None
+
+    def delete_by_name(request: ApiRequest) -> ApiResponse:
+        lists.delete(_name(request), by_name=True)
+        return NO_CONTENT, None
+
+    def remove(request: ApiRequest) -> ApiResponse:
+        return OK, lists.remove(request.names["watchlist_id"], request.names["symbol"], request.moment)
+
+    def _id(request: ApiRequest) -> str:
+        return request.names["watchlist_id"]
+
+    def _name(request: ApiRequest) -> str:
+        return request.query.get("name", "")
+
+    return [
+        ("GET", "/v2/watchlists", lambda r: (OK, lists.all(r.moment))),
+        ("POST", "/v2/watchlists", lambda r: (OK, lists.create(r.body, r.moment))),
+        ("GET", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.find(_id(r), r.moment))),
+        ("PUT", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.update(_id(r), r.body, r.moment))),
+        ("POST", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.add(_id(r), r.body, r.moment))),
+        ("DELETE", "/v2/watchlists/{watchlist_id}", delete),
+        ("DELETE", "/v2/watchlists/{watchlist_id}/{symbol}", remove),
+        ("GET", "/v2/watchlists:by_name", lambda r: (OK, lists.find(_name(r), r.moment, by_name=True))),
+        ("PUT", "/v2/watchlists:by_name", lambda r: (OK, lists.update(_name(r), r.body, r.moment, by_name=True))),
+        ("POST", "/v2/watchlists:by_name", lambda r: (OK, lists.add(_name(r), r.body, r.moment, by_name=True))),
+        ("DELETE", "/v2/watchlists:by_name", delete_by_name),
+    ]
+
+
 def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the market data API."""
 
@@ -116,6 +153,17 @@ def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
 
         return handle
 
+    def history(what: str) -> Handler:
+        return lambda r: (OK, data.history(what, r.query, r.moment))
+
+    def history_of_symbol(what: str) -> Handler:
+        def handle(request: ApiRequest) -> ApiResponse:
+            symbol = request.names["symbol"]
+            response = data.history(what, request.query, request.moment, data.check_symbol(symbol))
+            return OK, {"symbol": symbol, **response, what: response[what].get(symbol, [])}
+
+        return handle
+
     routes: list[tuple[str, str, Handler]] = [
         ("GET", "/v2/stocks/bars", lambda r: (OK, data.bars(r.query, r.moment))),
         ("GET", "/v2/stocks/snapshots", lambda r: (OK, data.latest("snapshots", r.query, r.moment))),
@@ -123,6 +171,9 @@ def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/stocks/{symbol}/snapshot", latest_of_symbol("snapshots")),
         ("GET", "/v1/corporate-actions", lambda r: (OK, data.corporate_actions(r.query, r.moment))),
     ]
+    for what in ("trades", "quotes"):
+        routes.append(("GET", f"/v2/stocks/{what}", history(what)))
+        routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}", history_of_symbol(what)))
     for what in ("bars", "trades", "quotes"):
         routes.append(("GET", f"/v2/stocks/{what}/latest", latest(what)))
         routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}/latest", latest_of_symbol(what)))

@@ -23,12 +23,13 @@ from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.request_pipeline import RequestPipeline, endpoint_not_found
-from finrl_pod.fake_alpaca.routes import data_routes, trading_routes
+from finrl_pod.fake_alpaca.routes import data_routes, trading_routes, watchlist_routes
 from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
 from finrl_pod.fake_alpaca.sessions import NEW_YORK
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
 from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
+from finrl_pod.fake_alpaca.watchlists import Watchlists
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
@@ -239,7 +240,8 @@ class FakeAlpaca:
         pipeline = RequestPipeline(
             self.exchange, self.clock, self._pacer, self.faults, self.log, self._is_authorised, self._wake_tick
         )
-        for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
+        trading = [*trading_routes(self.exchange), *watchlist_routes(Watchlists(self.exchange))]
+        for limit, routes in (("trading", trading), ("data", data_routes(self.data))):
             for method, path, handler in routes:
                 application.router.add_route(method, path, pipeline.wrap(handler, self._counters[limit]))
         application.router.add_get("/stream", self.hub.serve)

@@ -139,7 +139,7 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     limit = parameters.integer("limit", _DEFAULT_ORDERS, _MAX_ORDERS)
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
-    side = query.get("side")
+    side, nested = query.get("side"), query.get("nested") in ("true", "True")
     first, last = (
         exchange.find(query[name]).number if query.get(name) else None for name in ("after_order_id", "before_order_id")
     )
@@ -151,12 +151,13 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
             and (until is None or microseconds(order.submitted) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
+            and not (nested and order.parent)
             and (first is None or order.number > first)
             and (last is None or order.number < last)
         )
 
     selected = sorted(filter(matches, exchange.orders.values()), key=lambda o: o.number, reverse=direction == "desc")
-    return [o.to_json() for o in selected[:limit]]
+    return [exchange.order_json(o) if nested else o.to_json() for o in selected[:limit]]
 
 
 def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = None) -> list[dict[str, Any]]:

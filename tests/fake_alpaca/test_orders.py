@@ -128,7 +128,7 @@ def test_auction_orders_are_accepted_only_at_certain_hours(
         ({"qty": "100000"}, 403, 40310000, "insufficient buying power"),
         ({"extended_hours": True}, 422, 42210000, "extended hours order must be DAY or GTC limit orders"),
         ({"client_order_id": "x" * 129}, 422, 40010001, "no more than 128"),
-        ({"order_class": "bracket"}, 422, 40010001, "not served"),
+        ({"order_class": "bracket"}, 422, 40010001, "bracket orders require take_profit.limit_price"),
         ({"side": "sell", "qty": "0.5"}, 422, 42210000, "fractional orders cannot be sold short"),
     ],
 )
