@@ -157,7 +157,7 @@ def sparkline(values: Sequence[float], label: str) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.0123 -> 1.2%."""
-    return _format(value, lambda number: f"{100 * number:.{digits}f}%")
+    return _format(value, lambda number: f"{round(100 * number, digits) + 0.0:.{digits}f}%")
 
 
 def ratio(value: float | None, digits: int = 2) -> str:

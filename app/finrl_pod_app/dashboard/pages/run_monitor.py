@@ -15,6 +15,7 @@ from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
 from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
+from finrl_pod_app.dashboard.queries.stages import STAGES, position
 from finrl_pod_app.dashboard.settings import Settings
 
 PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
@@ -56,7 +57,9 @@ def _draw_progress(run: runs.RunFiles) -> None:
         with right.container(horizontal=True, horizontal_alignment="right"):
             _draw_controls(run, status)
         total, done = progress.get("total_samples") or 0, progress.get("samples") or 0
-        st.progress(min(done / total, 1.0) if total else 0.0)
+        where = position(progress)
+        st.progress(where.share)
+        st.caption(_stage_line(where.stage))
         cells = st.columns(4)
         cells[0].metric("Samples", theme.count(done) if total else theme.MISSING, border=False)
         rate = progress.get("samples_per_second") or None
@@ -65,6 +68,13 @@ def _draw_progress(run: runs.RunFiles) -> None:
             "Best validation Sharpe", theme.ratio(progress.get("best")), help=definition("validation_score")
         )
         cells[3].metric("Time left", theme.duration(progress.get("seconds_left")))
+
+
+def _stage_line(current: int) -> str:
+    """All stages in order, with the current one marked."""
+    labels = [stage.label for stage in STAGES]
+    parts = [f"✓ {label}" for label in labels[:current]]
+    return " · ".join([*parts, f"**{labels[current]}**", *labels[current + 1 :]])
 
 
 def _stage_text(progress: Mapping[str, object], status: str) -> str:

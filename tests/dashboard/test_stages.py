@@ -1,0 +1,35 @@
+"""Stages of a training: their order, and a share of the run that never falls."""
+
+from __future__ import annotations
+
+import pytest
+from finrl_pod_app.dashboard.queries.stages import STAGES, position
+
+
+@pytest.mark.parametrize(
+    ("text", "samples", "label"),
+    [
+        ("", 0, "Prices and features"),
+        ("reading prices and features", 0, "Prices and features"),
+        ("training generation 1 of 3", 0, "Compiling kernels"),
+        ("training generation 1 of 3", 10, "Training"),
+        ("validating the champion and the baselines", 100, "Validating"),
+        ("auditing the champion", 100, "Auditing"),
+        ("testing the champion and the baselines", 100, "Testing"),
+        ("writing the report", 100, "Report"),
+        ("something new", 10, "Training"),
+    ],
+)
+def test_stage_of_a_progress_text(text: str, samples: int, label: str) -> None:
+    assert STAGES[position({"stage": text, "samples": samples, "total_samples": 100}).stage].label == label
+
+
+def test_share_never_falls() -> None:
+    texts = ["reading", "training", "validating", "auditing", "testing", "writing"]
+    steps = [("training", samples) for samples in (0, 1, 50, 100)]
+    steps = [(texts[0], 0), *steps, *((text, 100) for text in texts[2:])]
+    shares = [position({"stage": text, "samples": n, "total_samples": 100}).share for text, n in steps]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[4] == pytest.approx(0.75)
+    assert position({"stage": "training", "samples": 900, "total_samples": 0}).share < 1.0
