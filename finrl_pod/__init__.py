@@ -4,10 +4,10 @@ The public names below are imported on first use, so `import finrl_pod` is fast 
 
     import finrl_pod as fp
 
-    setup = fp.prepare()                        # the built-in sample: prices, splits, features, market
-    agent = fp.train(setup, samples=500_000)
-    fp.save_agent(agent, "agents/first", setup)
-    print(fp.backtest(setup, fp.load_agent("agents/first")).metrics["sharpe"])
+    market = fp.make_market("sample")           # prices, splits, features; also from a DataFrame or a file
+    agent = fp.train(market, samples=500_000)
+    agent.save("agents/first")
+    print(fp.backtest(agent, market).metrics["sharpe"])
 """
 
 from importlib import import_module
@@ -36,8 +36,21 @@ _PUBLIC = {
     # training and evaluation
     "Setup": "finrl_pod_app.api:Setup",
     "prepare": "finrl_pod_app.api:prepare",
-    "train": "finrl_pod_app.api:train",
-    "backtest": "finrl_pod_app.api:backtest",
+    "load_prices": "finrl_pod_app.notebook:load_prices",
+    "make_market": "finrl_pod_app.notebook:make_market",
+    "train": "finrl_pod_app.notebook:train",
+    "backtest": "finrl_pod_app.notebook:backtest",
+    "run_tournament": "finrl_pod_app.notebook:run_tournament",
+    "audit": "finrl_pod_app.notebook:audit",
+    "walkforward": "finrl_pod_app.notebook:walkforward",
+    "judge": "finrl_pod_app.notebook:judge",
+    "TrainedAgent": "finrl_pod_app.notebook:TrainedAgent",
+    "Backtest": "finrl_pod_app.notebook_results:Backtest",
+    "register_algorithm": "finrl_pod.settings.algorithm_registry:register_algorithm",
+    "register_policy": "finrl_pod.rl.networks.policies:register_policy",
+    "LossAlgorithm": "finrl_pod.rl.algorithms.loss_algorithm:LossAlgorithm",
+    "BasePolicy": "finrl_pod.rl.networks.base_policy:BasePolicy",
+    "BaseVecEnv": "finrl_pod_envs.custom.base_env:BaseVecEnv",
     "save_agent": "finrl_pod_app.api:save",
     "load_agent": "finrl_pod_app.api:load",
     "Learner": "finrl_pod.rl.training.learner:Learner",

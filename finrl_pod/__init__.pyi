@@ -1,11 +1,20 @@
 """Types of the lazily imported public names, for editors and type checkers; a test compares both lists."""
 
 from finrl_pod_app.api import Setup as Setup
-from finrl_pod_app.api import backtest as backtest
 from finrl_pod_app.api import load as load_agent
 from finrl_pod_app.api import prepare as prepare
 from finrl_pod_app.api import save as save_agent
-from finrl_pod_app.api import train as train
+from finrl_pod_app.notebook import TrainedAgent as TrainedAgent
+from finrl_pod_app.notebook import audit as audit
+from finrl_pod_app.notebook import backtest as backtest
+from finrl_pod_app.notebook import judge as judge
+from finrl_pod_app.notebook import load_prices as load_prices
+from finrl_pod_app.notebook import make_market as make_market
+from finrl_pod_app.notebook import run_tournament as run_tournament
+from finrl_pod_app.notebook import train as train
+from finrl_pod_app.notebook import walkforward as walkforward
+from finrl_pod_app.notebook_results import Backtest as Backtest
+from finrl_pod_envs.custom.base_env import BaseVecEnv as BaseVecEnv
 from finrl_pod_envs.gym import GymMarketEnv as GymMarketEnv
 from finrl_pod_envs.gym import GymVectorEnv as GymVectorEnv
 from finrl_pod_envs.trading_envs import DiscreteTradingEnv as DiscreteTradingEnv
@@ -20,7 +29,11 @@ from finrl_pod.data.store import Store as Store
 from finrl_pod.errors import FinrlPodError as FinrlPodError
 from finrl_pod.protocols import Strategy as Strategy
 from finrl_pod.protocols import VecEnv as VecEnv
+from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm as LossAlgorithm
+from finrl_pod.rl.networks.base_policy import BasePolicy as BasePolicy
+from finrl_pod.rl.networks.policies import register_policy as register_policy
 from finrl_pod.rl.training.learner import Learner as Learner
+from finrl_pod.settings.algorithm_registry import register_algorithm as register_algorithm
 from finrl_pod.settings.run import RunConfig as RunConfig
 from finrl_pod.settings.run import load as load_config
 from finrl_pod.types import BacktestResult as BacktestResult
@@ -30,12 +43,16 @@ from finrl_pod.types import Panel as Panel
 __version__: str
 
 __all__ = [
+    "Backtest",
     "BacktestResult",
+    "BasePolicy",
+    "BaseVecEnv",
     "DiscreteTradingEnv",
     "FinrlPodError",
     "GymMarketEnv",
     "GymVectorEnv",
     "Learner",
+    "LossAlgorithm",
     "MarketTensor",
     "Panel",
     "PolicyStrategy",
@@ -45,15 +62,24 @@ __all__ = [
     "StockTradingEnv",
     "Store",
     "Strategy",
+    "TrainedAgent",
     "VecEnv",
     "__version__",
+    "audit",
     "backtest",
+    "judge",
     "load_agent",
     "load_config",
+    "load_prices",
     "make_env",
+    "make_market",
     "make_panel",
     "prepare",
+    "register_algorithm",
     "register_feature",
+    "register_policy",
+    "run_tournament",
     "save_agent",
     "train",
+    "walkforward",
 ]

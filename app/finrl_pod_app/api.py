@@ -40,7 +40,7 @@ from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod.user_files import pinned
 from finrl_pod_app.services.doctor import pick_device
-from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.prices import check_prices, load_panel
 from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
 from finrl_pod_app.services.trial_log import strategy_identity
 
@@ -88,13 +88,15 @@ class Setup:
         )
 
 
-def prepare(config: RunConfig | None = None, device: str = "auto") -> Setup:
+def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Panel | None = None) -> Setup:
     """Load prices, split them, compute features and normalise them on the training split.
 
-    config: default settings if None. device: "auto", "cpu" or "cuda". Raises DataError, FeatureError or ConfigError.
+    config: default settings if None. device: "auto", "cpu" or "cuda". panel: prices, by default the
+    config's. Raises DataError, FeatureError or ConfigError.
     """
     config = pinned(config or RunConfig())
-    panel = load_panel(config)
+    panel = load_panel(config) if panel is None else panel
+    check_prices(config.environment, panel)
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)

@@ -18,7 +18,7 @@ from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources import sample
 from finrl_pod.data.store import BUILT_IN, MANIFESTS, Store
-from finrl_pod.errors import DataError
+from finrl_pod.errors import DataError, SetupError
 from finrl_pod.types import Benchmark, Panel
 from tests.data.panels import random_panel
 
@@ -98,7 +98,8 @@ def test_a_damaged_sample_does_not_hide_other_panels(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sample, "FOLDER", tmp_path)
     listed = Store(tmp_path / "store").list()
     assert [m.name for m in listed] == ["sample", "us74", "mine"]
-    assert listed[0].fault == f"{tmp_path / 'sp500_dataset.csv.gz'} is missing or damaged: install finrl-pod again"
+    with pytest.raises(SetupError, match="is missing or damaged: install finrl-pod again"):
+        Store(tmp_path / "store").load("sample")
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

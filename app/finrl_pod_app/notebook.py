@@ -1,0 +1,348 @@
+"""Functions of `import finrl_pod as fp` for notebooks and scripts; the commands do the same from the shell.
+
+import finrl_pod as fp
+
+prices = fp.load_prices("sample")                     # or a DataFrame, a CSV or Parquet file
+market = fp.make_market(prices)                       # splits, features, normalised on the training split
+agent = fp.train(market, samples=500_000)
+fp.backtest(agent, market).plot()                     # on validation; split="test" once, at the end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.user_strategy import UserStrategy
+
+from finrl_pod.data.panel import between, select
+from finrl_pod.data.sources.files import read_file
+from finrl_pod.data.sources.frames import panel_of_rows
+from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.store import Store
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import DataError, InputError
+from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_log import log_look
+from finrl_pod.protocols import Strategy
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import RunConfig, load
+from finrl_pod.types import Panel
+from finrl_pod.user_files import is_file_reference
+from finrl_pod_app import api
+from finrl_pod_app.notebook_results import (
+    AuditResult,
+    Backtest,
+    Judgement,
+    TournamentResult,
+    WalkforwardResult,
+    line_figure,
+    table_html,
+)
+from finrl_pod_app.services.backtests import SplitName, find_strategy, splits_of_panel
+from finrl_pod_app.services.presets import for_panel, preset
+from finrl_pod_app.services.prices import backtest_period
+from finrl_pod_app.services.trial_log import strategy_identity
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Prices = Panel | pd.DataFrame | str | Path
+FRAME = "frame"  # name of a panel made from a DataFrame
+
+
+def load_prices(
+    source: Prices,
+    *,
+    symbols: tuple[str, ...] = (),
+    start: str | None = None,
+    end: str | None = None,
+    name: str = FRAME,
+    **options: Any,
+) -> Panel:
+    """Prices as a panel.
+
+    source: a DataFrame of closes with dates as its index and one column for each ticker, or a long one with columns
+    date (or time), symbol, close and optionally open, high, low, volume; the name of a stored panel; or a CSV or
+    Parquet file. symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`,
+    such as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used.
+    """
+    if isinstance(source, Panel):
+        panel = source
+    elif isinstance(source, pd.DataFrame):
+        panel = _panel_of_frame(source, name, options)
+    elif Path(source).suffix or Path(source).is_dir():
+        panel = dataclasses.replace(read_file(Path(source), **options), name=Path(source).name.split(".")[0])
+    else:
+        panel = Store().load(str(source))
+    panel = select(panel, symbols) if symbols else panel
+    return between(panel, start, end) if start or end else panel
+
+
+def _panel_of_frame(frame: pd.DataFrame, name: str, options: dict[str, Any]) -> Panel:
+    lower = {str(column).lower(): column for column in frame.columns}
+    if "symbol" in lower and "close" in lower:
+        rows = frame.rename(columns={column: low for low, column in lower.items()})
+        times = rows.pop("date") if "date" in rows else rows.pop("time") if "time" in rows else rows.index
+        rows = rows.assign(time=pd.to_datetime(times).to_numpy(), symbol=rows["symbol"].astype(str))
+        rows = rows.sort_values("time", kind="stable").reset_index(drop=True)
+    else:
+        if not isinstance(frame.index, pd.DatetimeIndex):
+            raise DataError(
+                "a DataFrame of closes needs dates as its index (a DatetimeIndex), or columns date, symbol and close; "
+                f"its index is {type(frame.index).__name__}"
+            )
+        index = frame.index.tz_convert("UTC").tz_localize(None) if frame.index.tz is not None else frame.index
+        wide = frame.set_axis(index).rename_axis("time").reset_index()
+        rows = wide.melt("time", var_name="symbol", value_name="close").dropna(subset=["close"])
+        rows = rows.assign(symbol=rows["symbol"].astype(str)).sort_values("time", kind="stable")
+    given = {"bar": "1d", **options}
+    return panel_of_rows(rows.reset_index(drop=True), source="DataFrame", name=name, **given)
+
+
+def make_market(prices: Prices = "sample", config: RunConfig | str | Path | None = None) -> api.Setup:
+    """A market to train on: prices with splits, features and rules.
+
+    config: a RunConfig, a TOML file, or None for default settings with splits and features that fit the prices.
+    Raises as `api.prepare`.
+    """
+    panel = load_prices(prices)
+    if config is None:
+        from finrl_pod.data.manifest import describe
+
+        config = for_panel(RunConfig(), describe(panel))
+    elif not isinstance(config, RunConfig):
+        config = load(Path(config))
+    return api.prepare(config, panel=panel)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedAgent:
+    """A trained agent with the market that it learned on and its learning curve."""
+
+    learner: Learner
+    market: api.Setup
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def strategy(self) -> PolicyStrategy:
+        """The agent as a strategy, for `backtest`."""
+        return PolicyStrategy([self.learner.snapshot(data_sha256=self.market.panel.sha256)], name="agent")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Learning curve: one row for each iteration, with its samples and metrics."""
+        return pd.DataFrame(self.history).set_index("samples")
+
+    def plot(self) -> Figure:
+        """Mean reward of an iteration over samples."""
+        return line_figure(self.to_frame()[["reward"]], "Learning curve", "mean reward")
+
+    def save(self, path: str | Path) -> Path:
+        """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
+        return api.save(self.learner, path, self.market)
+
+    @staticmethod
+    def load(path: str | Path) -> PolicyStrategy:
+        """Read a saved agent as a strategy."""
+        return api.load(path)
+
+    def __repr__(self) -> str:
+        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={self.learner.samples[0]:,})"
+
+    def _repr_html_(self) -> str:
+        last = self.history[-1] if self.history else {}
+        rows = [(name, value) for name, value in last.items()]
+        return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows)
+
+
+def train(
+    market: api.Setup | Prices,
+    samples: int = 500_000,
+    *,
+    seed: int | None = None,
+    progress: bool | None = None,
+    warm_start: str | Path | None = None,
+    threads: int | None = None,
+) -> TrainedAgent:
+    """Train one agent for `samples` environment steps on the training split.
+
+    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. Others: as
+    in `api.train`.
+    """
+    setup = market if isinstance(market, api.Setup) else make_market(market)
+    history: list[dict[str, float]] = []
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+    with _bar(samples, shown=shown) as advance:
+
+        def report(learner: Learner, metrics: Any) -> None:
+            row = {name: float(value.float().mean()) for name, value in metrics.items()}
+            history.append({"samples": learner.samples[0], **row})
+            advance(learner.samples[0], row["reward"])
+
+        learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
+    return TrainedAgent(learner, setup, history)
+
+
+@contextlib.contextmanager
+def _bar(total: int, *, shown: bool) -> Iterator[Any]:
+    if not shown:
+        yield lambda samples, reward: None  # noqa: ARG005
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bars:
+        task = bars.add_task("training", total=total)
+
+        def advance(samples: int, reward: float) -> None:
+            bars.update(task, completed=samples, description=f"training, mean reward {reward:.4g}")
+
+        yield advance
+
+
+def backtest(
+    strategy: Strategy | TrainedAgent | str | object,
+    prices: api.Setup | Prices = "sample",
+    *,
+    split: SplitName = "validation",
+    start: str | None = None,
+    end: str | None = None,
+    config: RunConfig | None = None,
+) -> Backtest:
+    """Backtest a strategy on one split of the prices, by default validation.
+
+    strategy: an agent, a baseline's name, file.py:Class, or an object with `target_weights(window, positions)`. prices:
+    a market of `make_market`, or prices as in `load_prices`. split: "train", "validation", "test" or "all"; start, end:
+    dates that replace its own. config: rules of the market, by default those of the market. Each test result of a
+    strategy that is not a baseline counts as a look. Raises InputError and DataError for bad input.
+    """
+    if split not in ("train", "validation", "test", "all"):
+        raise InputError(f"split must be train, validation, test or all, got {split!r}")
+    if isinstance(prices, api.Setup):
+        panel, settings = prices.panel, config or prices.config
+        splits = settings.splits
+    else:
+        panel, settings = load_prices(prices), config or RunConfig()
+        splits = splits_of_panel(panel)
+    chosen, counted = _strategy_of(strategy)
+    if isinstance(chosen, PolicyStrategy):
+        chosen.check_universe(panel.symbols)
+    first, last = backtest_period(panel, start, end, splits, split)
+    fit = (0, len(panel.times) - 1) if chosen.feature_names else (first, last)
+    market = build_market(panel, chosen.feature_names, fit, settings.environment.fill)
+    looks = None
+    if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
+        looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}")
+    environment = settings.environment
+    result = run_strategy(chosen, panel, market, first, last, rules_of(environment), environment.cash)
+    return Backtest(result, split if not (start or end) else "dates", looks)
+
+
+def _test_start(panel: Panel, config: RunConfig | None) -> int:
+    """First bar of the test split; the end of the panel if it is too short for splits."""
+    try:
+        return make_splits(panel.times, splits_of_panel(panel) if config is None else config.splits).test.first
+    except DataError:
+        return len(panel.times)
+
+
+def _strategy_of(given: object) -> tuple[Strategy, bool]:
+    """A strategy, and whether its results on test count as looks."""
+    if isinstance(given, TrainedAgent):
+        return given.strategy(), True
+    if isinstance(given, str):
+        return find_strategy(given), is_file_reference(given)
+    if isinstance(given, type):
+        made: object = given()
+        return UserStrategy(lambda: made, given.__name__), True
+    if not callable(getattr(given, "target_weights", None)):
+        raise InputError(
+            f"a strategy needs a method target_weights(window, positions), {type(given).__name__} has none"
+        )
+    if isinstance(given, Strategy):
+        return given, True
+    return UserStrategy(lambda: given, type(given).__name__), True
+
+
+def run_tournament(
+    config: RunConfig | str | Path = "quick",
+    prices: Prices | None = None,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    progress: bool | None = None,
+) -> TournamentResult:
+    """Train a population, pick its champion on validation and test it once; the run is written into `out`.
+
+    config: a RunConfig, a TOML file, or a preset: "quick", "laptop" or "gpu". prices: other prices than the config's,
+    which are stored under their name; splits and features then fit them.
+    """
+    from finrl_pod_app.cli.console import progress_display
+    from finrl_pod_app.services.training import run_tournament as run
+
+    settings = _config(config)
+    if prices is not None:
+        settings = for_panel(settings, Store().show(_stored(load_prices(prices))))
+    shown = sys.stderr.isatty() if progress is None else progress
+    with progress_display(quiet=not shown) as report:
+        return TournamentResult(run(settings, Path(out), resume=resume, device=device, progress=report), Path(out))
+
+
+def _config(config: RunConfig | str | Path) -> RunConfig:
+    if isinstance(config, RunConfig):
+        return config
+    return load(Path(config)) if Path(config).suffix == ".toml" else preset(str(config))
+
+
+def _stored(panel: Panel) -> str:
+    """Name under which a panel is in the store; it is saved if it is not."""
+    store = Store()
+    if any(manifest.sha256 == panel.sha256 and manifest.name == panel.name for manifest in store.list()):
+        return panel.name
+    store.save(panel, {"source": "Python"})
+    return panel.name
+
+
+def audit(target: str | Path, data: str | None = None) -> AuditResult:
+    """Audit the champion of a run's folder, a baseline, or file.py:Class, on a stored panel.
+
+    data: for strategies, by default the sample. Raises InputError for an unknown target.
+    """
+    from finrl_pod_app.services.audit_targets import audit_run, audit_strategy
+
+    if isinstance(target, Path) or Path(target).is_dir():
+        return AuditResult(audit_run(Path(target)).to_dict(), Path(target))
+    return AuditResult(audit_strategy(target, data).to_dict())
+
+
+def walkforward(
+    config: RunConfig | str | Path = "quick",
+    *,
+    out: str | Path,
+    folds: int = 6,
+    seeds: int = 3,
+    resume: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> WalkforwardResult:
+    """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`."""
+    from finrl_pod_app.services.walkforward import run_walkforward
+
+    document = run_walkforward(_config(config), Path(out), folds=folds, seeds=seeds, resume=resume, device=device)
+    return WalkforwardResult(document, Path(out))
+
+
+def judge(run: str | Path | TournamentResult) -> Judgement:
+    """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
+    from finrl_pod.promotion.gate import read_verdict
+
+    folder = run.folder if isinstance(run, TournamentResult) else Path(run)
+    if folder is None:
+        raise InputError("this result was loaded from a file; give the folder of its run")
+    return Judgement(read_verdict(folder).to_dict(), folder)

@@ -1,0 +1,285 @@
+"""Results of the Python API: each shows itself in notebooks, plots itself, becomes a table, and is saved as JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json, to_plain, write_json
+from finrl_pod.types import BacktestResult
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+METRICS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
+DIGITS = 4
+
+
+def table_html(title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = (), note: str = "") -> str:
+    """A small HTML table; all texts are escaped."""
+
+    def cells(row: Sequence[object], tag: str) -> str:
+        return "".join(f"<{tag}>{html.escape(_text(cell))}</{tag}>" for cell in row)
+
+    header = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if head else ""
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    below = f"<p>{html.escape(note)}</p>" if note else ""
+    return f"<div><b>{html.escape(title)}</b><table>{header}<tbody>{body}</tbody></table>{below}</div>"
+
+
+def _text(cell: object) -> str:
+    if cell is None or (isinstance(cell, float) and not np.isfinite(cell)):
+        return "–"
+    return f"{cell:,.{DIGITS}g}" if isinstance(cell, float) else str(cell)
+
+
+def line_figure(frame: pd.DataFrame, title: str, y: str) -> Figure:
+    """A Plotly figure with one line for each column of a frame."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure([go.Scatter(x=frame.index, y=frame[name], name=str(name)) for name in frame.columns])
+    figure.update_layout(title=title, yaxis_title=y, hovermode="x unified")
+    return figure
+
+
+@dataclass(frozen=True, eq=False)
+class Backtest:
+    """A backtest. split: the tested bars. looks: at the test split, None if it was not shown.
+
+    result: arrays and metrics, see `types.BacktestResult`.
+    """
+
+    result: BacktestResult
+    split: str
+    looks: int | None = None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics by name, such as "sharpe"."""
+        return self.result.metrics
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each bar: equity and costs in currency, turnover as a fraction of equity."""
+        r = self.result
+        columns = {"equity": r.equity, "turnover": r.turnover, "costs": r.costs}
+        return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
+
+    def weights(self) -> pd.DataFrame:
+        """Weights after each bar's fills, one column for each symbol."""
+        return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
+
+    def plot(self) -> Figure:
+        """Equity over time."""
+        return line_figure(self.to_frame()[["equity"]], f"{self.result.name} on {self.split}", "equity")
+
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON; `load` reads it back."""
+        return _save(path, {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}}, "backtest")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved backtest. Raises RunError for another file."""
+        values = _load(path, "backtest")
+        found = values["result"]
+        arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
+        parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
+        rate = found["risk_free"]
+        return cls(
+            BacktestResult(
+                name=found["name"],
+                times=np.asarray(found["times"], "datetime64[ns]"),
+                symbols=tuple(found["symbols"]),
+                metrics={name: np.nan if x is None else x for name, x in found["metrics"].items()},
+                cost_parts=parts,
+                risk_free=None if rate is None else np.asarray(rate, np.float64),
+                carry=found["carry"],
+                **arrays,
+            ),
+            values["split"],
+            values["looks"],
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
+        return f"Backtest({self.result.name!r}, split={self.split!r}, bars={len(self.result.times)}, {shown})"
+
+    def _repr_html_(self) -> str:
+        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
+        rows = [(name.replace("_", " "), float(self.metrics[name])) for name in METRICS if name in self.metrics]
+        looks = "" if self.looks is None else f"Look {self.looks} at the test split."
+        return table_html(f"{self.result.name} on {self.split}, {first} to {last}", rows, note=looks)
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A result that a command writes as JSON. document: its contents. folder: where it lies, or None."""
+
+    KIND: ClassVar[str] = "document"
+    document: Mapping[str, Any]
+    folder: Path | None = field(default=None)
+
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON; `load` reads it back."""
+        return _save(path, {"document": dict(self.document)}, self.KIND)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved result. Raises RunError for another file."""
+        return cls(_load(path, cls.KIND)["document"])
+
+    def __repr__(self) -> str:
+        where = "" if self.folder is None else f", folder={str(self.folder)!r}"
+        return f"{type(self).__name__}({self._summary()!r}{where})"
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+
+class TournamentResult(Document):
+    """A finished tournament: report.json of its folder."""
+
+    KIND = "tournament"
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the champion passes all rules of the gate."""
+        return bool(self.document["verdict"]["promoted"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Metrics on the test split, one row for each strategy."""
+        return pd.DataFrame(self.document["test"]["strategies"]).T
+
+    def plot(self) -> Figure:
+        """Scores of the leaderboard by generation."""
+        import plotly.graph_objects as go
+
+        rows = self.document["leaderboard"]
+        generations, scores = [row["generation"] for row in rows], [row["score"] for row in rows]
+        figure = go.Figure(go.Scatter(x=generations, y=scores, mode="markers", text=[row["id"] for row in rows]))
+        return figure.update_layout(title="Leaderboard", xaxis_title="generation", yaxis_title="validation Sharpe")
+
+    def _summary(self) -> str:
+        return "promoted" if self.promoted else "not promoted"
+
+    def _repr_html_(self) -> str:
+        strategies = self.document["test"]["strategies"]
+        rows = [(name, *(values.get(metric) for metric in METRICS)) for name, values in strategies.items()]
+        head = ("strategy", *(metric.replace("_", " ") for metric in METRICS))
+        reasons = "; ".join(self.document["verdict"]["reasons"])
+        return table_html("Test split", rows, head, f"The champion is {self._summary()}: {reasons}")
+
+
+class WalkforwardResult(Document):
+    """A walk-forward evaluation: one training for each fold and seed."""
+
+    KIND = "walkforward"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each fold and seed, with its Sharpe ratio out of sample."""
+        return pd.DataFrame(self.document["runs"])
+
+    def plot(self) -> Figure:
+        """Sharpe ratios by fold, one line for each seed."""
+        frame = self.to_frame().pivot_table(index="fold", columns="seed", values="sharpe")
+        return line_figure(frame, "Walk-forward", "Sharpe ratio")
+
+    def _summary(self) -> str:
+        return "promoted" if self.document["verdict"]["promoted"] else "not promoted"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()[["fold", "seed", "sharpe"]]
+        rows = [tuple(row) for row in frame.itertuples(index=False)]
+        return table_html("Walk-forward", rows, ("fold", "seed", "sharpe"), f"The champion is {self._summary()}.")
+
+
+class AuditResult(Document):
+    """An audit: what was checked, and what was found."""
+
+    KIND = "audit"
+
+    @property
+    def clean(self) -> bool:
+        """Whether no check failed."""
+        return bool(self.document["clean"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each finding."""
+        return pd.DataFrame(self.document["findings"])
+
+    def plot(self) -> Figure:
+        """Number of findings by status."""
+        import plotly.graph_objects as go
+
+        counts = self.to_frame()["status"].value_counts()
+        return go.Figure(go.Bar(x=list(counts.index), y=list(counts))).update_layout(title="Findings")
+
+    def _summary(self) -> str:
+        return "no check failed" if self.clean else "checks failed"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        rows = [tuple(str(cell) for cell in row) for row in frame.itertuples(index=False)]
+        return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, list(frame.columns))
+
+
+class Judgement(Document):
+    """The verdict of the promotion gate: each rule with its value and its limit."""
+
+    KIND = "verdict"
+
+    @property
+    def promoted(self) -> bool:
+        """Whether all rules pass."""
+        return bool(self.document["promoted"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each rule."""
+        return pd.DataFrame(self.document["rules"])
+
+    def plot(self) -> Figure:
+        """Values of the rules beside their limits."""
+        import plotly.graph_objects as go
+
+        frame = self.to_frame()
+        bars = [go.Bar(x=frame["name"], y=frame[name], name=name) for name in ("value", "limit")]
+        return go.Figure(bars).update_layout(title="Promotion gate")
+
+    def _summary(self) -> str:
+        return "promoted" if self.promoted else "not promoted"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        rows = [
+            (row["name"], row["value"], row["limit"], "pass" if row["passed"] else "fail", row["sentence"])
+            for row in frame.to_dict("records")
+        ]
+        head = ("rule", "value", "limit", "", "what")
+        return table_html(f"The champion is {self._summary()}", rows, head)
+
+
+def _save(path: str | Path, values: Mapping[str, Any], kind: str) -> Path:
+    target = Path(path)
+    write_json(target, to_plain({"kind": kind, **_lists(values)}))
+    return target
+
+
+def _load(path: str | Path, kind: str) -> dict[str, Any]:
+    values: dict[str, Any] = read_json(Path(path))
+    if values.get("kind") != kind:
+        raise RunError(f"{path} holds no saved {kind}; it has {json.dumps(values.get('kind'))}")
+    return values
+
+
+def _lists(value: Any) -> Any:
+    """Arrays as lists, times as ISO text."""
+    if isinstance(value, np.ndarray):
+        return value.astype(str).tolist() if value.dtype.kind == "M" else value.tolist()
+    return {key: _lists(item) for key, item in value.items()} if isinstance(value, Mapping) else value
