@@ -20,7 +20,7 @@ from finrl_pod_app.cli.main import app
 
 from finrl_pod.paper import settings as paper_settings
 from finrl_pod.settings import run as run_settings
-from tests.test_docs import parse
+from tests.command_parsing import parse
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

@@ -1,0 +1,104 @@
+"""Sizes and import times of an installation from a wheel, in an empty environment.
+
+python benchmarks/installation.py --out benchmarks/installation.json
+python benchmarks/installation.py --table   # the table of docs/installation.md, from that file
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RECORDED = Path(__file__).with_suffix(".json")
+RUNS = 5
+TIMED = {
+    "import finrl_pod": ["python", "-c", "import finrl_pod"],
+    "finrl_pod.prepare loaded (torch, numpy, pandas)": ["python", "-c", "import finrl_pod; finrl_pod.prepare"],
+    "finrl-pod --version": ["finrl-pod", "--version"],
+    "finrl-pod doctor": ["finrl-pod", "doctor"],
+}
+MEBIBYTE = 2**20
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def run(*command: str | Path) -> None:
+    """Run a command; its output is shown if it fails."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def measure() -> dict[str, object]:
+    """Build the wheel, install it, and measure. Times are seconds: median of `RUNS` after one that is not counted."""
+    with tempfile.TemporaryDirectory(prefix="finrl-pod-installation-") as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist", ROOT)
+        (wheel,) = (folder / "dist").glob("*.whl")
+        run(sys.executable, "-m", "venv", folder / "venv")
+        (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+        empty = size(packages)
+        run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel)
+        own = sum(
+            size(packages / part) for part in ("finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies")
+        )
+        torch = size(packages / "torch")
+        total = size(packages) - empty
+        os.environ["FINRL_POD_HOME"] = str(folder / "home")
+        seconds = {}
+        for label, (program, *rest) in TIMED.items():
+            taken = []
+            for _ in range(RUNS + 1):
+                start = time.perf_counter()
+                run(folder / "venv/bin" / program, *rest)
+                taken.append(time.perf_counter() - start)
+            seconds[label] = round(statistics.median(taken[1:]), 2)
+        return {
+            "python": platform.python_version(),
+            "load": os.getloadavg()[0],
+            "mebibytes": {
+                "wheel": round(size(wheel) / MEBIBYTE, 1),
+                "installed: finrl_pod": round(own / MEBIBYTE, 1),
+                "installed: torch": round(torch / MEBIBYTE),
+                "installed: everything": round(total / MEBIBYTE),
+            },
+            "seconds": seconds,
+        }
+
+
+def table() -> str:
+    """The recorded figures as Markdown."""
+    found = json.loads(RECORDED.read_text(encoding="utf-8"))
+    rows = [f"| {name} | {value:,} MiB |" for name, value in found["mebibytes"].items()]
+    rows += [f"| `{name}` | {value} s |" for name, value in found["seconds"].items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def main() -> None:
+    """Measure, or print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RECORDED)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.table:
+        sys.stdout.write(table() + "\n")
+        return
+    arguments.out.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

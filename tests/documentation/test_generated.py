@@ -1,0 +1,60 @@
+"""Generated pages and pictures are up to date, pages are short, and their settings and links exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.cli.command_reference import reference
+
+from tests.documentation.blocks import PAGES, ROOT
+
+WORDS, LINE = 1500, 297
+REFERENCE = {"docs/configuration.md", "docs/reference/commands.md"}
+SETTING = re.compile(r"`(environment|mandate|tournament|gate|splits|features|augmentation)\.([a-z_]+)\b")
+
+
+def relative(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    page = ROOT / "docs/reference/commands.md"
+    assert page.read_text(encoding="utf-8") == reference(), (
+        "run: python -m finrl_pod_app.cli.command_reference > docs/reference/commands.md"
+    )
+
+
+def test_the_diagrams_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs/diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    diagrams = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(diagrams)
+    for name, draw in diagrams.PICTURES.items():
+        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == draw(), "run: python docs/diagrams.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_pages_are_short(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= LINE
+    if relative(page) not in REFERENCE:
+        assert len(text.split()) <= WORDS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_settings_exist(page: Path) -> None:
+    known = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    for table, name in SETTING.findall(page.read_text(encoding="utf-8")):
+        section = re.search(rf"^### \[{table}\]\n(.*?)(?=^### |\Z)", known, re.DOTALL | re.MULTILINE)
+        assert section is not None, table
+        assert f"| `{name}` |" in section[1], f"{table}.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_linked_files_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
