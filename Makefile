@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo cluster-demo paper-demo dashboard screenshots check browser test-fast test check-deploy \
-  legacy test-legacy simulators test-simulators soak soak-short docs clean
+  legacy test-legacy simulators test-simulators soak soak-short docs release fuzz clean
 
 BIN := .venv/bin
 STAMP := .venv/.finrl-pod-installed
@@ -21,6 +21,7 @@ $(STAMP): export PIP_DISABLE_PIP_VERSION_CHECK := 1
 LEGACY := .venv-legacy
 DEPLOY := .venv-deploy
 DOCS := .venv-docs
+RELEASE := .venv-release
 LEGACY_STAMP := $(LEGACY)/.alpaca-trade-api-installed
 
 help: ## show this list
@@ -101,6 +102,17 @@ $(DOCS)/.installed: docs/requirements.txt | setup
 	$(DOCS)/bin/python -m pip install -qq --requirement docs/requirements.txt
 	@touch $@
 
+release: $(RELEASE)/.installed ## wheel, sdist, SBOM, licences, known vulnerabilities and SHA256SUMS, checked, in dist/
+	$(RELEASE)/bin/python release/make_release.py
+
+$(RELEASE)/.installed: release/requirements.txt | setup
+	$(BIN)/python -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -qq --requirement release/requirements.txt
+	@touch $@
+
+fuzz: setup ## damage files in new ways and read them, some minutes; FUZZ_EXAMPLES=5000
+	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
 legacy: setup ## the environment of alpaca-trade-api 3.2.0, for test-legacy
 	@$(MAKE) --no-print-directory $(LEGACY_STAMP)
 
@@ -150,5 +162,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(LEGACY) $(DEPLOY) $(SIMULATORS:%=.venv-%) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(LEGACY) $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATORS:%=.venv-%) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,6 +39,7 @@ NEVER_RUN = {
     "python benchmarks/": "hours",
     "python -m finrl_pod_app.bench ": "hours",
     "finrl-pod bench ": "hours",
+    "finrl-pod paper demo": "hours",
     "finrl-pod dashboard": "service",
     "finrl-pod paper run ": "service",
     "finrl-pod paper fake-alpaca ": "service",

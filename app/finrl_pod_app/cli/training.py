@@ -37,6 +37,7 @@ class Bench(StrEnum):
     gate = "gate"
     learn = "learn"
     markets = "markets"
+    gpu = "gpu"
     population = "population"
     ppo = "ppo"
     sac = "sac"
@@ -288,7 +289,7 @@ def bench(
         Bench,
         typer.Argument(
             metavar="BENCHMARK",
-            help="Speed: analytic, backtest, env, pipeline, population, ppo, sac. Learning: learn, markets. Gate: gate",
+            help="Speed: analytic, backtest, env, gpu, pipeline, population, ppo, sac. Learning: learn, markets. Gate: gate",
         ),
     ],
 ) -> None:
