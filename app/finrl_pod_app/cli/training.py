@@ -289,7 +289,7 @@ def bench(
         Bench,
         typer.Argument(
             metavar="BENCHMARK",
-            help="Speed: analytic, backtest, env, gpu, pipeline, population, ppo, sac. Learning: learn, markets. Gate: gate",
+            help="Speed: analytic, backtest, env, gpu, pipeline, population, ppo, sac. Learning: learn, markets. gate.",
         ),
     ],
 ) -> None:
