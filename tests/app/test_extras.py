@@ -20,6 +20,7 @@ FOLDERS = ("finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies"
 # Imported where the user's own installation has them, or by benchmarks of the peers that they are.
 UNDECLARED = {"isaacgym", "tensordict", "rl_games", "triton", "stable_baselines3", "alpaca_trade_api", "bt", "vectorbt"}
 OF_ALPACA_PY = {"requests", "websockets"}  # its session and its stream, which are subclassed
+OF_STREAMLIT = {"starlette"}  # its server
 
 
 def normal(name: str) -> str:
@@ -44,7 +45,7 @@ def test_every_imported_package_is_declared() -> None:
     distributions = packages_distributions()
     missing = {
         module
-        for module in imported() - optional - UNDECLARED - OF_ALPACA_PY
+        for module in imported() - optional - UNDECLARED - OF_ALPACA_PY - OF_STREAMLIT
         if not core & {normal(name) for name in distributions.get(module, [module])}
     }
     assert not missing
