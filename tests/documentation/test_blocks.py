@@ -42,6 +42,11 @@ MOST_SKIPPED = 120  # blocks and lines that are not run; fewer is better
 PROGRAM = re.compile(r"^(?:\.venv/bin/)?finrl-pod ")
 FILE_NAME = re.compile(r"# ([\w/]+\.(?:py|toml))\b")
 TOURNAMENT = "finrl-pod tournament mine.toml --out runs/mine"  # runs first: most pages use its folder
+REPLAY = """strategy = "equal_weight"
+symbols = ["AAPL", "JPM", "KO", "PG", "XOM"]
+broker.kind = "simulated"
+schedule.mode = "close"
+"""
 NEGATIVE = 1  # exit code of commands whose result may be negative: not promoted, audit failed, doctor found something
 
 
@@ -130,6 +135,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         page = (ROOT / "docs/backtests.md").read_text()
         (strategy,) = re.findall(r"^```python\n(# my/ideas\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
         write("my/ideas.py", strategy)
+        write("replay.toml", REPLAY)
         reader = Reader()
         for line in ("finrl-pod init --preset quick mine.toml", TOURNAMENT):
             assert not list(reader.call(line))
