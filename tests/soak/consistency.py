@@ -25,7 +25,7 @@ LIVE = {
 }
 LIMIT, MINUTE = 200, 60.0
 
-Intent = tuple[str, str, str]  # decision bar, symbol, side
+Intent = tuple[str, str, str, str]  # strategy, decision bar, symbol, side
 
 
 @dataclass
@@ -81,9 +81,9 @@ class _Journal:
 
     def __init__(self, path: Path) -> None:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-            intents = database.execute("select id, bar, symbol, side, quantity from intents").fetchall()
-            self.intents = {(b, s, side): Decimal(q) for _, b, s, side, q in intents}
-            key = {number: (b, s, side) for number, b, s, side, _ in intents}
+            intents = database.execute("select id, run, bar, symbol, side, quantity from intents").fetchall()
+            self.intents = {(run, b, s, side): Decimal(q) for _, run, b, s, side, q in intents}
+            key = {number: (run, b, s, side) for number, run, b, s, side, _ in intents}
             orders = database.execute("select id, client_order_id, intent_id from orders").fetchall()
             self.intent_of = {name: key[intent] for _, name, intent in orders}
             name = {number: client for number, client, _ in orders}
@@ -108,7 +108,7 @@ class _Journal:
                 "select level || ' ' || kind, count(*) from alerts group by 1 order by 1"
             ).fetchall()
             self.alerts = dict(kinds)
-            self.decisions = dict(database.execute("select bar, outcome from decisions").fetchall())
+            self.decisions = [outcome for (outcome,) in database.execute("select outcome from decisions")]
 
 
 def _records(log: Path) -> Iterator[dict[str, Any]]:
@@ -206,7 +206,7 @@ def _check_positions(
     for symbol, quantity in journal.adjustments.items():
         own[symbol] += quantity
     for name, filled in journal.filled.items():
-        _, symbol, side = journal.intent_of[name]
+        *_, symbol, side = journal.intent_of[name]
         own[symbol] += filled if side == "buy" else -filled
     broker = defaultdict[str, Decimal](Decimal)
     for record in records:
@@ -222,7 +222,7 @@ def _check_positions(
             )
     verdict.facts["positions"] = {s: str(q) for s, q in sorted(broker.items()) if q}
     verdict.facts["orders_of_the_daemon"] = len(final)
-    verdict.facts["decisions"] = _tally(journal.decisions.values())
+    verdict.facts["decisions"] = _tally(journal.decisions)
 
 
 def _check_hours(records: list[dict[str, Any]], max_latency: float, verdict: RunReport) -> None:

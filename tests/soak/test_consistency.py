@@ -13,7 +13,7 @@ import pytest
 from tests.soak.consistency import RunReport, check_run, compare_fills
 
 SCHEMA = """
-create table intents (id integer primary key, bar, symbol, side, quantity);
+create table intents (id integer primary key, run, bar, symbol, side, quantity);
 create table orders (id integer primary key, client_order_id, intent_id);
 create table order_events (id integer primary key, order_id, state);
 create table fills (id integer primary key, order_id, quantity, price);
@@ -22,7 +22,7 @@ create table foreign_positions (id integer primary key, symbol, quantity);
 create table foreign_fills (id integer primary key, symbol, quantity);
 create table alerts (id integer primary key, level, kind);
 create table decisions (id integer primary key, bar, outcome);
-insert into intents values (1, '2024-03-01', 'AAA', 'buy', '10');
+insert into intents values (1, 'soak', '2024-03-01', 'AAA', 'buy', '10');
 insert into orders values (1, 'one', 1);
 insert into order_events values (1, 1, 'working'), (2, 1, 'ended');
 insert into fills values (1, 1, '4', '2.5'), (2, 1, '6', '2.5');
@@ -82,7 +82,7 @@ def test_clean_run_passes(run: Run) -> None:
     assert verdict.faults == []
     assert verdict.facts["positions"] == {"AAA": "10"}
     assert {k: (str(a), str(b)) for k, (a, b) in verdict.fills.items()} == {
-        ("2024-03-01", "AAA", "buy"): ("1E+1", "25")
+        ("soak", "2024-03-01", "AAA", "buy"): ("1E+1", "25")
     }
 
 
@@ -169,7 +169,7 @@ def test_compare_fills_reports_differences(run: Run, tmp_path: Path) -> None:
     assert compare_fills(one, run.verdict()) == []
     run.log[-1]["order"]["filled_avg_price"] = "2.6"
     (sentence,) = compare_fills(one, run.verdict())
-    assert "2024-03-01 AAA buy" in sentence
+    assert "soak 2024-03-01 AAA buy" in sentence
 
 
 def test_checks_import_nothing_from_the_project() -> None:

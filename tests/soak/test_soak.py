@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.soak.consistency import check_run
-from tests.soak.run import MAX_LATENCY, Soak, soak
+from tests.soak.run import MAX_LATENCY, Soak, soak, track
 
 
 @pytest.mark.slow
 def test_eight_sessions_with_faults_and_a_kill(tmp_path: Path) -> None:
-    soak(Soak(tmp_path, sessions=8, fault_rate=0.04, kills=1, seed=3))
+    plan = soak(Soak(tmp_path, sessions=8, fault_rate=0.04, kills=1, seed=3))
     verdict = check_run(tmp_path / "server.jsonl", tmp_path / "journal.sqlite", MAX_LATENCY)
     assert verdict.faults == []
+    faults, difference = track(plan)
+    assert faults == []
+    assert difference["dividends"] < 0  # of two dividends, which paper accounts are not paid
     assert verdict.facts["sessions"] >= 8
     assert verdict.facts["fills"] > 20
     assert sum(verdict.facts["faults_injected"].values()) > 3
