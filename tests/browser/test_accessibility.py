@@ -28,6 +28,7 @@ BOXES = """() => {
   const selector = "h1, h2, [data-testid=stMetric], [data-testid=stDataFrame], [data-testid=stPlotlyChart], " +
     "[data-testid=stAlert], [data-testid=stButton] button, [data-testid=stButtonGroup], iframe";
   const boxes = [...document.querySelectorAll(`[data-testid=stMainBlockContainer] :is(${selector})`)]
+    .filter((e) => e.checkVisibility({contentVisibilityAuto: true}))
     .map((e) => [e, e.getBoundingClientRect()]).filter(([, b]) => b.width > 1 && b.height > 1);
   const name = (e) => `${e.tagName} ${e.dataset.testid || ""} ${(e.textContent || "").slice(0, 40)}`;
   const wrong = boxes.filter(([, b]) => b.left < -1 || b.right > width + 1).map(([e]) => `cut: ${name(e)}`);

@@ -8,7 +8,7 @@ WIDE, NARROW = (1440, 900), (390, 844)
 SIZES = {"wide": WIDE, "narrow": NARROW}
 SCHEMES = ("light", "dark")
 UNFINISHED = (
-    "[data-testid=stSkeleton], [data-testid=stSpinner], [data-testid=stStatusWidget], [data-stale=true], "
+    "[data-testid*=Skeleton], [data-testid=stSpinner], [data-testid=stStatusWidget], [data-stale=true], "
     "[data-testid=stApp][data-test-script-state=running]"
 )
 STILL_FOR = 3  # looks in a row at an unchanged page

@@ -44,6 +44,25 @@ def test_jumps_include_those_over_gaps(panel: Panel) -> None:
     assert prices.price_jumps(panel, 5.0).empty
 
 
+@pytest.mark.parametrize(
+    ("move", "split"),
+    [(-0.5, "2:1"), (-0.49, "2:1"), (-2 / 3, "3:1"), (1.0, "1:2"), (9.0, "1:10"), (-0.4, ""), (0.2, "")],
+)
+def test_moves_that_resemble_splits(move: float, split: str) -> None:
+    assert prices.likely_split(move) == split
+
+
+def test_figures_of_prices() -> None:
+    close = np.exp(np.random.default_rng(1).normal(0, 0.01, (90, 2)).cumsum(0))
+    columns = {"open": close, "high": 1.01 * close, "low": 0.99 * close, "close": close}
+    panel = make_panel(np.datetime64("2020-01-01") + np.arange(90), ("A", "B"), columns)
+    candles = figures.candles(panel, "B", 30).data[0]
+    np.testing.assert_allclose(candles.close, close[-30:, 1])
+    heat = figures.monthly_returns(prices.closes(panel, ["A", "B"])).data[0]
+    assert list(heat.x) == ["2020-02", "2020-03"]
+    np.testing.assert_allclose(heat.z[0], [close[59, 0] / close[30, 0] - 1, close[89, 0] / close[59, 0] - 1])
+
+
 def test_correlations_match_numpy(panel: Panel) -> None:
     rng = np.random.default_rng(1)
     close = np.exp(rng.normal(0, 0.01, (200, 3)).cumsum(0))

@@ -38,6 +38,56 @@ def growth(frame: pd.DataFrame) -> Any:
     return figure
 
 
+def candles(panel: Panel, symbol: str, bars: int) -> Any:
+    """The last bars of a symbol as candles. The panel must have opening, high and low prices."""
+    import plotly.graph_objects as go
+
+    column = panel.symbols.index(symbol)
+    known = np.flatnonzero(panel.tradable[:, column])[-bars:]
+    assert panel.open is not None
+    assert panel.high is not None
+    assert panel.low is not None
+    figure = go.Figure(
+        go.Candlestick(
+            x=dates(panel.times[known]),
+            open=panel.open[known, column],
+            high=panel.high[known, column],
+            low=panel.low[known, column],
+            close=panel.close[known, column],
+            increasing_line_color=theme.GOOD,
+            decreasing_line_color=theme.BAD,
+            name=theme.escape_html(symbol),
+        )
+    )
+    figure.update_layout(showlegend=False, xaxis_rangeslider_visible=False)
+    figure.update_yaxes(tickprefix="$")
+    return figure
+
+
+def monthly_returns(frame: pd.DataFrame) -> Any:
+    """Heat map of returns by month and symbol. frame: closes, one column per symbol, indexed by time."""
+    import plotly.graph_objects as go
+
+    months = frame.groupby(frame.index.to_numpy().astype("datetime64[M]")).last()
+    returns = months.pct_change(fill_method=None).iloc[1:]
+    limit = float(np.nanquantile(np.abs(returns.to_numpy()), 0.98)) if returns.notna().to_numpy().any() else 1.0
+    figure = go.Figure(
+        go.Heatmap(
+            z=returns.to_numpy().T,
+            x=[str(month)[:7] for month in returns.index],
+            y=[theme.escape_html(symbol) for symbol in returns.columns],
+            zmin=-limit,
+            zmax=limit,
+            colorscale=[[0.0, "#d55e00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
+            colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
+            hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",
+        )
+    )
+    figure.update_layout(hovermode="closest")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
+
+
 def available_bars(panel: Panel) -> Any:
     """Map of available bars: their fraction by ticker and block of time."""
     import plotly.graph_objects as go

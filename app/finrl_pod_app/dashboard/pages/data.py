@@ -13,8 +13,9 @@ from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries.import_job import ImportJob
 from finrl_pod_app.dashboard.settings import Settings
 
-VIEWS = ("Issues", "Prices", "Availability of bars", "Jumps", "Correlations")
+VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations")
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
+CANDLES = 120  # bars drawn as candles; more are too narrow
 QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
 IMPORT_INTERVAL = 0.5  # seconds between refreshes of the progress
 BAR_LENGTHS = ("1d", "1h", "15m", "1m")
@@ -54,6 +55,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     show_view = {
         "Issues": _show_issues,
         "Prices": _show_prices,
+        "Monthly returns": _show_monthly_returns,
         "Availability of bars": _show_available_bars,
         "Jumps": _show_jumps,
         "Correlations": _show_correlations,
@@ -75,6 +77,25 @@ def _show_prices(panel: Any) -> None:
     if chosen:
         st.caption("Growth of 1, from closing prices.")
         show_figure(figures.growth(prices.growth(panel, chosen)), "growth", alt="Growth of 1 by ticker.", height=460)
+
+    if panel.open is None or panel.high is None or panel.low is None:
+        return
+    symbol = st.selectbox("Candles of", panel.symbols, key=f"data: candles {panel.name}")
+    show_figure(
+        figures.candles(panel, symbol, CANDLES), f"candles of {symbol}", alt=f"Candles of {symbol}.", height=420
+    )
+    st.caption(f"The last {CANDLES} bars.")
+
+
+def _show_monthly_returns(panel: Any) -> None:
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.queries import prices
+
+    chosen = _choose_tickers(panel, len(panel.symbols))
+    if chosen:
+        figure = figures.monthly_returns(prices.closes(panel, chosen))
+        alt = "Return of each ticker by month."
+        show_figure(figure, "monthly returns", alt=alt, height=160 + 18 * len(chosen))
 
 
 def _show_available_bars(panel: Any) -> None:
@@ -112,6 +133,7 @@ def _show_jumps(panel: Any) -> None:
         "after": column.NumberColumn("After", format="dollar"),
         "move": column.NumberColumn("Move", format="percent"),
         "bars": column.NumberColumn("Bars between", help="1: consecutive bars."),
+        "split": column.TextColumn("Likely split", help="New to old shares: a split that the move resembles."),
     }
     show_table(table, columns, "jumps", alt="Large moves, largest first: day, symbol, prices, size.")
 

@@ -22,6 +22,8 @@ from finrl_pod.types import Panel
 
 FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
+SPLITS = ((2, 1), (3, 1), (3, 2), (4, 1), (5, 1), (7, 1), (10, 1), (20, 1))  # usual ratios of new to old shares
+SPLIT_TOLERANCE = 0.04  # of the ratio: prices also move on the day
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._ -]")
 
 
@@ -66,7 +68,8 @@ def missing_bars(panel: Panel) -> pd.DataFrame:
 def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
     """Returns from one close to the next of at least `min_move` in absolute value, largest first.
 
-    Columns: time, symbol, before, after, move (simple return), bars (between the two closes, 1 if none is missing).
+    Columns: time, symbol, before, after, move (simple return), bars (between the two closes, 1 if none is missing),
+    split (that the move resembles, or empty).
     """
     rows = []
     for n, symbol in enumerate(panel.symbols):
@@ -75,8 +78,11 @@ def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
         moves = close[1:] / close[:-1] - 1
         for place in np.flatnonzero(np.abs(moves) >= min_move):
             at, before = bars[place + 1], bars[place]
-            rows.append((panel.times[at], symbol, close[place], close[place + 1], moves[place], int(at - before)))
-    frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars"])
+            move = float(moves[place])
+            rows.append(
+                (panel.times[at], symbol, close[place], close[place + 1], move, int(at - before), likely_split(move))
+            )
+    frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars", "split"])
     ordered: pd.DataFrame = frame.reindex(frame["move"].abs().sort_values(ascending=False).index).reset_index(drop=True)
     return ordered
 
@@ -97,6 +103,23 @@ def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
     columns = [panel.symbols.index(symbol) for symbol in symbols]
     close = pd.DataFrame(panel.close[:, columns], index=panel.times, columns=list(symbols))
     return close / close.bfill().iloc[0]
+
+
+def closes(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
+    """Closes, one column per symbol, NaN without a bar."""
+    columns = [panel.symbols.index(symbol) for symbol in symbols]
+    known = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
+    return pd.DataFrame(known, index=panel.times, columns=list(symbols))
+
+
+def likely_split(move: float) -> str:
+    """The split that a one-bar move resembles, as new to old shares ("2:1"); empty if there is none."""
+    ratio = 1 / (1 + move)
+    for new, old in SPLITS:
+        for one, other in ((new, old), (old, new)):
+            if abs(ratio - one / other) <= SPLIT_TOLERANCE * one / other:
+                return f"{one}:{other}"
+    return ""
 
 
 def issues_table(panel: Panel) -> pd.DataFrame:
