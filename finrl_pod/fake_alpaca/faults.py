@@ -24,6 +24,7 @@ REQUEST_KINDS = {
     "hang_after": "handle the request, do not respond for `seconds`, then break the connection",
     "delay": "wait `seconds`, then handle the request",
     "delay_after": "handle the request, wait `seconds`, then respond",
+    "drip_after": "handle the request, send a response byte by byte for `seconds`, then break the connection",
     "edit": "respond as usual, with the fields of `body` replaced (null removes one), in every element of a list",
 }
 STREAM_KINDS = {
@@ -173,7 +174,7 @@ def random_faults(rate: float, hang: float = 0.2) -> list[Fault]:
     """
     bad_gateway = "<html><body>502 Bad Gateway</body></html>"
     timeout = {"message": "gateway timeout"}
-    everywhere: dict[str, Any] = {"times": 0, "probability": rate / 9}  # nine kinds of request faults
+    everywhere: dict[str, Any] = {"times": 0, "probability": rate / 10}  # ten kinds of request faults
     trading: dict[str, Any] = {"path": "/v2/(orders|positions|account)", **everywhere}
     return [
         Fault("answer", status=500, body={"message": "internal server error"}, **everywhere),
@@ -184,6 +185,7 @@ def random_faults(rate: float, hang: float = 0.2) -> list[Fault]:
         Fault("drop", **everywhere),
         Fault("drop_after", **trading),
         Fault("hang_after", seconds=hang, **trading),
+        Fault("drip_after", seconds=hang, **trading),
         Fault("delay_after", seconds=hang / 10, **everywhere),
         Fault("duplicate", times=0, probability=rate),
         Fault("hold", times=0, probability=rate, seconds=hang),

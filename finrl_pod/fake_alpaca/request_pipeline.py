@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from finrl_pod.fake_alpaca.scaled_clock import ScaledClock
 from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
 from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError
 
+_DRIP_LENGTH, _DRIP_PAUSE = 100_000, 0.05  # bytes announced, real seconds between two of them
 _DISCONNECT_POLL_SECONDS = 0.01
 
 Authoriser = Callable[[str, str], bool]
@@ -102,6 +104,8 @@ class RequestPipeline:
         if fault is not None:
             if kind in ("hang", "hang_after"):
                 await _wait_while_connected(request, fault.seconds)
+            if kind == "drip_after":
+                return await _drip(request, headers, fault.seconds)
             if kind in ("hang", "hang_after", "drop", "drop_after"):
                 if request.transport is not None:
                     request.transport.abort()
@@ -130,6 +134,21 @@ async def _wait_while_connected(request: web.Request, seconds: float) -> None:
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end and request.transport is not None:
         await asyncio.sleep(_DISCONNECT_POLL_SECONDS)
+
+
+async def _drip(request: web.Request, headers: Mapping[str, str], seconds: float) -> web.StreamResponse:
+    """Send single bytes of a response that never ends, then break the connection."""
+    response = web.StreamResponse(status=200, headers=dict(headers))
+    response.content_type, response.content_length = "application/json", _DRIP_LENGTH
+    end = asyncio.get_running_loop().time() + seconds
+    with contextlib.suppress(ConnectionError):
+        await response.prepare(request)
+        while asyncio.get_running_loop().time() < end and request.transport is not None:
+            await response.write(b" ")
+            await asyncio.sleep(_DRIP_PAUSE)
+    if request.transport is not None:
+        request.transport.abort()
+    return response
 
 
 def _edit_fields(content: Any, changes: Mapping[str, Any]) -> Any:

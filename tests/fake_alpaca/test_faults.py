@@ -48,6 +48,25 @@ def test_hanging_connection_before_and_after_the_order_is_accepted(client: Clien
     assert len(orders(client)) == accepted
 
 
+def test_a_response_can_arrive_byte_by_byte(client: Client) -> None:
+    """Timeouts between two bytes do not end it: the bytes follow each other too quickly."""
+    client.server.faults.add([Fault("drip_after", method="POST", seconds=0.6)])
+    got = []
+    with (
+        pytest.raises((requests.ConnectionError, requests.exceptions.ChunkedEncodingError)),
+        requests.post(
+            client.server.url + "/v2/orders",
+            json=ORDER,
+            headers={"APCA-API-KEY-ID": "k", "APCA-API-SECRET-KEY": "s"},
+            timeout=0.3,
+            stream=True,
+        ) as response,
+    ):
+        got += list(response.iter_content(1))
+    assert response.headers["Content-Length"] == "100000"
+    assert len(orders(client)) == 1
+
+
 def test_responses_can_be_edited_or_replaced_by_html(client: Client) -> None:
     client.server.faults.add(
         [
