@@ -30,6 +30,7 @@ from finrl_pod.files import replace_file
 from finrl_pod.prices import Benchmark, Panel
 
 ROOT_VARIABLE = "FINRL_POD_DATA"
+HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registry, the panels and the kernels
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MANIFEST = "manifest.json"
 _TIME = "time"
@@ -43,7 +44,8 @@ BUILT_IN: Mapping[str, Callable[[], Panel]] = {SAMPLE: load_sample, US74: load_u
 class Store:
     """Store of panels in a folder, plus the built-in ones.
 
-    root: the folder; by default the environment variable FINRL_POD_DATA, else the user's data folder.
+    root: the folder; by default the environment variable FINRL_POD_DATA, else FINRL_POD_HOME/data, else the user's data
+    folder.
     """
 
     def __init__(self, root: Path | str | None = None) -> None:
@@ -159,6 +161,8 @@ def _default_root() -> Path:
     set_root = os.environ.get(ROOT_VARIABLE)
     if set_root:
         return Path(set_root)
+    if home := os.environ.get(HOME_VARIABLE):
+        return Path(home) / "data"
     import platformdirs
 
     return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"

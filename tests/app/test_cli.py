@@ -93,7 +93,7 @@ def commands() -> list[list[str]]:
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
     training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env", "new", "check"}
-    evaluation = {"backtest", "sweep", "audit", "promote", "trials"}
+    evaluation = {"backtest", "sweep", "audit", "promote", "trials", "features"}
     operation = {"registry", "paper", "dashboard", "data", "doctor", "bench", "init", "migrate"}
     assert top == training | evaluation | operation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.doctor import Finding
 
 PIPE_WIDTH = 160
+LONGEST_ESTIMATE = 30 * 24 * 3600  # seconds; more is a guess from the first moments of a run
 # Dropped in this order on a narrow terminal.
 OPTIONAL_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
@@ -259,9 +261,10 @@ def progress_summary(progress: Progress) -> str:
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
         words.append(f"best validation Sharpe {progress.best:.2f}")
-    if progress.seconds_left is not None:
+    if progress.seconds_left is not None and progress.seconds_left < LONGEST_ESTIMATE:
         minutes, seconds = divmod(round(progress.seconds_left), 60)
-        words.append(f"{minutes}:{seconds:02d} left")
+        hours, minutes = divmod(minutes, 60)
+        words.append(f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left")
     if progress.detail:
         words.append(progress.detail)
     return ", ".join(words)
@@ -271,8 +274,9 @@ def make_console() -> Console:
     """Return a rich console on standard output, as wide as the terminal."""
     from rich.console import Console
 
-    # In a log or a pipe a table keeps all its columns.
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    # In a log or a pipe a table keeps all its columns, unless the user limits it.
+    limited = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if limited else PIPE_WIDTH, highlight=False)
 
 
 @contextmanager

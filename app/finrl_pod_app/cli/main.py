@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import io
 import os
 import sys
 from typing import Annotated
@@ -36,7 +37,7 @@ INTERRUPTED = 130
 GC_THRESHOLD = 50_000
 TORCH_OUT_OF_MEMORY = "can't allocate memory"
 OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
-INTERRUPTED_MESSAGE = "interrupted; saved work is kept. Resume a tournament with the same command and --resume"
+INTERRUPTED_MESSAGE = "interrupted"  # commands whose work can be resumed say so themselves
 
 app = typer.Typer(
     name="finrl-pod",
@@ -110,6 +111,9 @@ def run(arguments: list[str] | None = None) -> int:
     gc.set_threshold(GC_THRESHOLD)
     if sys.stdout is None:  # closed by the shell; run the command anyway
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the life of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode shows codes, not a traceback
     try:
         code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
         sys.stdout.flush()
