@@ -95,6 +95,10 @@ def test_gains_sum_to_the_change_in_equity(sim: SimulatedDaemon, journal: Journa
         market_value - journal.capital, abs=1e-6
     )
     assert frame.realised.abs().max() > 1  # some sales had a gain or loss
+    held = frame[frame.shares > 0]
+    assert len(held)
+    assert held.gain_share.tolist() == pytest.approx((held.price / held.average - 1).tolist())
+    assert held.distance.tolist() == pytest.approx((held.weight - held.target).tolist(), nan_ok=True)
     assert frame.weight.sum() + journal.cash / market_value == pytest.approx(1.0)
 
 

@@ -74,6 +74,8 @@ CONTROL_CSS = """<style>
 button[data-selected="true"] p, button[data-selected="true"] span, [data-testid="stSliderThumbValue"] p,
 [data-testid="stTab"][aria-selected="true"] p { color: %s; }
 button[data-selected="true"] p { font-weight: 600; }
+[class*="st-key-danger-"] button { background-color: #b3261e; border-color: #b3261e; }
+[class*="st-key-danger-"] button:hover { background-color: #8c1d18; border-color: #8c1d18; }
 </style>"""
 
 

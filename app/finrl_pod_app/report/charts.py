@@ -35,6 +35,7 @@ def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any]
     """`equity_and_drawdown` with the report's layout."""
     figure = equity_and_drawdown(results, band)
     apply_layout(figure)
+    figure.update_yaxes(automargin=True)  # for the titles
     return figure
 
 

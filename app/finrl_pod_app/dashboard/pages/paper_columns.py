@@ -33,9 +33,11 @@ def positions() -> dict[str, Any]:
         "value": _number("Value", "dollar"),
         "weight": _number("Weight", "percent", help="Value over equity."),
         "target": _number("Target", "percent", help="Target weight of the last decision."),
+        "distance": _number("Distance", "percent", help="Weight less target."),
         "price": _number("Price", "dollar", help="At the last decision."),
         "average": _number("Average cost", "dollar", help="Average purchase price per share."),
         "gain": _number("Unrealised gain", "dollar", help="Value less cost."),
+        "gain_share": _number("Unrealised, %", "percent", help="Unrealised gain over cost."),
         "realised": _number("Realised gain", "dollar", help="Sales at average cost, plus dividends, less fees."),
     }
 

@@ -24,12 +24,22 @@ def show_command_buttons(path: Path) -> None:
     """Draw the three buttons."""
     with st.container(horizontal=True, key="commands"):
         if st.button(
-            "Halt", type="primary", icon=":material/front_hand:", help="Stop sending orders and cancel open ones."
+            "Halt",
+            type="primary",
+            icon=":material/front_hand:",
+            help="Stop sending orders and cancel open ones.",
+            key="danger-halt",
         ):
             _halt_dialog(path)
         if st.button("Resume…", icon=":material/play_arrow:", help="Trade again. Requires the password."):
             _resume_dialog(path)
-        if st.button("Flatten…", icon=":material/sell:", help="Sell all positions. Requires the password."):
+        if st.button(
+            "Flatten…",
+            type="primary",
+            icon=":material/sell:",
+            help="Sell all positions. Requires the password.",
+            key="danger-flatten",
+        ):
             _flatten_dialog(path)
 
 

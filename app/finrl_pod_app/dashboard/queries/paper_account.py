@@ -18,8 +18,8 @@ def positions(journal: Journal) -> pd.DataFrame:
     """Positions of the strategy, largest first, including closed ones with a realised gain.
 
     Columns: symbol, shares, average (cost per share), price (at the last decision), value, weight and target (shares of
-    equity), gain (unrealised), realised (gains at average cost, plus dividends, less fees). The cached frame is
-    shared; do not modify it.
+    equity), distance (weight less target), gain (unrealised), gain_share (gain over cost), realised (gains at average
+    cost, plus dividends, less fees). The cached frame is shared; do not modify it.
     """
     held: dict[str, list[float]] = {}  # shares, cost, realised
     for event in _booked_events(journal):
@@ -51,7 +51,10 @@ def positions(journal: Journal) -> pd.DataFrame:
     equity = journal.cash + float(frame.value.sum())
     frame["weight"] = frame.value / equity if equity > 0 else float("nan")
     frame["target"] = frame.symbol.map(journal.targets).astype(float)
-    columns = ["symbol", "shares", "average", "price", "value", "weight", "target", "gain", "realised"]
+    frame["distance"] = frame.weight - frame.target
+    frame["gain_share"] = (frame.gain / frame.cost.abs()).where(frame.cost != 0)
+    columns = ["symbol", "shares", "average", "price", "value", "weight", "target", "distance", "gain", "gain_share",
+               "realised"]  # fmt: skip
     return frame.sort_values(["value", "symbol"], ascending=[False, True])[columns].reset_index(drop=True)
 
 
