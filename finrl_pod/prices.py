@@ -38,6 +38,7 @@ class Panel:
     spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
     unknown. sectors: sector of each symbol [N], or None.
     tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
+    members: [T, N] bool, whether a ticker belonged to the universe; None if all always did.
     adjusted: prices are adjusted for splits and dividends. flaws: known data problems, one sentence each.
     """
 
@@ -51,6 +52,7 @@ class Panel:
     volume: Floats | None = None
     spread: Floats | None = None
     sectors: tuple[str, ...] | None = None
+    members: Bools | None = None
     benchmark: Benchmark | None = None
     adjusted: bool = True
     bar: str = "1d"
@@ -64,6 +66,11 @@ class Panel:
         return tuple(c for c in PANEL_COLUMNS if getattr(self, c) is not None)
 
     @property
+    def investable(self) -> Bools:
+        """[T, N] bool: tradable, and a member of the universe."""
+        return self.tradable if self.members is None else self.tradable & self.members
+
+    @property
     def sha256(self) -> str:
         """Hash of all numbers and names of the panel, equal on all machines."""
         digest = hashlib.sha256()
@@ -72,6 +79,9 @@ class Panel:
         for column in self.columns:
             digest.update(np.ascontiguousarray(getattr(self, column), dtype="<f8").tobytes())
         digest.update(np.packbits(self.tradable).tobytes())
+        if self.members is not None:
+            digest.update(b"members")
+            digest.update(np.packbits(self.members).tobytes())
         if self.benchmark is not None:
             digest.update(self.benchmark.name.encode())
             digest.update(np.ascontiguousarray(self.benchmark.close, dtype="<f8").tobytes())

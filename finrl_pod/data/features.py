@@ -158,13 +158,19 @@ def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:
     return tuple(column for column in feature.needs if getattr(panel, column) is None)
 
 
+def _of_members(function: FeatureFunction, panel: Panel) -> Floats:
+    """A feature [T, N] of the members of the universe, which are compared with each other alone."""
+    values = function(panel)
+    return values if panel.members is None else np.where(panel.members, values, np.nan)
+
+
 def _register_with_cross_section(name: str, function: FeatureFunction) -> None:
     """Register a per-ticker feature together with its cross-sectional z-score and rank, and neutral to sectors."""
     register(name)(function)
-    register(f"{name}_zscore")(lambda panel: price_features.zscore(function(panel)))
-    register(f"{name}_rank")(lambda panel: price_features.rank(function(panel)))
+    register(f"{name}_zscore")(lambda panel: price_features.zscore(_of_members(function, panel)))
+    register(f"{name}_rank")(lambda panel: price_features.rank(_of_members(function, panel)))
     register(f"{name}_sector_neutral", ("close", _SECTORS))(
-        lambda panel: price_features.sector_neutral(function(panel), panel.sectors or ())
+        lambda panel: price_features.sector_neutral(_of_members(function, panel), panel.sectors or ())
     )
 
 

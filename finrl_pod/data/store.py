@@ -35,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MANIFEST = "manifest.json"
 _TIME = "time"
 _BENCHMARK = "benchmark"
+_MEMBER = "member"
 
 MANIFESTS = Path(__file__).parent / "manifests"
 # Panels that need no store, in the order of lists.
@@ -169,7 +170,7 @@ def _default_root() -> Path:
 
 
 def _encode(panel: Panel) -> bytes:
-    """Parquet: column "time", one column "close:AAPL" for each price column and ticker, and "benchmark"."""
+    """Parquet: "time", "close:AAPL" for each price column and ticker, "member:AAPL" with members, "benchmark"."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -177,6 +178,8 @@ def _encode(panel: Panel) -> bytes:
     for column in panel.columns:
         values = getattr(panel, column)
         columns |= {f"{column}:{symbol}": np.ascontiguousarray(values[:, n]) for n, symbol in enumerate(panel.symbols)}
+    if panel.members is not None:
+        columns |= {f"{_MEMBER}:{s}": np.ascontiguousarray(panel.members[:, n]) for n, s in enumerate(panel.symbols)}
     if panel.benchmark is not None:
         columns[_BENCHMARK] = panel.benchmark.close
     buffer = io.BytesIO()
@@ -198,7 +201,12 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
         benchmark = manifest.benchmark and Benchmark(
             manifest.benchmark["name"], table.column(_BENCHMARK).to_numpy().copy(), manifest.benchmark["price_only"]
         )
+        belongs = [f"{_MEMBER}:{symbol}" for symbol in manifest.symbols]
+        members = None
+        if belongs[0] in table.column_names:
+            members = np.stack([table.column(name).to_numpy() for name in belongs], axis=1).astype(bool)
         return Panel(
+            members=members,
             times=table.column(_TIME).to_numpy().astype("datetime64[ns]"),
             symbols=manifest.symbols,
             tradable=~np.isnan(values["close"]),

@@ -40,7 +40,8 @@ def build_market(
 
     A ticker is `fillable` at t if it has a bar at t and at the bar of the fill; `fillable` depends on the next bar and
     is for filling only, policies use `tradable`. `delisted` is True from a ticker's last bar on, unless that is the
-    panel's last bar. `first` is the first bar at which one tradable ticker has all features defined.
+    panel's last bar. A ticker that is no member of the panel's universe is not tradable; one that leaves is delisted.
+    `first` is the first bar at which one tradable ticker has all features defined.
 
     Raises FeatureError for features that cannot be computed (see `features.compute`), are never all defined, or differ
     from the normaliser's; DataError for an unknown fill rule or a panel of fewer than three bars.
@@ -55,8 +56,11 @@ def build_market(
         raise FeatureError(f"the normaliser was fitted for {fit.feature_names}, not for {names}; fit it again")
     raw, features, normaliser = _normalised(panel, names, fit)
     close = _carry_forward(panel.close, panel.tradable)
+    investable = panel.investable
     fills, fillable = _fills(panel, close, fill)
     delisted = _delisted(panel.tradable)
+    if panel.members is not None:
+        delisted |= _left(panel.members)
     volumes = fill_volumes(panel, fillable, delisted, fill)
     half_spreads = fill_half_spreads(panel, fillable, fill)
     return MarketTensor(
@@ -66,13 +70,13 @@ def build_market(
         fill=torch.from_numpy(fills),
         features=torch.from_numpy(features),
         raw_features=torch.from_numpy(raw),
-        tradable=torch.from_numpy(panel.tradable.copy()),
+        tradable=torch.from_numpy(investable.copy()),
         fillable=torch.from_numpy(fillable),
         delisted=torch.from_numpy(delisted),
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
-        first=_first_defined_bar(raw, panel.tradable, names),
+        first=_first_defined_bar(raw, investable, names),
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
@@ -87,15 +91,18 @@ def _normalised(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
     """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory."""
     check(panel, names)
+    investable = panel.investable
     shape = (*panel.close.shape, len(names))
     raw, scaled = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     fitted: list[Normaliser] = []
     for i, name in enumerate(names):
         values = compute(panel, (name,))
+        if panel.members is not None:
+            values = np.where(investable[..., None], values, np.nan)
         if isinstance(fit, Normaliser):
             one = Normaliser((name,), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
-            one = fit_normaliser(values, panel.tradable, *fit, (name,))
+            one = fit_normaliser(values, investable, *fit, (name,))
         stored = values.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
         raw[..., i] = stored[..., 0]
         scaled[..., i] = normalise(stored.astype(np.float64), one)[..., 0]
@@ -183,9 +190,9 @@ def _carry_forward(close: Floats, tradable: Bools) -> Floats:
 def _fills(panel: Panel, forward_filled: Floats, rule: Fill) -> tuple[Floats, Bools]:
     """Fill prices and whether the decision of t can fill: [T, N] each."""
     if rule == "same_close":
-        return forward_filled.copy(), panel.tradable.copy()
+        return forward_filled.copy(), panel.investable.copy()
     fillable = np.zeros_like(panel.tradable)
-    fillable[:-1] = panel.tradable[:-1] & panel.tradable[1:]
+    fillable[:-1] = panel.investable[:-1] & panel.investable[1:]
     fills = forward_filled.copy()
     price = panel.close if panel.open is None else panel.open
     np.copyto(fills[:-1], price[1:], where=fillable[:-1])
@@ -198,6 +205,13 @@ def _delisted(tradable: Bools) -> Bools:
     later[:-1] = np.logical_or.accumulate(tradable[:0:-1], axis=0)[::-1]
     delisted: Bools = ~later & ~tradable[-1]
     return delisted
+
+
+def _left(members: Bools) -> Bools:
+    """[T, N] bool: not a member after t, unless t is the panel's last bar: what is held is sold at the close of t."""
+    left: Bools = ~members
+    left[:-1] |= ~members[1:]
+    return left
 
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:

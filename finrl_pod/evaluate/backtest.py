@@ -149,7 +149,7 @@ def window_at(panel: Panel, t: int, lookback: int | None = None, features: Float
     """Copies of the bars up to and including t: all of them, or the last `lookback`. features: of its strategy."""
     start = 0 if lookback is None else max(0, t + 1 - lookback)
     past = slice(start, t + 1)
-    tradable = panel.tradable[past].copy()
+    tradable = panel.investable[past].copy()
 
     def column(values: Floats | None) -> Floats | None:
         return None if values is None else values[past].copy()
@@ -157,7 +157,7 @@ def window_at(panel: Panel, t: int, lookback: int | None = None, features: Float
     return Window(
         times=panel.times[past].copy(),
         symbols=panel.symbols,
-        close=np.where(tradable, panel.close[past], np.nan),
+        close=np.where(panel.tradable[past], panel.close[past], np.nan),
         tradable=tradable,
         open=column(panel.open),
         high=column(panel.high),

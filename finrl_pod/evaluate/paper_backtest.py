@@ -95,6 +95,8 @@ def backtest_paper(
     Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks the auction's prices, and
     as `backtest` if the strategy fails or returns invalid weights.
     """
+    if panel.members is not None:
+        raise InputError(f"panel {panel.name!r} has a membership table, which the daemon's orders do not follow")
     fills: Floats | None = panel.open if auction == "open" else panel.close
     if fills is None:
         raise InputError(f"panel {panel.name!r} has no opening prices; use the closing auction")

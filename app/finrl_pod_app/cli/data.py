@@ -118,6 +118,10 @@ def import_file(
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
     decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or ,")] = ".",
     date_format: Annotated[str | None, typer.Option(help="Format of dates that are not ISO, e.g. %d.%m.%Y.")] = None,
+    members: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
+    ] = None,
     memory: Annotated[float, typer.Option(min=0.1, help="Memory that reading the file may take, in GB.")] = 1.5,
     as_json: Json = False,
 ) -> None:
@@ -133,6 +137,11 @@ def import_file(
     }
     panel = read_bounded(file, ReadLimits(memory=int(memory * 1e9)), adjusted=adjusted, **query)
     query = {"file": str(file.resolve()), **query}
+    if members is not None:
+        from finrl_pod.data.membership import read_membership, with_membership
+
+        panel = with_membership(dataclasses.replace(panel, name=name), read_membership(members))
+        query["members"] = str(members.resolve())
     _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 

@@ -44,7 +44,9 @@ def _rows(panel: Panel, rows: np.ndarray) -> Panel:
     benchmark = panel.benchmark
     if benchmark is not None:
         benchmark = dataclasses.replace(benchmark, close=benchmark.close[rows].copy())
-    columns = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
+    columns: dict[str, Any] = {c: getattr(panel, c)[rows].copy() for c in panel.columns}
+    if panel.members is not None:
+        columns["members"] = panel.members[rows].copy()
     return dataclasses.replace(
         panel, times=panel.times[rows].copy(), tradable=panel.tradable[rows].copy(), benchmark=benchmark, **columns
     )

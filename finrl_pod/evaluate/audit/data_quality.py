@@ -31,7 +31,9 @@ def check_data(panel: Panel) -> list[Finding]:
 
 
 def _all_survive(panel: Panel) -> bool:
-    return len(panel.times) >= MIN_SURVIVORSHIP_BARS and len(panel.symbols) > 1 and bool(panel.tradable[-1].all())
+    return (
+        len(panel.times) >= MIN_SURVIVORSHIP_BARS and len(panel.symbols) > 1 and bool(panel.investable[-1].all())
+    ) and (panel.members is None or bool(panel.members.all()))
 
 
 def _part(text: str, soft: Mapping[str, Flaw]) -> str:

@@ -45,7 +45,7 @@ def check_fills(pipeline: Pipeline) -> list[Finding]:
 def _check_market(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> list[Finding]:
     next_bar = (panel.close if panel.open is None else panel.open)[1:]
     observed, fill = panel.close[:-1], market.fill[:-1].cpu().numpy()
-    trades = market.fillable[:-1].cpu().numpy() & panel.tradable[1:]
+    trades = market.fillable[:-1].cpu().numpy() & panel.investable[1:]
     with np.errstate(invalid="ignore"):
         wrong = trades & ~(np.abs(fill - next_bar) <= PRICE_TOLERANCE * next_bar)
         same = wrong & (np.abs(fill - observed) <= PRICE_TOLERANCE * observed)
@@ -76,7 +76,7 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
     equity, weights = ledger.equity[:, 0].cpu().numpy(), ledger.weights[:, 0].cpu().numpy()
     close = market.close[first : last + 1].double().cpu().numpy()
     next_bar = panel.close if panel.open is None else panel.open
-    fill = np.where(panel.tradable, next_bar, np.nan)[first + 1 : last + 1]
+    fill = np.where(panel.investable, next_bar, np.nan)[first + 1 : last + 1]
     fill = np.where(np.isfinite(fill), fill, close[:-1])  # where nothing can fill, at the last close
     shares = weights * equity[:, None] / close
     before = equity[:-1] + (shares[:-1] * (fill - close[:-1])).sum(1)
