@@ -12,7 +12,7 @@ The public names below are imported on first use, so `import finrl_pod` is fast 
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 # Public name -> "module:attribute". Names are strings so that the core does not import the packages built on it.
 _PUBLIC = {

@@ -38,7 +38,7 @@ def test_version_is_defined_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" in project["project"]["dynamic"]
     assert project["tool"]["hatch"]["version"]["path"] == "finrl_pod/__init__.py"
-    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(rc\d+)?", __version__)
 
 
 def test_changelog_format() -> None:
@@ -46,7 +46,7 @@ def test_changelog_format() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     releases = [line for line in lines if line.startswith("## ")]
     assert releases[0] == "## [Unreleased]"
-    assert all(re.fullmatch(r"## \[(Unreleased|\d+\.\d+\.\d+)\]( - \d{4}-\d{2}-\d{2})?", line) for line in releases)
+    assert all(re.fullmatch(r"## \[(Unreleased|\d+\.\d+\.\d+(rc\d+)?)\]( - \d{4}-\d{2}-\d{2})?", line) for line in releases)
     kinds = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
     assert kinds <= {"Added", "Changed", "Fixed", "Removed", "Deprecated", "Security"}
     assert "Added" in kinds
