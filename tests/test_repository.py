@@ -46,7 +46,8 @@ def test_changelog_format() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     releases = [line for line in lines if line.startswith("## ")]
     assert releases[0] == "## [Unreleased]"
-    assert all(re.fullmatch(r"## \[(Unreleased|\d+\.\d+\.\d+(rc\d+)?)\]( - \d{4}-\d{2}-\d{2})?", line) for line in releases)
+    heading = re.compile(r"## \[(Unreleased|\d+\.\d+\.\d+(rc\d+)?)\]( - \d{4}-\d{2}-\d{2})?")
+    assert all(heading.fullmatch(line) for line in releases)
     kinds = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
     assert kinds <= {"Added", "Changed", "Fixed", "Removed", "Deprecated", "Security"}
     assert "Added" in kinds
