@@ -139,7 +139,7 @@ def test_errors_print_one_line_on_standard_error(
     [
         (DataError("prices must be positive, AAPL is -1.0 on 2020-01-02"), 2, "AAPL is -1.0"),
         (Interrupted("stopped after generation 3, continue with --resume"), 130, "generation 3"),
-        (KeyboardInterrupt(), 130, "--resume"),
+        (KeyboardInterrupt(), 130, "interrupted"),
         (PermissionError(13, "Permission denied", "/runs/x"), 2, "cannot use /runs/x: Permission denied"),
     ],
 )

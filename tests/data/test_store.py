@@ -224,6 +224,9 @@ def test_the_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
     assert Store().root == tmp_path
     monkeypatch.delenv("FINRL_POD_DATA")
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    assert Store().root == tmp_path / "home" / "data"
+    monkeypatch.delenv("FINRL_POD_HOME")
     assert "finrl-pod" in str(Store().root)
 
 

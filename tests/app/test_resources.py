@@ -1,0 +1,79 @@
+"""Overrides of tournaments, estimates of memory and time, and configs that fit a panel."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.services import resources
+from finrl_pod_app.services.overrides import override_run
+from finrl_pod_app.services.presets import fitting_features, preset
+from finrl_pod_app.services.resources import check_memory, estimate_run
+from torch import device
+
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.algorithm_configs import SACConfig
+from finrl_pod.settings.run import RunConfig
+
+SAMPLE = Store().show("sample")
+
+
+def test_estimates_grow_with_what_is_held() -> None:
+    base = estimate_run(preset("quick"), SAMPLE)
+    assert base.samples == 4 * 2 * 20_000
+    assert 3e8 < base.memory_bytes < 3e9
+    wide = dataclasses.replace(SAMPLE, bars=10 * SAMPLE.bars)
+    assert estimate_run(preset("quick"), wide).parts["market"] == pytest.approx(10 * base.parts["market"])
+    replay = RunConfig(agent=SACConfig(buffer_size=1_000_000))
+    stored = 8 * 1_000_000 * 2 * 4 * len(SAMPLE.symbols)  # 8 pods, two accounts of N float32 at least
+    assert estimate_run(replay, SAMPLE).parts["environments and learners"] > stored
+
+
+def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_memory(preset("quick"), SAMPLE, device("cpu"))
+    monkeypatch.setattr(resources, "available_bytes", lambda _: 10**8)
+    with pytest.raises(ConfigError, match=r"needs about .* GB of memory and 0\.1 GB are free; most of it is for"):
+        check_memory(preset("quick"), SAMPLE, device("cpu"))
+
+
+def test_overrides_of_a_tournament() -> None:
+    config = override_run(preset("quick"), settings=("tournament.pods=3", "seed=7", "cost_bps=2", "agent.horizon=5"))
+    assert (config.tournament.pods, config.seed, config.environment.cost_bps) == (3, 7, 2)
+    assert config.agent.horizon == 5  # type: ignore[attr-defined]
+    assert config.cohorts == preset("quick").cohorts
+    assert override_run(config, settings=("agent.algorithm=sac",)).agent.algorithm == "sac"
+    assert override_run(config, cost_bps=1.5).environment.cost_bps == 1.5
+    with pytest.raises(ConfigError, match=r"unknown key tournament\.podz; did you mean pods\?"):
+        override_run(config, settings=("tournament.podz=3",))
+    with pytest.raises(ConfigError, match="there is no section 'tournaments'; did you mean tournament"):
+        override_run(config, settings=("tournaments.pods=3",))
+    with pytest.raises(InputError, match="--set takes name=value"):
+        override_run(config, settings=("tournament.pods",))
+
+
+def test_features_fit_the_panel() -> None:
+    short = dataclasses.replace(SAMPLE, bars=700)
+    names = ("momentum_252_21", "return_5", "residual_momentum", "trend_200", "volatility_63", "own.py:mine_500")
+    assert fitting_features(names, short) == ("return_5", "volatility_63", "own.py:mine_500")
+    assert fitting_features(names, SAMPLE) == names
+    assert fitting_features(("return_252",), dataclasses.replace(SAMPLE, bars=60)) == ("return_1", "return_5")
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, out = str(tmp_path / "mine.toml"), tmp_path / "run"
+    assert run(["init", "--preset", "quick", config, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == config
+    assert run(["tournament", config, "--dry-run", "--json", "--out", str(out)]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["memory_bytes"] == sum(plan["memory"].values())
+    assert run(["tournament", config, "--dry-run", "--out", str(out)]) == 0
+    assert "memory: about" in capsys.readouterr().out
+    assert run(["tournament", config, "--set", "tournament.pods=10000000", "--out", str(out)]) == 2
+    assert "GB of memory" in capsys.readouterr().err
+    assert run(["tournament", config, "--set", "tournament.pods=0", "--dry-run"]) == 2
+    assert "tournament.pods is out of its range" in capsys.readouterr().err
+    assert not out.exists()
