@@ -69,11 +69,12 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
 
 
 # The selected part of a control has the accent's colour on a tint of it, which is too little contrast in dark: it gets
-# the colour of text instead.
+# the colour of text instead. Parts that refresh themselves would fade at every refresh, below the contrast of text.
 CONTROL_CSS = """<style>
 button[data-selected="true"] p, button[data-selected="true"] span, [data-testid="stSliderThumbValue"] p,
 [data-testid="stTab"][aria-selected="true"] p { color: %s; }
 button[data-selected="true"] p { font-weight: 600; }
+[data-stale="true"] { opacity: 1 !important; transition: none !important; }
 [class*="st-key-danger-"] button { background-color: #b3261e; border-color: #b3261e; }
 [class*="st-key-danger-"] button:hover { background-color: #8c1d18; border-color: #8c1d18; }
 </style>"""
