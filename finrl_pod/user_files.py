@@ -158,7 +158,7 @@ def _digest(text: str) -> str:
 
 
 def import_user_file(path: Path, purpose: str) -> Any:
-    """The module of a file, imported anew. purpose: what it is needed for, such as "the strategy mine.py:Mine".
+    """The module of a file, imported again. purpose: what it is needed for, such as "the strategy mine.py:Mine".
 
     The file may import its neighbours in the same folder. Raises InputError for a file that is missing or cannot be
     imported.

@@ -41,8 +41,8 @@ from finrl_pod_app import api
 from finrl_pod_app.notebook_results import (
     AuditResult,
     Backtest,
-    Judgement,
     TournamentResult,
+    VerdictResult,
     WalkforwardResult,
     line_figure,
     table_html,
@@ -338,11 +338,11 @@ def walkforward(
     return WalkforwardResult(document, Path(out))
 
 
-def judge(run: str | Path | TournamentResult) -> Judgement:
+def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.gate import read_verdict
 
     folder = run.folder if isinstance(run, TournamentResult) else Path(run)
     if folder is None:
         raise InputError("this result was loaded from a file; give the folder of its run")
-    return Judgement(read_verdict(folder).to_dict(), folder)
+    return VerdictResult(read_verdict(folder).to_dict(), folder)

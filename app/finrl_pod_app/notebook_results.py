@@ -230,7 +230,7 @@ class AuditResult(Document):
         return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, list(frame.columns))
 
 
-class Judgement(Document):
+class VerdictResult(Document):
     """The verdict of the promotion gate: each rule with its value and its limit."""
 
     KIND = "verdict"

@@ -147,7 +147,7 @@ def _resampled_means(series: Floats, seed: int) -> Floats:
 
 
 def _with_average_volume(market: MarketTensor, adv: float | None) -> MarketTensor:
-    """The market with volumes [T, N] of `adv` in currency, or with the trailing mean of its own."""
+    """The market with volumes [T, N] of `adv` in currency, or with their trailing mean."""
     fillable, paid_out = market.fillable, market.delisted & ~market.fillable
     if adv is not None:
         volume = adv / market.close

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.notebook_results import AuditResult, Judgement, TournamentResult
+from finrl_pod_app.notebook_results import AuditResult, TournamentResult, VerdictResult
 
 import finrl_pod as fp
 from finrl_pod.errors import DataError, InputError, RunError
@@ -52,7 +52,7 @@ def test_backtest_of_constant_growth_shows_it_and_is_saved(tmp_path: Path) -> No
     pd.testing.assert_frame_equal(again.to_frame(), table)
     assert again.metrics == pytest.approx(dict(result.metrics), nan_ok=True)
     with pytest.raises(RunError, match="holds no saved verdict"):
-        Judgement.load(tmp_path / "result.json")
+        VerdictResult.load(tmp_path / "result.json")
 
 
 class Half:

@@ -43,7 +43,7 @@ def new(
 def check(
     target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A function or class of yours.")],
     kind: Annotated[
-        str | None, typer.Option(help="feature, reward, cost, strategy, ...; default: told from the object.")
+        str | None, typer.Option(help="feature, reward, cost, strategy, ...; default: that of the object.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -19,7 +19,7 @@ SPLITS = (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND)
 LARGE_JUMP = 0.2  # of the scale between two sessions; taken for a split even if the journal has none
 ROUNDED_SPLIT = 0.02  # largest relative difference between a jump and the split it is taken for
 LARGEST_PART = 50  # of a split ratio such as 3:2
-CENT = 0.011  # smaller dividends cannot be told from the rounding of adjusted prices
+CENT = 0.011  # smaller dividends cannot be distinguished from the rounding of adjusted prices
 SAME = 1e-9
 ANNOUNCED = timedelta(days=14)  # between an ex-date and the session in which the journal records it
 

@@ -1,4 +1,4 @@
-"""Checks of extensions of the user's own: each is run on a small random market; broken rules are told in words.
+"""Checks of extensions of the user's own: each is run on a small random market; broken rules are named in words.
 
 assert check_extension("own.py:my_feature") == []
 """
@@ -44,7 +44,7 @@ BROKER_METHODS = ("account", "positions", "submit", "cancel", "open_orders")
 def check_extension(target: str, kind: str | None = None) -> list[Fault]:
     """Faults of the extension file.py:Name, or of an entry point; empty if it keeps its contract.
 
-    kind: told from the object if None. Raises InputError for a file or a name that is missing.
+    kind: that of the object if None. Raises InputError for a file or a name that is missing.
     """
     kind, found = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target

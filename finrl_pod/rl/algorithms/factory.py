@@ -151,7 +151,7 @@ def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
     if isinstance(config, OffPolicyConfig):
         raise ConfigError(
             f"agent.policy {unpinned(config.policy)} can be trained by on-policy and simulator algorithms, and "
-            f"{config.algorithm} has networks of its own; choose ppo, or one of {', '.join(BUILT_IN_POLICIES)}"
+            f"{config.algorithm} has its own networks; choose ppo, or one of {', '.join(BUILT_IN_POLICIES)}"
         )
     if env.action_kind == "discrete" and not getattr(make, "discrete", False):
         raise ConfigError(
