@@ -15,6 +15,7 @@ import torch
 from hypothesis import settings
 
 SEED = 0
+os.environ.pop("COLUMNS", None)  # of the terminal that the tests run in: tables are as wide as in a pipe
 
 # Deterministic examples by default; HYPOTHESIS_PROFILE=explore generates new ones.
 settings.register_profile("deterministic", derandomize=True, deadline=None)

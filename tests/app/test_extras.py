@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.cli.main import run
 from finrl_pod_app.services.extras import OPTIONAL_PACKAGES, missing_package
 
 ROOT = Path(__file__).parents[2]
@@ -72,26 +73,24 @@ def test_extras_contain_their_packages() -> None:
         ("talib", "indicators", ["backtest", "--strategy", "{file}:Rsi"]),
     ],
 )
-def test_a_missing_extra_is_one_sentence(
-    module: str,
-    extra: str,
-    command: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+def test_a_missing_extra_is_one_sentence(module: str, extra: str, command: list[str], tmp_path: Path) -> None:
+    """In its own process, which has imported nothing yet."""
     strategy = tmp_path / "ideas.py"
     strategy.write_text(
         "class Rsi:\n    name = 'rsi'\n    feature_names = ('rsi_30',)\n    lookback = 1\n\n"
         "    def target_weights(self, window, positions):\n        return None\n"
     )
-    for name in [name for name in sys.modules if name.startswith(("finrl_pod.paper", "finrl_pod.fake", module))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    assert run([part.format(file=strategy) for part in command]) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
-    assert f"pip install 'finrl-pod[{extra}]'" in line
+    arguments = [part.format(file=strategy) for part in command]
+    script = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        f"from finrl_pod_app.cli.main import run\nsys.exit(run({arguments!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "FINRL_POD_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"pip install 'finrl-pod[{extra}]'" in done.stderr.splitlines()[-1]
 
 
 def test_other_missing_modules_are_not_explained() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from benchmarks import dashboard_load
 from tests.dashboard.dashboard_process import DashboardProcess
+from tests.dashboard.run_async import run_async
 
 
 @pytest.mark.slow
 def test_sessions_draw_pages(finished: Path, tmp_path: Path) -> None:
     with DashboardProcess(tmp_path / "served", "--runs", str(finished.parent)) as board:
-        measured = asyncio.run(dashboard_load.load(board, sessions=2, reruns=2, pause=0.0))
+        measured = run_async(dashboard_load.load(board, sessions=2, reruns=2, pause=0.0))
     assert measured["median_seconds"] > 0
     assert measured["end_mb"] > 50

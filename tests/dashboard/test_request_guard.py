@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
 from finrl_pod_app.dashboard import report_route
 from finrl_pod_app.dashboard.request_guard import HEADERS, RequestGuard
+
+from tests.dashboard.run_async import run_async
 
 HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -37,7 +38,7 @@ def connect(kind: str, path: str = "/", method: str = "GET", **headers: str | No
         sent.append(message)
 
     guard = RequestGuard(reached, HOSTS, ("dash.example.org",))
-    asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    run_async(guard(scope, None, send))  # type: ignore[arg-type]
     return sent
 
 

@@ -310,7 +310,10 @@ def test_non_positive_samples_are_rejected(samples: int) -> None:
         ({"value_coefficient": -1.0}, "agent.value_coefficient is out of its range, got -1.0"),
         ({"max_grad_norm": 0.0}, "agent.max_grad_norm is out of its range, got 0.0"),
         ({"target_kl": -1.0}, "agent.target_kl is out of its range, got -1.0"),
-        ({"policy": "transformer"}, "agent.policy must be equivariant, linear or mlp, got 'transformer'"),
+        (
+            {"policy": "transformer"},
+            "agent.policy must be equivariant, linear, mlp or file.py:Class, got 'transformer'",
+        ),
     ],
 )
 def test_settings_out_of_range_are_rejected(settings: dict[str, Any], message: str) -> None:

@@ -16,7 +16,6 @@ from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
-from finrl_pod import __version__
 from finrl_pod.data.splits import Splits
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.mandate import active_mandate
@@ -29,6 +28,9 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
 from finrl_pod.types import MarketTensor, Panel
+
+# Part of identities, in place of the program's version: raised where the same weights decide otherwise than before.
+DECISIONS = "0.1.0"
 
 
 def reference_strategy(config: RunConfig) -> Strategy:
@@ -52,8 +54,8 @@ def open_trial_log(
 
 
 def champion_identity(config_sha256: str, run: RunDirectory, members: ChampionMembers) -> str:
-    """Identity of a champion: hash of its config's hash, the version and its weights."""
-    digest = hashlib.sha256(repr((config_sha256, __version__, members.ensemble_weights)).encode())
+    """Identity of a champion: hash of its config's hash, `DECISIONS` and its weights."""
+    digest = hashlib.sha256(repr((config_sha256, DECISIONS, members.ensemble_weights)).encode())
     for agent in members.ids:
         weights = run.snapshot(agent).weights
         for name in sorted(weights):
@@ -73,7 +75,7 @@ def strategy_identity(strategy: Strategy) -> str:
     digest = hashlib.sha256(repr(strategy.name).encode())
     try:
         if isinstance(strategy, PolicyStrategy):
-            _update_digest(digest, [__version__, strategy.rules, strategy.rule, strategy.ensemble_weights])
+            _update_digest(digest, [DECISIONS, strategy.rules, strategy.rule, strategy.ensemble_weights])
             _update_digest(digest, [params for _, params, _ in strategy.groups])
         else:
             instance = strategy.inner if isinstance(strategy, UserStrategy) else strategy

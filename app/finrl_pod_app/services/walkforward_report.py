@@ -13,7 +13,6 @@ from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.scheduled import ScheduledStrategy
 
-from finrl_pod import __version__
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
@@ -44,7 +43,7 @@ from finrl_pod_app.services.audit import audit_champion
 from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.promotion import EvaluationContext
-from finrl_pod_app.services.trial_log import reference_strategy
+from finrl_pod_app.services.trial_log import DECISIONS, reference_strategy
 
 PROBES = 2  # of the audit of each run
 FILE, CURVES = "walkforward.json", "curves.csv"
@@ -199,7 +198,7 @@ def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
 
 def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
     """Identity of a walk-forward: hash of its config, the version and the weights of all champions."""
-    digest = hashlib.sha256(repr((config.sha256, __version__)).encode())
+    digest = hashlib.sha256(repr((config.sha256, DECISIONS)).encode())
     for fold_run in fold_runs:
         digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.ensemble_weights)).encode())
         for agent in fold_run.members.ids:
