@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import ConfigError, RunError
 
 MAX_JSON_BYTES = 256_000_000
 
@@ -133,3 +133,16 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     raise TypeError(f"cannot convert {type(value).__name__} to plain JSON values")
+
+
+def write_new_files(texts: Mapping[Path, str]) -> None:
+    """Write files that do not exist yet. Raises ConfigError, before anything is written, if one does."""
+    for path in texts:
+        if path.exists():
+            raise ConfigError(f"{path} already exists; choose another name or remove it")
+    for path, text in texts.items():
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -95,7 +95,7 @@ def analyse_feature(
     span = slice(first, last + 1)
     known = market.tradable[span].cpu().numpy() & np.isfinite(values[span])
     own = np.where(known, values[span], np.nan)
-    if not (np.nanmax(np.where(known, own, -np.inf), 1) > np.nanmin(np.where(known, own, np.inf), 1)).any():
+    if not ranks_assets(own):
         raise DataError(f"feature {name} has the same value for all assets at every bar: it cannot rank them")
     places = _quantile_of(own, quantiles)
     top = places == quantiles - 1
@@ -115,6 +115,12 @@ def analyse_feature(
         top_turnover=float(np.mean(entered)) if entered else float("nan"),
         horizons=tuple(figures),
     )
+
+
+def ranks_assets(values: Floats) -> bool:
+    """Whether a feature [T, N], NaN where unknown, differs between assets at any bar."""
+    known = np.where(np.isfinite(values), values, np.nan)
+    return bool((np.fmax.reduce(known, 1) > np.fmin.reduce(known, 1)).any())
 
 
 def information_coefficients(feature: Floats, returns: Floats) -> Floats:

@@ -11,6 +11,7 @@ from finrl_pod_envs.custom.contract import MAX_STEPS, Fault, check_env
 from finrl_pod_envs.custom.loader import load_env
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.files import write_new_files
 
 TEMPLATE_CLASS, TEMPLATE_WORD = "Drift", "drift"
 TEST = '''"""NAME keeps the contract of environments."""
@@ -40,15 +41,7 @@ def write_environment(name: str, folder: Path = Path()) -> tuple[Path, Path]:
     source = re.sub(rf"\b{TEMPLATE_CLASS}\b", name, source).replace(f'"{TEMPLATE_WORD}"', f'"{word}"')
     test = TEST.replace("test_NAME", f"test_{word}").replace("NAME", name).replace("WORD", word)
     texts = {folder / f"{word}.py": source, folder / f"test_{word}.py": test}
-    for path in texts:
-        if path.exists():
-            raise ConfigError(f"{path} already exists; choose another name or remove it")
-    for path, text in texts.items():
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_new_files(texts)
     first, second = texts
     return first, second
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.files import write_new_files
 from finrl_pod.user_files import entry_point, is_file_reference, user_object
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
@@ -80,15 +81,7 @@ def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     source = re.sub(rf"\b{template_name}\b", object_name, source).replace("FILE.py", file.name)
     check = TEST.replace("test_NAME", f"test_{word}").replace("TARGET", f"{file.name}:{object_name}")
     texts = {file: source, test: check.replace("NAME", object_name).replace("FILE", file.name).replace("KIND", kind)}
-    for path in texts:
-        if path.exists():
-            raise ConfigError(f"{path} already exists; choose another name or remove it")
-    for path, text in texts.items():
-        try:
-            with path.open("x", encoding="utf-8") as opened:
-                opened.write(text)
-        except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_new_files(texts)
     return NewFile(kind, f"{file}:{object_name}", file, test)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from finrl_pod.data import features
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature
+from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import DataConfig, RunConfig
 from finrl_pod_app.report.document import bars_sentence
@@ -42,7 +42,7 @@ def analyse_features(
     for name in chosen:
         on_feature(name)
         values = features.compute(panel, (name,))[..., 0]
-        if not names and _is_common(values):
+        if not names and not ranks_assets(values):
             continue
         analysed = analyse_feature(name, values, market, first, min(last, market.steps - 1), horizons, quantiles)
         found.append(analysed.plain())
@@ -52,12 +52,3 @@ def analyse_features(
         document["bars"] = meaning
     plain: dict[str, Any] = to_plain(document)
     return plain
-
-
-def _is_common(values: Any) -> bool:
-    """Whether a feature [T, N] describes the market, with one value for all assets."""
-    import numpy as np
-
-    known = np.where(np.isfinite(values), values, np.nan)
-    spread = np.fmax.reduce(known, 1) - np.fmin.reduce(known, 1)
-    return not bool((spread > 0).any())
