@@ -156,9 +156,9 @@ def run_backtest(
         if execution == "paper":
             document, results = _on_paper(prepared, paper, options.get("cost_bps"), options.get("cash"))
         else:
-            document, results = _on_weights(prepared, curved=out is not None)
+            document, results, recorded = _on_weights(prepared, curved=out is not None)
             if capacity:
-                document["capacity"] = _capacity(prepared, adv, on_account)
+                document["capacity"] = _capacity(prepared, recorded, adv, on_account)
             if prepared.name != "index" and prepared.orders is None:
                 parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
                 document["attribution"] = {"by_asset": parts.by_asset(), "by_year": parts.by_year()}
@@ -174,7 +174,9 @@ def run_backtest(
     return document
 
 
-def _capacity(prepared: PreparedBacktest, adv: float | None, on_account: Callable[[float], None]) -> dict[str, Any]:
+def _capacity(
+    prepared: PreparedBacktest, recorded: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
+) -> dict[str, Any]:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
     from finrl_pod.evaluate.variations import backtest_recorded
@@ -182,13 +184,20 @@ def _capacity(prepared: PreparedBacktest, adv: float | None, on_account: Callabl
     market, (first, last, rules, _), tested = prepared.market, prepared.terms, prepared.strategy
     is_champion = isinstance(tested, PolicyStrategy)
     base = reference_strategy(prepared.config) if is_champion else make_baseline("equal_weight")
-    own, its = (backtest_recorded(each, prepared.panel, market, *prepared.terms)[1] for each in (tested, base))
-    curve = capacity_curve(own, its, market, first, last, rules, adv=adv, seed=prepared.config.seed, on_size=on_account)
+    its = backtest_recorded(base, prepared.panel, market, *prepared.terms)[1]
+    curve = capacity_curve(
+        recorded, its, market, first, last, rules, adv=adv, seed=prepared.config.seed, on_size=on_account
+    )
     return {"base": base.name, "adv": adv, **curve.plain()}
 
 
-def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
-    """Trade to exact target weights. curved: also compute the metrics of the same decisions at other costs."""
+def _on_weights(
+    prepared: PreparedBacktest, *, curved: bool
+) -> tuple[dict[str, Any], Mapping[str, BacktestResult], RecordingStrategy]:
+    """Trade to exact target weights; returns the recorded decisions too.
+
+    curved: also compute the metrics of the same decisions at other costs.
+    """
     champion = prepared.strategy if isinstance(prepared.strategy, PolicyStrategy) else None
     recorder = None if champion is None else MandateRecorder(champion)
     strategy = RecordingStrategy(recorder or prepared.strategy)
@@ -209,7 +218,7 @@ def _on_weights(prepared: PreparedBacktest, *, curved: bool) -> tuple[dict[str, 
         document["rules"] += prepared.orders.sentences()
     if recorder is not None:
         document |= to_plain(_mandate_parts(prepared, recorder, results))
-    return document, results
+    return document, results, strategy
 
 
 def _mandate_parts(
