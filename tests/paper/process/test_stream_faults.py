@@ -42,6 +42,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
 
             harness.run_clock()
             harness.run_until(day.open - 3600, morning)
+            if any(f.kind == "refuse" for f in faults):  # pauses can be compared only while the pace is constant
+                harness.run_until(day.open - 5, harness.slow_clock)
+                harness.wait(lambda opening=day.open: stream_records(harness, "listening", opening))
+                harness.run_clock()
             harness.run_until(day.open + 1200, harness.slow_clock)
             if {f.kind for f in faults} & {"silence", "disconnect"}:  # the stream reconnects eventually
                 harness.wait(lambda opening=day.open: stream_records(harness, "listening", opening))
