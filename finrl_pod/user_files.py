@@ -216,6 +216,26 @@ def own_object(group: str, name: str, purpose: str) -> Any | None:
     return user_object(name, purpose) if is_file_reference(name) else entry_point(group, name)
 
 
+def is_own(group: str, name: str) -> bool:
+    """Whether `name` is of the form file.py:Name, or an entry point of a group; the file may be missing."""
+    return is_file_reference(name) or name in entry_point_names(group)
+
+
+def own_source(group: str, name: str, purpose: str) -> tuple[Path, str]:
+    """The file that defines file.py:Name or an entry point, and its text.
+
+    Raises InputError as `own_object`, and for a name that is neither or whose module has no Python file.
+    """
+    if is_file_reference(name):
+        path = Path(name.rpartition(":")[0])
+        return path, source_text(path, purpose)
+    found = entry_point(group, name)
+    module = sys.modules.get(getattr(found, "__module__", ""))
+    if module is None or not (file := getattr(module, "__file__", None)):
+        raise InputError(f"there is no Python file of {name} for {purpose}")
+    return Path(file), source_text(Path(file), purpose)
+
+
 def entry_point_names(group: str) -> tuple[str, ...]:
     """Names that installed packages offer in a group, see `entry_point`."""
     return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}")}))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import UserStrategy
+from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.files import read_file
@@ -36,7 +36,6 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig, load
 from finrl_pod.types import Panel
-from finrl_pod.user_files import is_file_reference
 from finrl_pod_app import api
 from finrl_pod_app.notebook_results import (
     AuditResult,
@@ -47,7 +46,7 @@ from finrl_pod_app.notebook_results import (
     line_figure,
     table_html,
 )
-from finrl_pod_app.services.backtests import SplitName, find_strategy, splits_of_panel
+from finrl_pod_app.services.backtests import SplitName, splits_of_panel
 from finrl_pod_app.services.presets import for_panel, preset
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.trial_log import strategy_identity
@@ -257,7 +256,7 @@ def _strategy_of(given: object) -> tuple[Strategy, bool]:
     if isinstance(given, TrainedAgent):
         return given.strategy(), True
     if isinstance(given, str):
-        return find_strategy(given), is_file_reference(given)
+        return load_strategy(given), is_user_strategy(given)
     if isinstance(given, type):
         made: object = given()
         return UserStrategy(lambda: made, given.__name__), True

@@ -24,8 +24,9 @@ from finrl_pod.settings.constraints import (
     setting,
 )
 from finrl_pod.settings.toml import build_record, read_toml
-from finrl_pod.user_files import is_file_reference
+from finrl_pod.user_files import is_file_reference, is_own
 
+BROKERS = ("simulated", "alpaca", "alpaca-trade-api")
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
 MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
@@ -38,7 +39,14 @@ RENAMED = {"outside": "monitoring"}  # former sections
 class BrokerSettings:
     """Connection to the broker."""
 
-    kind: Literal["simulated", "alpaca", "alpaca-trade-api"] = setting("alpaca", "broker, or client library of Alpaca")
+    kind: str = setting(
+        "alpaca",
+        "broker, or client library of Alpaca (alpaca | alpaca-trade-api | simulated), or file.py:Name of one's own",
+        Constraint(
+            f"one of {', '.join(BROKERS)}, file.py:Name, or the entry point of a package",
+            lambda kind: kind in BROKERS or is_own("brokers", kind),
+        ),
+    )
     url: str = setting("", "address of the trading API; empty: Alpaca's paper trading")
     data_url: str = setting("", "address of the data API; empty: Alpaca's")
     feed: Literal["iex", "sip"] = setting("iex", "Alpaca's price feed")
@@ -228,7 +236,13 @@ def load(path: Path) -> PaperConfig:
             dataclasses.replace(part, **_strategy_paths(part, relative_to_config)) for part in config.strategies
         ),
         registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
-        broker=dataclasses.replace(config.broker, clock=relative_to_config(config.broker.clock)),
+        broker=dataclasses.replace(
+            config.broker,
+            clock=relative_to_config(config.broker.clock),
+            kind=relative_to_config(config.broker.kind)
+            if is_file_reference(config.broker.kind)
+            else config.broker.kind,
+        ),
         monitoring=dataclasses.replace(config.monitoring, heartbeat=relative_to_config(config.monitoring.heartbeat)),
     )
 
@@ -254,7 +268,9 @@ def plain(config: PaperConfig) -> dict[str, Any]:
     paths["strategies"] = [
         {**dataclasses.asdict(part), **_strategy_paths(part, absolute)} for part in config.strategies
     ]
-    return {**dataclasses.asdict(dataclasses.replace(config, monitoring=monitoring)), **paths}
+    kind = absolute(config.broker.kind) if is_file_reference(config.broker.kind) else config.broker.kind
+    broker = dataclasses.replace(config.broker, kind=kind)
+    return {**dataclasses.asdict(dataclasses.replace(config, broker=broker, monitoring=monitoring)), **paths}
 
 
 def _strategy_paths(part: PaperConfig | StrategyConfig, change: Callable[[str], str]) -> dict[str, Any]:

@@ -21,9 +21,7 @@ from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window
-from finrl_pod.user_files import is_file_reference
-from finrl_pod_strategies.baselines import make_baseline
-from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
+from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 BARS_OF_A_MONTH = 23  # daily bars from the first bar of a month to its last, at most
 REMEMBERED_MONTHS = 1_000
@@ -91,12 +89,12 @@ def base_lookback(name: str) -> int | None:
 
 @lru_cache
 def base_strategy(name: str) -> Strategy:
-    """The strategy of a base: a baseline, or a user's `file.py:Class`.
+    """The strategy of a base: a baseline, or a user's `file.py:Class` or entry point.
 
     Raises ConfigError for one that does not exist or cannot be a base.
     """
     try:
-        strategy = load_user_strategy(name) if is_file_reference(name) else make_baseline(name)
+        strategy = load_strategy(name)
     except FinrlPodError as error:
         raise ConfigError(f"mandate.base: {error}") from None
     if isinstance(strategy, UserStrategy) and strategy.lookback is None:

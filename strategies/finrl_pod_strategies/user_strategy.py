@@ -1,6 +1,6 @@
-"""Strategies from users' own files, named as `file.py:Class`.
+"""Strategies by name: baselines, and users' own, named as `file.py:Class` or by an entry point.
 
-The file is trusted code, see `finrl_pod.user_files`. A backtest guarantees that it only gets copies of past data.
+Users' code is trusted, see `finrl_pod.user_files`. A backtest guarantees that it only gets copies of past data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
-from finrl_pod.user_files import error_text, import_user_file, source_text, stdout_to_stderr
+from finrl_pod.user_files import (
+    entry_point,
+    error_text,
+    import_user_file,
+    is_file_reference,
+    is_own,
+    own_source,
+    stdout_to_stderr,
+)
+from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline
 
 
 class UserStrategy:
@@ -46,31 +55,53 @@ class UserStrategy:
         return UserStrategy(self._make, self.name, self.strategy_hash)
 
 
-def load_user_strategy(text: str, seed: int | None = None) -> Strategy:
-    """Import `file.py` and create its `Class`. seed: passed to a constructor with a parameter of that name.
+def is_user_strategy(name: str) -> bool:
+    """Whether `name` is file.py:Class or the entry point of a package, and not a baseline."""
+    return name not in (*BASELINES, *SEEDED_BASELINES) and is_own("strategies", name)
 
-    Raises InputError for a file that is missing or cannot be imported, a class that is missing or cannot be created, a
-    seed that it does not take, and a class without a method `target_weights`.
+
+def load_strategy(name: str, seed: int | None = None) -> Strategy:
+    """The strategy of a name: a baseline, file.py:Class, or an entry point in `finrl_pod.strategies`.
+
+    Raises InputError as `make_baseline` and `load_user_strategy`.
     """
-    file, _, name = text.rpartition(":")
-    found = getattr(import_user_file(Path(file), f"the strategy {text}"), name, None)
-    if not inspect.isclass(found):
-        raise InputError(f"{file} has no class {name}; give one that it defines, as {Path(file).name}:MyStrategy")
+    return load_user_strategy(name, seed) if is_user_strategy(name) else make_baseline(name, seed)
+
+
+def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
+    """Create a user's strategy. name: file.py:Class, whose file is imported again, or an entry point.
+
+    seed: passed to a constructor with a parameter of that name. Raises InputError for a file that is missing or cannot
+    be imported, a class that is missing or cannot be created, a seed that it does not take, and a class without a
+    method `target_weights`.
+    """
+    if is_file_reference(name):
+        file, _, class_name = name.rpartition(":")
+        found = getattr(import_user_file(Path(file), f"the strategy {name}"), class_name, None)
+        if not inspect.isclass(found):
+            raise InputError(
+                f"{file} has no class {class_name}; give one that it defines, as {Path(file).name}:MyStrategy"
+            )
+        described = f"class {class_name} in {file}"
+    else:
+        found, class_name, described = entry_point("strategies", name), name, f"the entry point {name}"
+        if not inspect.isclass(found):
+            raise InputError(f"{described} in finrl_pod.strategies must be a class, got {type(found).__name__}")
     if not callable(getattr(found, "target_weights", None)):
-        raise InputError(f"class {name} in {file} needs a method target_weights(window, positions)")
+        raise InputError(f"{described} needs a method target_weights(window, positions)")
     takes_seed = "seed" in inspect.signature(found).parameters
     if seed is not None and not takes_seed:
-        raise InputError(f"class {name} in {file} takes no seed; leave out the seeds or add a parameter seed")
+        raise InputError(f"{described} takes no seed; leave out the seeds or add a parameter seed")
     factory: Any = found
     try:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
         with stdout_to_stderr():
-            return UserStrategy(factory, name, strategy_hash(text, seed))
+            return UserStrategy(factory, class_name, strategy_hash(name, seed))
     except (Exception, SystemExit) as error:
-        raise InputError(f"{name} of {file} could not be created: {error_text(error)}") from error
+        raise InputError(f"{described} could not be created: {error_text(error)}") from error
 
 
-def strategy_hash(text: str, seed: int | None = None) -> str:
-    """Identity of a user's strategy: SHA-256 of its file's contents, its class name and its seed."""
-    file, _, name = text.rpartition(":")
-    return hashlib.sha256(source_text(Path(file)).encode() + repr((name, seed)).encode()).hexdigest()
+def strategy_hash(name: str, seed: int | None = None) -> str:
+    """Identity of a user's strategy: SHA-256 of its file's contents, its name (in the file) and its seed."""
+    _, text = own_source("strategies", name, f"the strategy {name}")
+    return hashlib.sha256(text.encode() + repr((name.rpartition(":")[2], seed)).encode()).hexdigest()

@@ -69,7 +69,7 @@ def test_a_class_is_loaded_as_a_strategy(file: Path) -> None:
         ("Absent", None, "has no class Absent"),
         ("number", None, "has no class number"),
         ("Nothing", None, "needs a method target_weights"),
-        ("Demanding", None, "Demanding of .* could not be created: TypeError"),
+        ("Demanding", None, "class Demanding in .* could not be created: TypeError"),
         ("Seedless", 1, "takes no seed"),
     ],
 )

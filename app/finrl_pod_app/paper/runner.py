@@ -32,7 +32,7 @@ from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
 from finrl_pod.paper.runtime.reload import changed_settings
-from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.paper.settings import BROKERS, PaperConfig
 from finrl_pod_app.paper.sources import strategy_sources
 
 HALT_POLL = 0.25  # real seconds between two checks of the thread that applies a halt while the main loop is busy
@@ -50,6 +50,8 @@ def run_daemon(
     continues with the config that it returns, as after a restart but with own orders live; without `reload` it is
     ignored. Raises FinrlPodError; AuthenticationError, JournalError and DaemonError end a running daemon.
     """
+    if allow_unpromoted and config.broker.kind not in BROKERS:
+        raise ConfigError(f"--allow-unpromoted needs a broker that is built in, got broker.kind {config.broker.kind!r}")
     if allow_unpromoted and urlsplit(config.broker.url).hostname not in LOOPBACK:
         raise ConfigError(f"--allow-unpromoted needs a server on this machine, but broker.url is {config.broker.url!r}")
     sources = strategy_sources(config, allow_unpromoted=allow_unpromoted)

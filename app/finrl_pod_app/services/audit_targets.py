@@ -8,7 +8,7 @@ from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.baselines import index_panel
-from finrl_pod_strategies.user_strategy import strategy_hash
+from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
 
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.tensor import build_market
@@ -22,7 +22,7 @@ from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod.user_files import import_user_file, is_file_reference
+from finrl_pod.user_files import import_user_file, is_file_reference, own_source
 from finrl_pod_app.services.audit import (
     REFERENCE,
     Audit,
@@ -32,7 +32,6 @@ from finrl_pod_app.services.audit import (
     market_builder,
     run_checks,
 )
-from finrl_pod_app.services.backtests import find_strategy
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.training_setup import make_market, training_env
@@ -86,9 +85,9 @@ def audit_strategy(
 
     Auditing a user's strategy on other data than the sample counts as a look at the bars on which costs are varied.
     """
-    if not is_file_reference(name):
+    if not is_user_strategy(name):
         return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
-    with external_data.record_opened(Path(name.rpartition(":")[0])) as opened:
+    with external_data.record_opened(own_source("strategies", name, "an audit")[0]) as opened:
         audit = _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
     return dataclasses.replace(audit, findings=(*audit.findings, *external_data.findings(name, opened)))
 
@@ -96,9 +95,9 @@ def audit_strategy(
 def _audit_strategy(
     name: str, data: str | None, probes: int, warm_up_bars: int, every_bar: bool, on_step: OnStep
 ) -> Audit:
-    strategy = find_strategy(name)
+    strategy = load_strategy(name)
     config, panel, span = _default_data(data)
-    if is_file_reference(name) and data is not None:  # else they are validation bars
+    if is_user_strategy(name) and data is not None:  # else they are validation bars
         log_look(panel, Span(*span), strategy_hash(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
@@ -28,7 +28,6 @@ from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
-from finrl_pod.user_files import is_file_reference
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bars_sentence, bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.doctor import installed_versions
@@ -314,13 +313,13 @@ def prepare(
     if isinstance(target, Path):
         return _prepared_run(target, options, symbols)
     seed = options.get("seed")
-    strategy = find_strategy(target, seed)
+    strategy = load_strategy(target, seed)
     config = _with_options(base or RunConfig(), options, symbols)
     panel = load_panel(config)
     stored = options.get("data") is not None
     splits = splits_of_panel(panel) if stored else config.splits
     baseline: SplitName = "all" if stored else "test"
-    period = _period(panel, splits, options, "validation" if is_file_reference(target) else baseline)
+    period = _period(panel, splits, options, "validation" if is_user_strategy(target) else baseline)
     market = _market_for(strategy, config, panel, period.first, period.last)
     subject = _subject(target, seed)
     return PreparedBacktest(
@@ -376,7 +375,7 @@ def period_sentence(prepared: PreparedBacktest) -> str:
 
 def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
     """A prepared backtest with another seed, on the same prices."""
-    strategy, market = find_strategy(target, seed), prepared.market
+    strategy, market = load_strategy(target, seed), prepared.market
     if strategy.feature_names != prepared.strategy.feature_names:
         market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
     return dataclasses.replace(
@@ -392,11 +391,11 @@ def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int,
 
 def _result_name(target: str, strategy: Strategy) -> str:
     """Name in results: the strategy's own, unless a user's strategy has the name of a reference or the champion."""
-    return target if is_file_reference(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
+    return target if is_user_strategy(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
 
 def _subject(target: str, seed: int | None) -> str | None:
-    return strategy_hash(target, seed) if is_file_reference(target) else None
+    return strategy_hash(target, seed) if is_user_strategy(target) else None
 
 
 def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence[str]) -> RunConfig:
@@ -406,13 +405,6 @@ def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence
     )
     data = dataclasses.replace(config.data, symbols=tuple(symbols) or config.data.symbols)
     return dataclasses.replace(config, data=data)
-
-
-def find_strategy(name: str, seed: int | None = None) -> Strategy:
-    """Create a baseline by name or load a user's `file.py:Class`. Raises InputError if there is none."""
-    if is_file_reference(name):
-        return load_user_strategy(name, seed)
-    return make_baseline(name, seed)
 
 
 def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) -> PreparedBacktest:

@@ -24,6 +24,8 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.paper.brokers.factory import missing_members
+from finrl_pod.paper.brokers.port import Broker
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner
@@ -38,7 +40,6 @@ BARS, ASSETS, SEED = 420, 6, 7
 PROBES = (120, 250, 333, 418)  # bars after which prices are changed
 TOLERANCE = 1e-9
 CASH = 1e6
-BROKER_METHODS = ("account", "positions", "submit", "cancel", "open_orders")
 
 
 def check_extension(target: str, kind: str | None = None) -> list[Fault]:
@@ -286,14 +287,10 @@ def _check_source(_: str, source: type) -> list[Fault]:
     made = source()
     if not isinstance(getattr(made, "name", None), str):
         return [Fault("name", "a source needs a text attribute name")]
-    return _missing(made, ("fetch",))
+    return [] if callable(getattr(made, "fetch", None)) else [Fault("methods", "it has no method fetch")]
 
 
-def _check_broker(_: str, broker: type) -> list[Fault]:
-    return _missing(broker, BROKER_METHODS)
-
-
-def _missing(found: object, methods: tuple[str, ...]) -> list[Fault]:
-    return [
-        Fault("methods", f"it has no method {name}") for name in methods if not callable(getattr(found, name, None))
-    ]
+def _check_broker(_: str, broker: object) -> list[Fault]:
+    if not isinstance(broker, type):
+        return []  # a function that returns broker and data feed: what it returns is checked when it is opened
+    return [Fault("methods", f"it has no {name}") for name in missing_members(broker, Broker)]

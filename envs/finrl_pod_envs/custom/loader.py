@@ -1,4 +1,4 @@
-"""Environments named as `file.py:Class`. The file is trusted code, see `finrl_pod.user_files`."""
+"""Environments named as `file.py:Class` or by an entry point: trusted code, see `finrl_pod.user_files`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import torch
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
-from finrl_pod.user_files import error_text, import_user_file, is_file_reference, stdout_to_stderr
+from finrl_pod.user_files import (
+    entry_point,
+    error_text,
+    import_user_file,
+    is_file_reference,
+    own_source,
+    stdout_to_stderr,
+)
 
 ATTRIBUTES = (
     *("members", "envs", "member_ids", "observation_size", "action_size", "action_kind", "actions", "device"),
@@ -22,12 +29,18 @@ KINDS = ("direct", "discrete")
 
 
 def load_env_class(reference: str) -> type:
-    """The class of file.py:Class. The file may import its neighbours in the same folder.
+    """The class of file.py:Class, which may import its neighbours in the same folder, or of an entry point.
 
-    Raises ConfigError for another form, InputError for a missing or failing file and for a missing class.
+    Raises ConfigError for another name, InputError for a missing or failing file and for a missing class.
     """
     if not is_file_reference(reference):
-        raise ConfigError(f"an environment of one's own is written as path/to/file.py:Class, got {reference!r}")
+        packaged = entry_point("environments", reference)
+        if not isinstance(packaged, type):
+            raise ConfigError(
+                "an environment of one's own is written as path/to/file.py:Class, or as the name of an entry point "
+                f"of a package in finrl_pod.environments, got {reference!r}"
+            )
+        return packaged
     path, _, name = reference.rpartition(":")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
@@ -68,9 +81,6 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
 
 
 def source_sha256(reference: str) -> str:
-    """Hash of the environment's file. Raises RunError if it cannot be read."""
-    path = Path(reference.rpartition(":")[0])
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    """Hash of the environment's file. Raises InputError if it cannot be read."""
+    _, text = own_source("environments", reference, f"the environment {reference}")
+    return hashlib.sha256(text.encode()).hexdigest()

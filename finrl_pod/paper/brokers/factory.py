@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, FinrlPodError, InputError
 from finrl_pod.paper.brokers.alpaca.credentials import PAPER_URL, is_loopback, trading_address
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from finrl_pod.paper.runtime.clocks import SystemClock
-from finrl_pod.paper.settings import BrokerSettings
+from finrl_pod.paper.settings import BROKERS, BrokerSettings
+from finrl_pod.user_files import error_text, own_object
+
+PORT = "finrl_pod.paper.brokers.port"
 
 
 def open_clock(settings: BrokerSettings) -> Clock:
@@ -31,9 +34,13 @@ def open_clock(settings: BrokerSettings) -> Clock:
 def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
     """Broker and data feed of a config.
 
-    Raises AddressNotAllowed for an address off the allow-list, SetupError if keys or a package are missing, and
-    ConfigError for the simulated broker.
+    A broker of one's own is called as Name(settings, clock): the result is the broker, which is its own data feed, or a
+    pair of both. It decides itself which addresses it connects to. Raises AddressNotAllowed for an address off the
+    allow-list, SetupError if keys or a package are missing, InputError for a broker of one's own that cannot be used,
+    and ConfigError for the simulated broker.
     """
+    if settings.kind not in BROKERS:
+        return _own_broker(settings, clock)
     if settings.kind == "simulated":
         raise ConfigError(
             "the simulated broker does not keep its account between runs; use it with `finrl-pod paper replay`, or set "
@@ -46,3 +53,31 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
     from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 
     return open_alpaca(clock, settings.url, settings.data_url, feed=settings.feed)
+
+
+def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
+    name = settings.kind
+    make = own_object("brokers", name, f"the broker {name}")
+    if not callable(make):
+        raise InputError(f"the broker {name} must be a class or a function of (settings, clock)")
+    try:
+        made = make(settings, clock)
+    except FinrlPodError:
+        raise
+    except Exception as error:
+        raise InputError(f"the broker {name} could not be created: {error_text(error)}") from error
+    broker, feed = made if isinstance(made, tuple) and len(made) == 2 else (made, made)
+    for found, protocol in ((broker, Broker), (feed, DataFeed)):
+        if missing := missing_members(found, protocol):
+            raise InputError(f"the broker {name} has no {', '.join(missing)}: see {protocol.__name__} in {PORT}")
+    return broker, feed
+
+
+def missing_members(found: object, protocol: type) -> list[str]:
+    """Names of `Broker` or `DataFeed` that an object or a class lacks; a class may set `name` in its constructor."""
+    names = sorted(set(dir(protocol)) - set(dir(object)) | set(protocol.__annotations__))
+    return [
+        name
+        for name in names
+        if not name.startswith("_") and not hasattr(found, name) and not (name == "name" and isinstance(found, type))
+    ]

@@ -1,0 +1,223 @@
+"""Parts that an installed package offers: each group is found by name wherever a file of one's own is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.services.extensions import GROUPS, find_extension
+from finrl_pod_envs.custom.loader import load_env, source_sha256
+from finrl_pod_strategies.base_portfolios import base_strategy
+from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
+
+from finrl_pod.data.features import compute
+from finrl_pod.data.sources import open_source
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.market.rules import own_cost
+from finrl_pod.paper.brokers.factory import open_broker
+from finrl_pod.paper.runtime.clocks import SystemClock
+from finrl_pod.paper.settings import BrokerSettings, PaperConfig
+from finrl_pod.paper.settings import parse as parse_paper
+from finrl_pod.rl.networks.policies import policy_maker
+from finrl_pod.settings.algorithm_registry import algorithm_info
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import EnvironmentConfig, parse
+from finrl_pod.user_files import entry_point_names
+
+TEMPLATES = Path("app/finrl_pod_app/templates")
+NAMES = {
+    "feature": "my_feature",
+    "reward": "my_reward",
+    "strategy": "MyStrategy",
+    "policy": "MyPolicy",
+    "algorithm": "MyAlgorithm",
+    "environment": "MyEnvironment",
+}
+COST = """
+class Fixed:
+    name, needs_volume = "fixed", False
+    def cost(self, amount, prices, liquidity):
+        return 0.001 * amount * prices
+    def slope(self, amount, prices, liquidity):
+        return (0.001 * prices).expand_as(amount)
+"""
+SOURCE = """
+import numpy as np
+from finrl_pod.data.panel import make_panel
+
+class Flat:
+    name = "flat"
+    def fetch(self, symbols, start, end, bar):
+        days = np.datetime64("2024-01-01") + np.arange(300).astype("timedelta64[D]")
+        close = np.linspace(10, 20, 300)[:, None] * np.ones(len(symbols))
+        return make_panel(days.astype("datetime64[ns]"), list(symbols), {"close": close}, name="flat")
+"""
+BROKER = '''
+class Memory:
+    """A broker that is its own data feed, and does nothing."""
+    def __init__(self, settings, clock):
+        self.name, self.settings, self.clock_used = "memory", settings, clock
+    def _nothing(self, *args, **terms):
+        return None
+    account = positions = submit = cancel = replace = order = order_by_client_id = orders = fills_since = _nothing
+    updates = stream = reconnect_stream = assets = corporate_actions = clock = calendar = rate_limit = close = _nothing
+    bars = latest = _nothing
+
+class Deaf(Memory):
+    bars = None
+    def __getattribute__(self, name):
+        if name == "latest":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+def pair(settings, clock):
+    return Memory(settings, clock), Memory(settings, clock)
+
+def broken(settings, clock):
+    raise OSError("no line")
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on sys.path with a package and its metadata, as pip leaves them."""
+    code = tmp_path / "acme_parts"
+    code.mkdir()
+    (code / "__init__.py").write_text("")
+    for kind in NAMES:
+        (code / f"{kind}.py").write_text((TEMPLATES / f"{kind}.py").read_text())
+    for kind, text in (("cost", COST), ("source", SOURCE), ("broker", BROKER)):
+        (code / f"{kind}.py").write_text(text)
+    (code / "failing.py").write_text("raise RuntimeError('broken package')")
+    names = {**NAMES, "cost": "Fixed", "source": "Flat", "broker": "Memory"}
+    lines = [
+        line
+        for kind, group in GROUPS.items()
+        for line in (
+            f"[finrl_pod.{group}]",
+            f"acme_{kind} = acme_parts.{kind}:{names[kind]}",
+            f"acme_failing_{kind} = acme_parts.failing:{names[kind]}",
+        )
+    ]
+    metadata = tmp_path / "acme_parts-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    base_strategy.cache_clear()
+    return code
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_every_group_is_found_checked_and_refused_alike(
+    kind: str, package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"acme_{kind}" in entry_point_names(GROUPS[kind])
+    assert find_extension(f"acme_{kind}")[0] == kind
+    assert run(["check", f"acme_{kind}", "--json"]) == 0, capsys.readouterr()
+    assert json.loads(capsys.readouterr().out)["kind"] == kind
+    with pytest.raises(InputError, match=f"acme_failing_{kind} of .* could not be imported: RuntimeError: broken"):
+        find_extension(f"acme_failing_{kind}")
+
+
+def test_names_of_a_package_stand_in_configs(package: Path) -> None:
+    values = {
+        "features": {"names": ["acme_feature", "return_5"]},
+        "environment": {"reward": "acme_reward", "cost_model": "acme_cost"},
+        "mandate": {"base": "acme_strategy"},
+        "agent": {"algorithm": "acme_algorithm", "policy": "acme_policy"},
+    }
+    config = parse(values)
+    check_settings("environment.", config.environment)
+    assert config.environment.reward == "acme_reward"
+    assert own_cost(config.environment.cost_model).name == "fixed"
+    assert policy_maker("acme_policy").__name__ == "MyPolicy"  # type: ignore[attr-defined]
+    assert algorithm_info("acme_algorithm").config_class is type(config.agent)
+    with pytest.raises(ConfigError, match="must be one of"):
+        check_settings("environment.", EnvironmentConfig(reward="acme_other"))
+
+
+def test_feature_of_a_package_is_computed(package: Path) -> None:
+    from finrl_pod_app.services.extension_checks import random_panel
+
+    panel = random_panel()
+    own, file = (compute(panel, (name,)) for name in ("acme_feature", f"{package / 'feature.py'}:my_feature"))
+    np.testing.assert_array_equal(own, file)
+
+
+def test_strategy_of_a_package_is_used_as_one_of_a_file(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from finrl_pod_app.paper.sources import UserSource, strategy_source
+
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    assert is_user_strategy("acme_strategy")
+    assert not is_user_strategy("equal_weight")
+    assert strategy_hash("acme_strategy") == load_strategy("acme_strategy").strategy_hash  # type: ignore[attr-defined]
+    assert base_strategy("acme_strategy").lookback is not None  # type: ignore[attr-defined]
+    results = []
+    for target in ("acme_strategy", f"{package / 'strategy.py'}:MyStrategy"):
+        assert run(["backtest", "--strategy", target, "--json"]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    first, second = results
+    assert first["test"]["strategies"].popitem()[1] == second["test"]["strategies"].popitem()[1]
+    config = parse_paper({"strategy": "acme_strategy", "symbols": ["AAA"]})
+    assert isinstance(strategy_source(config), UserSource)
+    assert run(["audit", "--strategy", "acme_strategy", "--probes", "2", "--json"]) in (0, 1)
+    with pytest.raises(InputError, match="the entry point acme_strategy takes no seed"):
+        load_strategy("acme_strategy", 3)
+
+
+def test_environment_and_source_of_a_package_are_opened(package: Path) -> None:
+    from finrl_pod_app.environment_training.environments import open_env
+
+    assert load_env("acme_environment", envs=2).envs == 2
+    assert source_sha256("acme_environment") == source_sha256(f"{package / 'environment.py'}:MyEnvironment")
+    assert open_env("acme_environment", envs=3).envs == 3
+    with pytest.raises(ConfigError, match=r"or an entry point in finrl_pod\.environments, got 'acme_other'"):
+        open_env("acme_other", envs=1)
+    assert open_source("acme_source").fetch(["AAA"], "2024-01-01", "2024-12-31", "1d").symbols == ("AAA",)
+
+
+@pytest.mark.parametrize("kind", ["acme_broker", "{file}:Memory", "{file}:pair"])
+def test_broker_of_ones_own_is_opened_with_settings_and_clock(package: Path, kind: str) -> None:
+    settings = BrokerSettings(kind=kind.format(file=package / "broker.py"), url="https://broker.example")
+    assert parse_paper(
+        {"strategy": "equal_weight", "symbols": ["AAA"], "broker": {"kind": settings.kind}}
+    ).broker.kind == settings.kind  # fmt: skip
+    clock = SystemClock()
+    broker, feed = open_broker(settings, clock)
+    assert (broker.name, feed.name) == ("memory", "memory")
+    assert broker.settings is settings  # type: ignore[attr-defined]
+    assert broker.clock_used is clock  # type: ignore[attr-defined]
+    assert (broker is feed) == (not kind.endswith("pair"))
+
+
+def test_unusable_brokers_are_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = package / "broker.py"
+    for name, message in (
+        ("absent", "has no absent; it defines"),
+        ("broken", r"could not be created: OSError: no line"),
+        ("Deaf", r"has no latest: see DataFeed in finrl_pod\.paper\.brokers\.port"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_broker(BrokerSettings(kind=f"{file}:{name}"), SystemClock())
+    with pytest.raises(ConfigError, match=r"broker\.kind is out of its range, got 'robin': it must be one of"):
+        parse_paper({"strategy": "equal_weight", "symbols": ["AAA"], "broker": {"kind": "robin"}})
+    file.write_text("class Half:\n    def submit(self, request): ...\n    def cancel(self, order_id): ...\n")
+    assert run(["check", f"{file}:Half"]) == 1
+    assert "it has no account" in capsys.readouterr().out
+
+
+def test_broker_file_is_relative_to_the_config_and_kept_as_an_absolute_path(tmp_path: Path) -> None:
+    from finrl_pod.paper.settings import load, plain
+
+    (tmp_path / "paper.toml").write_text(
+        'strategy = "equal_weight"\nsymbols = ["AAA"]\n[broker]\nkind = "my_broker.py:Memory"\n'
+    )
+    config: PaperConfig = load(tmp_path / "paper.toml")
+    assert config.broker.kind == f"{tmp_path}/my_broker.py:Memory"
+    assert plain(config)["broker"]["kind"] == config.broker.kind
