@@ -13,7 +13,7 @@ Bools = NDArray[np.bool_]
 Times = NDArray[np.datetime64]
 
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
-PANEL_COLUMNS = (*PRICE_COLUMNS, "spread")
+PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,12 @@ class Panel:
     quote currency, volumes in shares.
     spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
     unknown. sectors: sector of each symbol [N], or None.
+    dividend: [T, N] float64 or None, cash per share that holders from the close before receive on the first bar of the
+    ticker on or after the ex-date, 0 on other bars; NaN where `tradable` is False.
     tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
     members: [T, N] bool, whether a ticker belonged to the universe; None if all always did.
-    adjusted: prices are adjusted for splits and dividends. flaws: known data problems, one sentence each.
+    adjusted: prices are adjusted for splits and dividends, so that there is no `dividend`. flaws: known data problems,
+    one sentence each.
     """
 
     times: Times
@@ -51,6 +54,7 @@ class Panel:
     low: Floats | None = None
     volume: Floats | None = None
     spread: Floats | None = None
+    dividend: Floats | None = None
     sectors: tuple[str, ...] | None = None
     members: Bools | None = None
     benchmark: Benchmark | None = None

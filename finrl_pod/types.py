@@ -58,6 +58,8 @@ class MarketTensor:
     half_spread: [T, N] float64 or None, half the quoted spread in the bar of fill(t) as a fraction of the price, the
         last known one where nothing can fill; NaN where it is unknown.
     base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
+    dividends: [T, N] float64 or None, cash per share that is paid between the closes of t and t+1, before the fills of
+        t+1, on what is held after those of t; 0 for delisted tickers.
     cost_factor: [T] float64 or None, multiplies proportional costs of the decisions of t; of training worlds only.
     fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
     """
@@ -81,6 +83,7 @@ class MarketTensor:
     volatility: Tensor | None = None
     half_spread: Tensor | None = None
     base: Tensor | None = None
+    dividends: Tensor | None = None
     cost_factor: Tensor | None = None
     fitted: tuple[int, int] | None = None
 
@@ -229,7 +232,8 @@ class BacktestResult:
     turnover: [T], value traded, both sides, over equity, per bar. costs: [T] currency.
     cost_parts: [T] currency by cost model; they add up to `costs`.
     risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
-    borrow fees, in currency, over all bars.
+    borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the bar's mark, or
+    None if the prices are adjusted for dividends or have none.
     """
 
     name: str
@@ -243,3 +247,4 @@ class BacktestResult:
     cost_parts: Mapping[str, Floats] = field(default_factory=dict)
     risk_free: Floats | None = None
     carry: float = 0.0
+    dividends: Floats | None = None

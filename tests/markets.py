@@ -25,12 +25,14 @@ def random_market(
     leak: bool = False,
     volumes: bool = False,
     spreads: bool = False,
+    dividends: bool = False,
 ) -> MarketTensor:
     """Geometric random walks around 100.
 
     opens: fill at separate opening prices, else at the next close. gaps: share of missing bars. starts, ends: first or
     last bar by asset. leak: the first feature is the future return of the decision divided by the volatility.
-    volumes, spreads: include random volumes, and half spreads from 0 to 1%, of the fill bars.
+    volumes, spreads: include random volumes, and half spreads from 0 to 1%, of the fill bars. dividends: up to 3% of
+    the close before, on every fourth bar.
     """
     rng = np.random.default_rng(seed)
     half_spread = np.random.default_rng(seed + 1).uniform(0, 0.01, (bars, assets))
@@ -58,6 +60,9 @@ def random_market(
         table[:-1, :, 0] = (price[1:] / price[:-1] - 1) / volatility
     delisted = (row[:, None] >= np.array(list(end_bar.values()))) & ~tradable[-1]
     traded = np.where(fillable, np.exp(rng.uniform(5, 12, close.shape)), np.where(delisted, np.inf, 0.0))
+    paid = np.random.default_rng(seed + 2).uniform(0, 0.03, (bars, assets)) * close * (row % 4 == 3)[:, None]
+    paid = np.where(delisted, 0.0, paid)
+    paid[-1] = 0.0
     names = tuple(f"feature_{i}" for i in range(features))
     table = table.astype(np.float32)
     return MarketTensor(
@@ -79,6 +84,7 @@ def random_market(
         fill_volume=torch.from_numpy(traded) if volumes else None,
         volatility=torch.full(close.shape, volatility, dtype=torch.float64) if volumes else None,
         half_spread=torch.from_numpy(half_spread) if spreads else None,
+        dividends=torch.from_numpy(paid) if dividends else None,
     )
 
 

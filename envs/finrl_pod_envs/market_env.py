@@ -568,6 +568,9 @@ class MarketEnv(ABC):
         base = equal_base(self.market.tradable).to(self.dtype) if table is None else table.base
         growth = torch.zeros(len(base), dtype=self.dtype, device=self.device)
         returns = self.fill[1:] / self.fill[:-1] - 1
+        if self.market.dividends is not None:
+            dividends = self.market.dividends.to(self.dtype)
+            returns = returns + (dividends[:-1] if self.venue.same_close else dividends[1:]) / self.fill[:-1]
         growth[:-1] = torch.log1p((base[:-1] * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
         return growth
 

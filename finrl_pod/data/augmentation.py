@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.types import PRICE_COLUMNS, Bools, Floats, Panel
 
-PRICES = ("open", "high", "low", "close")
+PRICES = ("open", "high", "low", "close", "dividend")  # in currency per share
 REDRAWS = 16  # rows drawn for an asset that has no return in the first; then any in which it has one
 
 Rows = NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import stamp
-from finrl_pod.prices import Panel
+from finrl_pod.prices import Floats, Panel
 
 JUMP = 0.40  # close-to-close return that is reported
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50)
@@ -105,6 +105,8 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
         holes = panel.tradable & ~known & (column != "spread")
         if column == "spread":
             inside = (values >= 0) & (values < MAX_SPREAD)
+        elif column == "dividend":
+            inside = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel), nan=MAX_PRICE))
         else:
             low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
             inside = (values >= low) & (values <= high)
@@ -122,6 +124,8 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
 def _value_rule(column: str, value: float) -> str:
     if column == "spread":
         return "spreads are fractions of the price, 0 or more and below 1 (0.0005 for 5 basis points)"
+    if column == "dividend":
+        return "dividends are cash per share, 0 or more and below the close before"
     if np.isfinite(value) and value > 0:
         return (
             f"volumes must be at most {MAX_VOLUME:g}"
@@ -165,7 +169,7 @@ def _spacing(panel: Panel) -> Iterator[Flaw]:
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:
     """Returns above `JUMP` from the last known close."""
-    known = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    known = _last_known_close(panel)
     move = panel.close / known - 1
     for t, n in np.argwhere(np.abs(np.nan_to_num(move)) > JUMP):
         symbol, time = panel.symbols[n], panel.times[t]
@@ -175,6 +179,12 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
             f"{symbol} {verb} {abs(move[t, n]):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
         )
         yield Flaw("jump", False, message, symbol, time)
+
+
+def _last_known_close(panel: Panel) -> Floats:
+    """[T, N] last close before each bar, NaN before the first."""
+    known: Floats = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+    return known
 
 
 def _splits(panel: Panel) -> Iterator[Flaw]:

@@ -48,14 +48,14 @@ def make_panel(
 
     times: [T] datetime64, naive and in UTC; daily bars carry their session's date at 00:00.
     columns: "close" and any of "open", "high", "low", "volume", each [T, N] float; NaN where there is no bar. Also
-        "spread" [T, N], NaN where unknown.
+        "spread" [T, N], NaN where unknown, and "dividend" [T, N], NaN where there is none.
     sectors: [N], sector of each symbol.
     flaws: sentences known to the source; those of the checks are appended.
     allow_gaps: a bar between a ticker's first and last that lacks a value becomes untradable and is listed as a flaw;
         otherwise it is an error. Before its first and after its last bar a ticker is untradable either way.
     locate: source of cell (t, n) for messages, such as "prices.csv, line 7"; "" if unknown.
     Raises DataError for unknown columns, no bars, times that do not increase, prices that are not positive and
-    finite, and gaps.
+    finite, gaps, and dividends beside adjusted prices.
     """
     check_bar(bar)
     unknown = [c for c in columns if c not in PANEL_COLUMNS]
@@ -66,7 +66,14 @@ def make_panel(
     moments = np.asarray(times, dtype="datetime64[ns]").copy()
     values = {c: np.array(columns[c], dtype=np.float64, order="C") for c in PANEL_COLUMNS if c in columns}
     _check_shapes(moments.shape, tuple(symbols), values)
-    quotes = {c: value for c, value in values.items() if c != "spread"}  # a bar without a spread can still trade
+    if "dividend" in values:
+        if adjusted:
+            raise DataError(
+                "prices that are adjusted for dividends must not pay them too; pass --unadjusted, or remove the column "
+                "'dividend'"
+            )
+        values["dividend"] = np.nan_to_num(values["dividend"])
+    quotes = {c: value for c, value in values.items() if c not in ("spread", "dividend")}  # without them it can trade
     tradable = _whole_bars(quotes)
     _check_gaps(moments, tuple(symbols), quotes, tradable, bar, allow_gaps, locate)
     for column in values.values():

@@ -82,6 +82,7 @@ def build_market(
         fill_volume=None if volumes is None else torch.from_numpy(volumes),
         volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
         half_spread=None if half_spreads is None else torch.from_numpy(half_spreads),
+        dividends=None if panel.dividend is None else torch.from_numpy(_dividends(panel.dividend, delisted)),
         fitted=None if isinstance(fit, Normaliser) else fit,
     )
 
@@ -176,6 +177,7 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         volatility=moved_if_given(market.volatility),
         half_spread=moved_if_given(market.half_spread),
         base=moved_if_given(market.base),
+        dividends=moved_if_given(market.dividends),
         cost_factor=moved_if_given(market.cost_factor),
     )
 
@@ -212,6 +214,13 @@ def _left(members: Bools) -> Bools:
     left: Bools = ~members
     left[:-1] |= ~members[1:]
     return left
+
+
+def _dividends(dividend: Floats, delisted: Bools) -> Floats:
+    """[T, N] cash per share paid at bar t+1 on holdings from before; what is sold for its delisting earns none."""
+    paid = np.zeros_like(dividend)
+    paid[:-1] = np.where(delisted[:-1], 0.0, np.nan_to_num(dividend[1:]))
+    return paid
 
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:

@@ -17,8 +17,8 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor
 class Attribution:
     """Profit of a backtest in currency, before costs, by bar and asset; all columns on the result's T bars.
 
-    profits: [T, N], change of an asset's value between two marks, less what was paid for it at fill prices. costs: [T].
-    carry: [T], interest less borrow fees. `profits.sum(1) - costs + carry` is the change of equity.
+    profits: [T, N], change of an asset's value between two marks and its dividends, less what was paid for it at fill
+    prices. costs: [T]. carry: [T], interest less borrow fees. `profits.sum(1) - costs + carry` is the change of equity.
     """
 
     result: BacktestResult
@@ -90,6 +90,9 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
     traded = shares - before
     paid = np.where(traded != 0, traded * np.where(np.isfinite(paid_at), paid_at, close), 0.0)
     profits = values - np.vstack([np.zeros_like(values[:1]), values[:-1]]) - paid
+    if market.dividends is not None:
+        paid_out = market.dividends[bars].double().cpu().numpy()
+        profits[1:] += shares[:-1] * paid_out[:-1]
     costs = result.costs
     carry = np.zeros(len(costs))
     carry[1:] = np.diff(result.equity) - profits[1:].sum(1) + costs[1:]

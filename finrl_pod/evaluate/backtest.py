@@ -142,6 +142,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
         cost_parts={part: values[:, account].cpu().numpy().copy() for part, values in ledger.cost_parts.items()},
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
+        dividends=None if ledger.dividends is None else ledger.dividends[:, account].cpu().numpy().copy(),
     )
 
 

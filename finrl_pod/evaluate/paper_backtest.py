@@ -89,8 +89,8 @@ def backtest_paper(
 ) -> PaperBacktest:  # fmt: skip
     """Backtest one account from cash at bar `first` to the close of bar `last`, trading with whole orders.
 
-    traded_prices: prices that orders are sized, filled and valued at; dividends are paid in cash. None for the panel's.
-    The strategy sees the panel's prices either way.
+    traded_prices: prices that orders are sized, filled and valued at; dividends are paid in cash. None for the panel's,
+    with its dividends. The strategy sees the panel's prices either way.
 
     Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks the auction's prices, and
     as `backtest` if the strategy fails or returns invalid weights.
@@ -102,6 +102,8 @@ def backtest_paper(
         raise InputError(f"panel {panel.name!r} has no opening prices; use the closing auction")
     columns = feature_columns(strategy, market)
     closes = market.close.double().cpu().numpy()
+    if traded_prices is None and panel.dividend is not None:
+        traded_prices = TradedPrices(closes, np.ones_like(closes), np.nan_to_num(panel.dividend))
     if traded_prices is not None:
         fills, closes = traded_prices.fills(fills, closes), traded_prices.close
     funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)

@@ -37,7 +37,8 @@ class Ledger:
     costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
     cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
     risk_free: [L-1] simple return of cash from one mark to the next, or None.
-    carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None.
+    carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None. dividends: [L, B] currency
+    received before the bar's mark, negative on shorts, or None.
     """
 
     first: int
@@ -51,6 +52,7 @@ class Ledger:
     cost_parts: Mapping[str, Tensor] = field(default_factory=dict)
     risk_free: Tensor | None = None
     carry: Tensor | None = None
+    dividends: Tensor | None = None
 
     @property
     def log_returns(self) -> Tensor:
@@ -99,6 +101,7 @@ def simulate(
     queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
     history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
     carry: list[Tensor] = [nothing]
+    dividends: list[Tensor] = [nothing]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
             history.append((funds, shares, nothing, nothing))
@@ -137,12 +140,15 @@ def simulate(
         if filled.traded is not nothing:
             before = account_equity(morning, shares, prices[i])
             turnover = torch.where(before > 0, filled.traded / before, nothing)
-        interest = morning - funds
+        interest, entitled = morning - funds, shares
         funds, shares = filled.cash, filled.shares
         history.append((funds, shares, turnover, filled.cost))
         if venue.has_carry and same_close:
             funds = venue.overnight(first + i, filled.cash, shares, close)
-            interest = funds - filled.cash
+            interest, entitled = funds - filled.cash, shares
+        if venue.has_dividends:
+            dividends.append(venue.dividends(first + i, entitled))
+            interest = interest - dividends[-1]
         carry.append(interest)
     if same_close:
         history.append((funds, shares, nothing, nothing))
@@ -156,6 +162,7 @@ def simulate(
         cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {},
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
+        dividends=torch.stack(dividends) if venue.has_dividends else None,
     )
 
 

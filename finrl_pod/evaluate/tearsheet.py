@@ -137,13 +137,17 @@ def return_distribution(equity: ArrayLike) -> dict[str, float | None]:
 
 
 def cost_summary(result: BacktestResult) -> dict[str, object]:
-    """Costs of a backtest: currency by kind (parts), mean annual share of equity (drag), net interest (carry)."""
+    """Costs of a backtest: currency by kind (parts), mean annual share of equity (drag), net interest (carry).
+
+    Also the dividends received, None where prices include them or have none.
+    """
     years = max(len(result.times) - 1, 1) / bars_per_year(result.times)
     parts: Mapping[str, Floats] = result.cost_parts or {"commission": result.costs}
     return {
         "parts": {name: float(values.sum()) for name, values in parts.items()},
         "drag": float((result.costs / result.equity.clip(min=1e-9)).sum() / years),
         "carry": result.carry,
+        "dividends": None if result.dividends is None else float(result.dividends.sum()),
     }
 
 

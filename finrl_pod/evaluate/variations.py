@@ -215,8 +215,9 @@ def proportional_rate(rules: ExecutionRules) -> float | None:
 
 
 def kernel_for(market: MarketTensor) -> ctypes.CDLL | None:
-    """The compiled kernel, or None without a compiler or for a market that is not on the CPU."""
-    return load(SOURCE, _ReplayMarket, _ReplayJobs) if market.close.device.type == "cpu" else None
+    """The compiled kernel, or None without a compiler, for a market that is not on the CPU or pays dividends."""
+    supported = market.close.device.type == "cpu" and market.dividends is None
+    return load(SOURCE, _ReplayMarket, _ReplayJobs) if supported else None
 
 
 def simulate_recorded_native(

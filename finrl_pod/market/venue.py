@@ -1,4 +1,4 @@
-"""Execution venue: fills, overnight interest and fees of one market under a rule set, for environments and backtests.
+"""Execution venue: fills, overnight interest, fees and dividends of one market under a rule set.
 
 Rules without frictions fill through `execute`, others through `execute_with_frictions`.
 """
@@ -46,6 +46,7 @@ class Venue:
         self._volume: Tensor | None = None
         self._volatility: Tensor | None = None
         self._half_spread: Tensor | None = None
+        self._dividends = None if market.dividends is None else market.dividends.to(dtype)
         self._plain = replace(rules, frictions=None)
         self._general = False
         self.cost_rate = rules.cost_rate
@@ -110,12 +111,21 @@ class Venue:
         return trades if frictions is None else limit_to_volume(trades, frictions, self.liquidity(t))
 
     def overnight(self, t: int | Tensor, cash: Tensor, shares: Tensor, close: Tensor) -> Tensor:
-        """Cash [...] at the next bar before its fills: plus interest, less the borrow fee on shorts at these closes."""
+        """Cash [...] at the next bar before its fills: plus interest and dividends, less the borrow fee on shorts.
+
+        The fee is charged at these closes; shorts pay the dividends.
+        """
         if self.risk_free is not None:
             cash = cash * (1 + _at(self.risk_free, t))
         if self._fees is not None:
             cash = cash - _at(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
-        return cash
+        return cash if self._dividends is None else cash + self.dividends(t, shares)
+
+    def dividends(self, t: int | Tensor, shares: Tensor) -> Tensor:
+        """Dividends [...] in currency that `overnight` adds for holdings [..., N] from bar t to the next."""
+        if self._dividends is None:
+            return torch.zeros_like(shares[..., 0])
+        return (shares * _rows(self._dividends, t)).sum(-1)
 
     @property
     def is_proportional(self) -> bool:
@@ -130,7 +140,12 @@ class Venue:
     @property
     def has_carry(self) -> bool:
         """Whether cash changes overnight."""
-        return self.risk_free is not None or self._fees is not None
+        return self.risk_free is not None or self._fees is not None or self._dividends is not None
+
+    @property
+    def has_dividends(self) -> bool:
+        """Whether the market pays dividends in cash."""
+        return self._dividends is not None
 
     def liquidity(self, t: int | Tensor) -> BarLiquidity:
         """Liquidity of the bar in which the decision of t fills."""

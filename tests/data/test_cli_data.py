@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.data import app
+from finrl_pod_app.services.data_refresh import refresh_panel
 from pytest_httpserver import HTTPServer
 from typer.testing import CliRunner, Result
 from werkzeug import Request, Response
@@ -93,6 +94,46 @@ def test_import_stores_the_file_with_its_query(call: Call, store: Store) -> None
     assert panel.sha256 == done["sha256"]
     assert not panel.tradable[3, 1]
     assert any("TRB lacks 1 bar" in flaw for flaw in panel.flaws)
+
+
+def test_import_pays_the_dividends_of_a_table_and_repeats_it(call: Call, store: Store, tmp_path: Path) -> None:
+    prices, actions = tmp_path / "traded.csv", tmp_path / "actions.csv"
+    members = tmp_path / "members.csv"
+    prices.write_text("date,A\n2024-01-02,40\n2024-01-03,10\n2024-01-04,11\n2024-01-05,12\n")
+    actions.write_text("symbol,date,split,dividend\nA,2024-01-03,4:1,\nA,2024-01-05,,0.5\n")
+    members.write_text("symbol,from,to\nA,2024-01-03,\n")
+    tables = ("--actions", str(actions), "--members", str(members))
+    done = plain(call("import", str(prices), "--name", "mine", *tables, "--json"))
+    assert done["query"] | {"members": ""} == {
+        "file": str(prices),
+        "bar": "1d",
+        "allow_gaps": False,
+        "actions": str(actions),
+        "dividends": "cash",
+        "members": "",
+    }
+    panel = store.load("mine")
+    assert panel.dividend is not None
+    assert panel.members is not None
+    assert not panel.adjusted
+    np.testing.assert_array_equal(panel.close[:, 0], [10, 10, 11, 12])
+    np.testing.assert_array_equal(panel.dividend[:, 0], [0, 0, 0, 0.5])
+    assert refresh_panel("mine").sha256 == panel.sha256  # with both tables
+    reinvested = ("--dividends", "reinvested", "--name", "total")
+    assert plain(call("import", str(prices), "--actions", str(actions), *reinvested, "--json"))["adjusted"] is True
+    np.testing.assert_allclose(store.load("total").close[2, 0], 11 - 0.5)
+    assert refresh_panel("total").sha256 == store.load("total").sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--actions", "actions.csv", "--adjusted"), "adjust prices as traded"),
+        (("--dividends", "reinvested"), "give the table with --actions"),
+    ],
+)
+def test_options_of_actions_that_contradict_are_refused(call: Call, options: tuple[str, ...], message: str) -> None:
+    assert message in str(fault(call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine", *options)))
 
 
 @pytest.mark.parametrize("name", ["../mine", "sample"])

@@ -53,6 +53,7 @@ def market_for(seed: int, config: EnvironmentConfig) -> MarketTensor:
         "opens": seed % 2 == 0,
         "volumes": True,
         "spreads": True,
+        "dividends": seed % 3 == 0,
         "volatility": 0.03,
         "turbulence": turbulence,
     }

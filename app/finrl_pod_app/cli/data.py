@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +94,13 @@ def fetch(
     _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 
+class Payment(StrEnum):
+    """How dividends reach the holder."""
+
+    cash = "cash"
+    reinvested = "reinvested"
+
+
 @app.command("import", epilog="Example: finrl-pod data import prices.csv --name mine")
 def import_file(
     file: Annotated[
@@ -106,12 +114,13 @@ def import_file(
     name: NewName,
     bar: Bar = "1d",
     adjusted: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--adjusted/--unadjusted",
-            help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others.",
+            help="Whether prices are adjusted for splits and dividends; a column 'adj close' then adjusts the others. "
+            "Default: adjusted, unless there are --actions.",
         ),
-    ] = True,
+    ] = None,
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
@@ -122,26 +131,35 @@ def import_file(
         Path | None,
         typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
     ] = None,
+    actions: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Columns symbol, date, split, dividend: for prices as they were traded."),
+    ] = None,
+    dividends: Annotated[
+        Payment, typer.Option(help="Pay the dividends of --actions in cash, or adjust the prices before them.")
+    ] = Payment.cash,
     memory: Annotated[float, typer.Option(min=0.1, help="Memory that reading the file may take, in GB.")] = 1.5,
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
-    from finrl_pod.data.sources.bounded import ReadLimits, read_bounded
+    from finrl_pod.data.sources.bounded import ReadLimits
     from finrl_pod.data.store import Store
+    from finrl_pod_app.services.data_import import import_prices
 
     store = Store()
     store.check_name(name)
     given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
-    query: dict[str, Any] = {"bar": bar, "allow_gaps": allow_gaps} | {
-        key: value for key, value in given.items() if value is not None
-    }
-    panel = read_bounded(file, ReadLimits(memory=int(memory * 1e9)), adjusted=adjusted, **query)
-    query = {"file": str(file.resolve()), **query}
-    if members is not None:
-        from finrl_pod.data.membership import read_membership, with_membership
-
-        panel = with_membership(dataclasses.replace(panel, name=name), read_membership(members))
-        query["members"] = str(members.resolve())
+    panel, query = import_prices(
+        file,
+        limits=ReadLimits(memory=int(memory * 1e9)),
+        adjusted=adjusted,
+        members=members,
+        actions=actions,
+        dividends=dividends.value,
+        bar=bar,
+        allow_gaps=allow_gaps,
+        **{key: value for key, value in given.items() if value is not None},
+    )
     _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 

@@ -155,7 +155,7 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         sentences.append(meaning)
     if not rules.whole_shares:
         sentences.append("Fractional shares.")
-    elif panel.adjusted:
+    elif panel.adjusted or panel.dividend is not None:
         sentences.append(
             "Warning: whole shares on adjusted prices. Past prices are scaled down for later splits and dividends, so "
             "rounding differs from real trading."
@@ -180,10 +180,14 @@ def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
         sentences.append(f"Cash earns {dates}; Sharpe and Sortino ratios use excess returns over it.")
     else:
         sentences.append("Cash earns nothing.")
+    if panel.dividend is not None:
+        sentences.append(
+            "Prices are not adjusted for dividends. These are paid in cash, untaxed, on the ex-date; shorts pay them."
+        )
     if panel.benchmark is not None and panel.benchmark.price_only:
         sentences.append(
             f"The index is the {panel.benchmark.name} price index, without dividends; stock prices "
-            f"{'include' if panel.adjusted else 'exclude'} them."
+            f"{'exclude' if not panel.adjusted and panel.dividend is None else 'include'} them."
         )
     return sentences
 

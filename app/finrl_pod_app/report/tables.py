@@ -113,16 +113,21 @@ def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
 
 
 def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
-    """Costs by kind in currency, annual cost drag, and interest less fees, one row per strategy."""
+    """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy."""
     kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
     heads = "".join(f'<th scope="col">{html.escape(kind)}<small>$</small></th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
     heads += '<th scope="col">interest less fees<small>$</small></th>'
+    paying = any(one.get("dividends") is not None for one in costs.values())
+    heads += '<th scope="col">dividends<small>$</small></th>' * paying
     rows = []
     for name in champion_first(costs):
         one = costs[name]
         cells = [MISSING if kind not in one["parts"] else f"{one['parts'][kind]:,.0f}" for kind in kinds]
-        rows.append(_strategy_row(name, styles, [*cells, _percent(one["drag"], 2), f"{one['carry']:,.0f}"]))
+        cells += [_percent(one["drag"], 2), f"{one['carry']:,.0f}"]
+        if paying:
+            cells.append(MISSING if one.get("dividends") is None else f"{one['dividends']:,.0f}")
+        rows.append(_strategy_row(name, styles, cells))
     return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.sources import open_source
-from finrl_pod.data.sources.bounded import read_bounded
-from finrl_pod.data.sources.files import ReadOptions
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
+from finrl_pod_app.services.data_import import import_again
 
 
 def refresh_panel(name: str, today: date | None = None) -> Manifest:
@@ -46,9 +44,7 @@ def _read_again(old: Manifest, last: date) -> tuple[Panel, dict[str, object]]:
     """Prices by the query of a manifest, and the query with its new end."""
     query = dict(old.query)
     if "file" in query:
-        options = ReadOptions.of({"bar": old.bar, "adjusted": old.adjusted, **query})
-        panel = read_bounded(Path(str(query["file"])), **dataclasses.asdict(options))
-        return panel, query
+        return import_again(old)
     if "source" not in query:
         raise DataError(
             f"panel {old.name!r} does not say where it came from; fetch or import it again, or use --stored"

@@ -29,7 +29,8 @@ def check_prices(rules: EnvironmentConfig, panel: Panel) -> None:
     """Raise ConfigError if the rules count shares of adjusted prices and `adjusted_shares` is not set, or charge
     spreads that the panel lacks.
     """
-    if panel.adjusted and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
+    scaled = panel.adjusted or panel.dividend is not None  # with dividends in cash, for splits
+    if scaled and not rules.adjusted_shares and (rules.whole_shares or rules.per_share):
         name = "whole_shares" if rules.whole_shares else "per_share"
         raise ConfigError(
             f"environment.{name} counts shares, but the prices of {panel.name!r} are adjusted, so past counts differ "

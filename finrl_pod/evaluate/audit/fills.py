@@ -79,7 +79,8 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
     fill = np.where(panel.investable, next_bar, np.nan)[first + 1 : last + 1]
     fill = np.where(np.isfinite(fill), fill, close[:-1])  # where nothing can fill, at the last close
     shares = weights * equity[:, None] / close
-    before = equity[:-1] + (shares[:-1] * (fill - close[:-1])).sum(1)
+    paid = np.zeros_like(close) if market.dividends is None else market.dividends[first : last + 1].cpu().numpy()
+    before = equity[:-1] + (shares[:-1] * (fill - close[:-1] + paid[:-1])).sum(1)
     expected = before + (shares[1:] * (close[1:] - fill)).sum(1)
     wrong = np.abs(equity[1:] - expected) > PRICE_TOLERANCE * equity[1:]
     if not wrong.any():
@@ -174,7 +175,9 @@ def _step_of(market: MarketTensor, env: VecEnv, before: Observation, outcome: En
     width, last = 1 + market.shape[1], len(market.times) - 1
     bar = before.bar.repeat_interleave(env.envs // before.bar.shape[1], 1)  # [P, E]
     close = market.close.double()
+    paid = torch.zeros_like(close) if market.dividends is None else market.dividends.double()
     now, reached, following = (close[(bar + i).clamp(max=last)] for i in range(3))  # [P, E, N]
+    soon, later = (paid[(bar + i).clamp(max=last)] for i in range(2))  # dividends until `reached` and `following`
     own, after = (x.account[..., :width].double() for x in (before, outcome.final_observation))
     chosen = torch.cat([after[..., :1], after[..., 1:] / reached * now], -1)
 
@@ -185,8 +188,8 @@ def _step_of(market: MarketTensor, env: VecEnv, before: Observation, outcome: En
     return _Step(
         bar,
         outcome.reward.double(),
-        growth=log_growth(after, following / reached),
-        early_growth=log_growth(own, reached / now),
-        chosen_growth=log_growth(chosen, reached / now),
+        growth=log_growth(after, (following + later) / reached),
+        early_growth=log_growth(own, (reached + soon) / now),
+        chosen_growth=log_growth(chosen, (reached + soon) / now),
         plain=(own >= 0).all(-1) & (after >= 0).all(-1) & ~delisted,
     )
