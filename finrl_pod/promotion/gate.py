@@ -23,7 +23,7 @@ from finrl_pod.promotion.rules import (
     edge_rule,
 )
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import GateConfig
+from finrl_pod.settings.run import GateConfig, other_folder
 
 VERDICT_FILE = "verdict.json"
 RULE_FIELDS = tuple(item.name for item in fields(Rule))
@@ -74,9 +74,8 @@ def write_verdict(folder: Path, verdict: Verdict) -> Path:
 def read_verdict(folder: Path) -> Verdict:
     """Read the verdict of a finished run. Raises RunError if there is none yet or it is damaged."""
     if not (folder / VERDICT_FILE).exists():
-        raise RunError(
-            f"{folder} holds no verdict: let the run finish (finrl-pod tournament ... --resume --out {folder})"
-        )
+        unfinished = f"{folder} holds no verdict: let the run finish (finrl-pod tournament ... --resume --out {folder})"
+        raise RunError(other_folder(folder) or unfinished)
     return Verdict.from_dict(read_json(folder / VERDICT_FILE))
 
 

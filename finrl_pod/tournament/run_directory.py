@@ -30,7 +30,7 @@ from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
 from finrl_pod.rl.buffers.replay import current_item_names
-from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
+from finrl_pod.settings.run import RunConfig, as_saved, check_current, other_folder, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Floats, Tensor
@@ -93,7 +93,8 @@ class RunDirectory:
         """A run to read. Raises RunError if it has no finished generation."""
         run = cls(path)
         if not run._config_file.exists() or not run._state_file.exists():
-            raise RunError(f"{path} holds no run with a finished generation; name the folder given as --out")
+            unfinished = f"{path} holds no run with a finished generation; name the folder given as --out"
+            raise RunError(other_folder(path) or unfinished)
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         return run

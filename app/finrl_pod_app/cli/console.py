@@ -129,6 +129,19 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+def show_environment_evaluation(found: Mapping[str, Any]) -> None:
+    """Print the result of `evaluate`."""
+    lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {found['episodes']} episodes each."]
+    lines += [
+        f"Member {p}: {_spread(mean, std)}."
+        for p, (mean, std) in enumerate(zip(found["mean"], found["std"], strict=True))
+    ]
+    if together := found.get("ensemble"):
+        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} over {together['episodes']} episodes.")
+    for line in lines:
+        make_console().print(line, markup=False, soft_wrap=True)
+
+
 def show_market_training(result: Mapping[str, Any]) -> None:
     """Print the result of `train --market`, from the contents of result.json."""
     lines = [f"{result['algorithm']} on {result['market']}: {result['samples']:,} steps in {result['seconds']:.0f} s."]

@@ -51,7 +51,7 @@ class Shapes:
         return 1 if self.choices else len(self.low)
 
 
-def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
+def make_gymnasium(name: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment "gym:NAME". Raises ConfigError for an unknown name, SetupError for a missing package."""
     try:
         import gymnasium
@@ -60,7 +60,7 @@ def make_gymnasium(name: str) -> gymnasium.Env[Any, Any]:
     if not name.startswith(PREFIX) or name == PREFIX:
         raise ConfigError(f"the environment's name must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
     try:
-        return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True)
+        return gymnasium.make(name.removeprefix(PREFIX), render_mode=render_mode, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
         raise SetupError(f"{name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

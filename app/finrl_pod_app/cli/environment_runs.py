@@ -1,0 +1,72 @@
+"""`finrl-pod evaluate` and `finrl-pod play`: trained agents of `train --env`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from finrl_pod_app.cli.options import Json, print_json
+
+EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
+Member = Annotated[
+    int | None, typer.Option(min=0, help="One member by number; default: all members, which decide together.")
+]
+EpisodeSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's.")]
+
+
+def evaluate(
+    run_dir: EnvironmentRun,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each member.")] = 10,
+    seed: EpisodeSeed = None,
+    as_json: Json = False,
+) -> None:
+    """Test the agents of a run of train --env on new episodes, without exploration: mean return and its deviation."""
+    import dataclasses
+
+    from finrl_pod_app.cli.console import show_environment_evaluation
+    from finrl_pod_app.environment_training.evaluation import evaluate as run
+    from finrl_pod_app.environment_training.saved_agents import load_agents
+
+    agents = load_agents(run_dir)
+    config = dataclasses.replace(
+        agents.config, device="cpu", seed=agents.config.seed if seed is None else seed
+    )  # networks this small are faster there
+    found = run(agents.act, config, episodes)
+    assert found is not None
+    document = {"run": str(run_dir), "env": config.env, "algorithm": config.agent.algorithm, "seed": config.seed}
+    if as_json:
+        print_json({**document, **found})
+    else:
+        show_environment_evaluation({**document, **found})
+
+
+def play(
+    run_dir: EnvironmentRun,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1,
+    member: Member = None,
+    seed: EpisodeSeed = None,
+    out: Annotated[Path | None, typer.Option(help="Write an animated picture, FILE.png, in place of a window.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Watch the agents of a run of train --env: in a window, as text, or as a picture for the browser (--out)."""
+    from finrl_pod_app.environment_training.playback import play as run
+    from finrl_pod_app.environment_training.saved_agents import load_agents
+
+    agents = load_agents(run_dir)
+    played = run(
+        agents if member is None else agents.member(member),
+        episodes=episodes,
+        seed=seed,
+        picture=out,
+        show=lambda text: None if as_json else typer.echo(text),
+    )
+    if as_json:
+        rows = [{"return": episode.total, "steps": episode.steps} for episode in played]
+        print_json({"run": str(run_dir), "env": agents.config.env, "episodes": rows, "picture": out and str(out)})
+        return
+    for i, episode in enumerate(played):
+        typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps")
+    if out is not None:
+        typer.echo(f"Picture: {out}")

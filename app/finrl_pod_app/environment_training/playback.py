@@ -1,0 +1,155 @@
+"""Playing episodes of a Gymnasium environment by trained agents: in a window, as text, or as an animated picture."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from finrl_pod_envs.gymnasium_pool.lanes import describe_failure, episode_seed
+from finrl_pod_envs.gymnasium_pool.spaces import PREFIX, Flattener, make_gymnasium, shapes_of, to_action
+from numpy.typing import NDArray
+
+from finrl_pod.errors import InputError, RunError, SetupError
+from finrl_pod.files import write_bytes
+from finrl_pod.random import key
+from finrl_pod.rl.training.episodes import MAX_STEPS
+from finrl_pod_app.environment_training.evaluation import ensemble_decision
+from finrl_pod_app.environment_training.saved_agents import SavedAgents
+
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+DEFAULT_FPS = 30
+MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+RGB, DEPTH = 2, 8  # colour type and bits of a channel in PNG's header
+
+
+class PlayedEpisode(NamedTuple):
+    """Sum of rewards and number of steps."""
+
+    total: float
+    steps: int
+
+
+def play(
+    agents: SavedAgents,
+    *,
+    episodes: int = 1,
+    seed: int | None = None,
+    picture: Path | None = None,
+    show: Callable[[str], object] = print,
+) -> list[PlayedEpisode]:
+    """Play episodes without exploration; several members decide together.
+
+    In a window if the environment and this machine have one, else as text that is passed to `show` if the environment
+    can print itself, else unseen. seed: of the episodes, by default the run's. picture: file for an animated PNG, in
+    place of both. Raises InputError for an environment that is no Gymnasium one or has no such picture, SetupError if
+    a package for rendering is missing, RunError if the environment fails.
+    """
+    name = agents.config.env
+    if not name.startswith(PREFIX):
+        raise InputError(f"play shows Gymnasium environments, got {name}; finrl-pod evaluate tests its agents")
+    mode = _render_mode(name, picture)
+    if mode is None:
+        show("nothing is drawn here: there is no display; --out FILE.png writes a picture if the environment draws any")
+    env = make_gymnasium(name, mode)
+    frames: list[NDArray[np.uint8]] = []
+    try:
+        stream = key(agents.config.seed if seed is None else seed, 0, "play")
+        played = [_episode(agents, env, episode_seed(stream, i), frames, show) for i in range(episodes)]
+        fps = int(env.metadata.get("render_fps") or DEFAULT_FPS)
+    except _missing_renderer() as error:
+        raise SetupError(f"{name} cannot be drawn: {error}") from None
+    except (RunError, InputError):
+        raise
+    except Exception as error:
+        raise RunError(f"{name} failed: {describe_failure(error)}") from error
+    finally:
+        env.close()
+    if picture is not None:
+        write_bytes(picture, animated_png(frames, fps))
+    return played
+
+
+def _episode(
+    agents: SavedAgents, env: Any, seed: int, frames: list[NDArray[np.uint8]], show: Callable[[str], object]
+) -> PlayedEpisode:
+    members, shapes = agents.config.members, shapes_of(env, agents.config.env)
+    decide = agents.act if members == 1 else ensemble_decision(agents.act, members)
+    flatten = Flattener(env.observation_space, agents.config.env)
+    observation, _ = env.reset(seed=seed)
+    total = 0.0
+    for step in range(1, MAX_STEPS + 1):
+        rows = torch.from_numpy(flatten(observation)).expand(members, 1, -1)
+        action = to_action(decide(rows)[0, 0].numpy(), shapes)
+        _render(env, frames, show)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total += float(reward)
+        if terminated or truncated:
+            _render(env, frames, show)
+            return PlayedEpisode(total, step)
+    raise RunError(f"the episode did not end within {MAX_STEPS:,} steps; check that all episodes end")
+
+
+def _render(env: Any, frames: list[NDArray[np.uint8]], show: Callable[[str], object]) -> None:
+    if env.render_mode == "ansi":
+        show(str(env.render()))
+    elif env.render_mode == "rgb_array":
+        if len(frames) == MAX_FRAMES:
+            raise InputError(f"the picture would have more than {MAX_FRAMES:,} frames; play fewer episodes")
+        frames.append(np.asarray(env.render(), dtype=np.uint8))
+
+
+def _render_mode(name: str, picture: Path | None) -> str | None:
+    """Mode to make an environment with; None if it cannot be seen here."""
+    probe = make_gymnasium(name)
+    modes = tuple(probe.metadata.get("render_modes", ()))
+    probe.close()
+    if picture is not None:
+        if "rgb_array" not in modes:
+            raise InputError(f"{name} draws no pictures (its modes: {', '.join(modes) or 'none'}); leave out --out")
+        if picture.suffix != ".png":
+            raise InputError(f"--out must end in .png, an animated picture, got {picture}")
+        return "rgb_array"
+    if "human" in modes and any(os.environ.get(display) for display in DISPLAYS):
+        return "human"
+    return "ansi" if "ansi" in modes else None
+
+
+def _missing_renderer() -> type[Exception]:
+    import gymnasium
+
+    missing: type[Exception] = gymnasium.error.DependencyNotInstalled
+    return missing
+
+
+def animated_png(frames: list[NDArray[np.uint8]], fps: int) -> bytes:
+    """An animated PNG of frames [H, W, 3], which browsers play (PNG specification, third edition, section 11.3.6)."""
+    height, width, _ = frames[0].shape
+    parts = [
+        PNG_SIGNATURE,
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, DEPTH, RGB, 0, 0, 0)),
+        _chunk(b"acTL", struct.pack(">II", len(frames), 0)),  # played without end
+    ]
+    sequence = 0
+    for i, frame in enumerate(frames):
+        control = struct.pack(">IIIIIHHBB", sequence, width, height, 0, 0, 1, fps, 0, 0)
+        sequence += 1
+        rows = np.concatenate([np.zeros((height, 1), np.uint8), frame.reshape(height, -1)], 1)  # 0: rows as they are
+        data = zlib.compress(rows.tobytes(), 6)
+        parts.append(_chunk(b"fcTL", control))
+        if i == 0:
+            parts.append(_chunk(b"IDAT", data))
+        else:
+            parts.append(_chunk(b"fdAT", struct.pack(">I", sequence) + data))
+            sequence += 1
+    return b"".join([*parts, _chunk(b"IEND", b"")])
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
