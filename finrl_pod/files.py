@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 import tempfile
@@ -146,3 +147,20 @@ def write_new_files(texts: Mapping[Path, str]) -> None:
                 file.write(text)
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def other_folder(path: Path) -> str | None:
+    """A sentence on what a path is that is no run of a tournament, and the command for it; None if it is unknown."""
+    if path.is_file():
+        return f"{path} is a file; name the folder of a run, the one given as --out"
+    if not (path / "config.json").is_file():
+        return None
+    values = read_json(path / "config.json")
+    if isinstance(values, dict) and isinstance(values.get("env"), str):
+        return (
+            f"{path} is a run of train --env on {values['env']}, without prices; test its agents with finrl-pod "
+            f"evaluate {shlex.quote(str(path))}, or watch them with finrl-pod play {shlex.quote(str(path))}"
+        )
+    if isinstance(values, dict) and isinstance(values.get("market"), dict | str):
+        return f"{path} is a run of train --market, without prices; its scores are in {path / 'result.json'}"
+    return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS
-from finrl_pod.files import read_json, to_plain, write_json
+from finrl_pod.files import other_folder, read_json, to_plain, write_json
 from finrl_pod.promotion.diagnostics import diagnostics
 from finrl_pod.promotion.rules import (
     PromotionEvidence,
@@ -23,7 +23,7 @@ from finrl_pod.promotion.rules import (
     edge_rule,
 )
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import GateConfig, other_folder
+from finrl_pod.settings.run import GateConfig
 
 VERDICT_FILE = "verdict.json"
 RULE_FIELDS = tuple(item.name for item in fields(Rule))

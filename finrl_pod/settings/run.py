@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.files import read_json
 from finrl_pod.settings.algorithm_configs import RENAMED_KEYS as AGENT_RENAMED_KEYS
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
@@ -583,23 +582,6 @@ def check_current(document: Mapping[str, Any], path: Path) -> None:
         raise RunError(
             f"{path} was written by an earlier version; convert it with: finrl-pod migrate {shlex.quote(str(path))}"
         )
-
-
-def other_folder(path: Path) -> str | None:
-    """A sentence on what a path is that is no run of a tournament, and the command for it; None if it is unknown."""
-    if path.is_file():
-        return f"{path} is a file; name the folder of a run, the one given as --out"
-    if not (path / "config.json").is_file():
-        return None
-    values = read_json(path / "config.json")
-    if isinstance(values, dict) and isinstance(values.get("env"), str):
-        return (
-            f"{path} is a run of train --env on {values['env']}, without prices; test its agents with finrl-pod "
-            f"evaluate {shlex.quote(str(path))}, or watch them with finrl-pod play {shlex.quote(str(path))}"
-        )
-    if isinstance(values, dict) and isinstance(values.get("market"), dict | str):
-        return f"{path} is a run of train --market, without prices; its scores are in {path / 'result.json'}"
-    return None
 
 
 def _renamed(table: Any, names: Mapping[str, str], removed: Collection[str] = ()) -> Any:

@@ -28,9 +28,9 @@ import torch
 
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.files import other_folder, read_json, write_bytes, write_json
 from finrl_pod.rl.buffers.replay import current_item_names
-from finrl_pod.settings.run import RunConfig, as_saved, check_current, other_folder, parse_saved
+from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Floats, Tensor
