@@ -3,11 +3,13 @@
 A decision at bar t becomes orders at the closes of t (whole shares or nine decimals, a cash buffer, a minimum value).
 These orders fill in the opening or closing auction of bar t + 1. A limit order does not fill if the auction price is
 beyond its limit. What is missing then is ordered again at the next bars, if the strategy keeps its positions there.
+Sliced orders fill during bar t + 1, on a straight line from its open to its close (`SlicedExecution`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal
@@ -29,6 +31,7 @@ from finrl_pod.evaluate.simulate import bar_date, check_weights
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import (
     FRACTION,
+    WHOLE,
     PositionTarget,
     SizingRules,
     limit_price,
@@ -36,6 +39,7 @@ from finrl_pod.market.orders import (
     orders_within_limits,
     target_positions,
 )
+from finrl_pod.market.slicing import SlicePlan, fill_on_path
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
 
@@ -53,6 +57,19 @@ class PaperOrder:
     quantity: Decimal
     filled: Decimal
     price: Decimal | None
+
+
+@dataclass(frozen=True)
+class SlicedExecution:
+    """Orders in slices, all of even volume, in place of an auction.
+
+    parts: of each bar, when its slices are sent and when the window ends, as parts (0 to 1) of its session. plan: sizes
+    the slices of a bar, by their number. rests: what is left is a market order at the end of the window.
+    """
+
+    parts: Sequence[Sequence[float]]
+    plan: Callable[[int], SlicePlan]
+    rests: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +102,13 @@ class PaperBacktest:
 
 def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
-    auction: Auction, traded_prices: TradedPrices | None = None,
+    auction: Auction, traded_prices: TradedPrices | None = None, sliced: SlicedExecution | None = None,
 ) -> PaperBacktest:  # fmt: skip
     """Backtest one account from cash at bar `first` to the close of bar `last`, trading with whole orders.
 
     traded_prices: prices that orders are sized, filled and valued at; dividends are paid in cash. None for the panel's,
-    with its dividends. The strategy sees the panel's prices either way.
+    with its dividends. The strategy sees the panel's prices either way. sliced: sends orders in slices; None for the
+    auction.
 
     Symbols without a bar at the decision are not traded. Raises InputError if the panel lacks the auction's prices, and
     as `backtest` if the strategy fails or returns invalid weights.
@@ -104,6 +122,7 @@ def backtest_paper(
     closes = market.close.double().cpu().numpy()
     if traded_prices is None and panel.dividend is not None:
         traded_prices = TradedPrices(closes, np.ones_like(closes), np.nan_to_num(panel.dividend))
+    path = None if sliced is None else _paths(panel, closes, traded_prices)
     if traded_prices is not None:
         fills, closes = traded_prices.fills(fills, closes), traded_prices.close
     funds, shares = Decimal(str(cash)), [ZERO] * len(panel.symbols)
@@ -127,16 +146,24 @@ def backtest_paper(
             if not any(missing):
                 targets = None  # reached: later moves of prices do not reopen it
             quantities = orders_within_limits(missing, funds, shares, prices, fixed, rules)
-            filled = _fill(quantities, prices, fills[t + 1], panel.tradable[t + 1], funds, shares, rules)
+            if sliced is None or path is None:
+                at = fills[t + 1]
+                executed = [(_fill(quantities, prices, at, panel.tradable[t + 1], funds, shares, rules), at)]
+            else:
+                ends = (path[0][t + 1], path[1][t + 1])
+                executed = _fill_slices(
+                    quantities, prices, ends, sliced, t + 1, panel.tradable[t + 1], funds, shares, rules
+                )
             for n, symbol in enumerate(panel.symbols):
                 if quantities[n]:
-                    price = Decimal(repr(float(fills[t + 1, n]))) if filled[n] else None
-                    orders.append(PaperOrder(panel.times[t], symbol, quantities[n], filled[n], price))
-                    if price is not None:
-                        fee = abs(filled[n]) * price * rules.cost_rate
-                        funds -= filled[n] * price + fee
-                        shares[n] += filled[n]
-                        cost, traded = cost + fee, traded + abs(filled[n]) * price
+                    parts = [(shares_n[n], Decimal(repr(float(at[n])))) for shares_n, at in executed if shares_n[n]]
+                    size, value = sum((q for q, _ in parts), ZERO), sum((q * p for q, p in parts), ZERO)
+                    price = value / size if len(parts) > 1 else parts[0][1] if parts else None
+                    orders.append(PaperOrder(panel.times[t], symbol, quantities[n], size, price))
+                    fee = abs(value) * rules.cost_rate
+                    funds -= value + fee
+                    shares[n] += size
+                    cost, traded = cost + fee, traded + abs(value)
         if traded_prices is not None:
             shares = _after_splits(traded_prices.splits[t + 1], shares)
         total = funds + _value(shares, closes[t + 1], closes[t + 1])
@@ -207,6 +234,47 @@ def _fill(
             size = abs(quantities[n])
         filled[n] = size if quantities[n] > 0 else -size
     return filled
+
+
+def _fill_slices(
+    quantities: list[Decimal], prices: list[Decimal], path: tuple[Floats, Floats], sliced: SlicedExecution, bar: int,
+    tradable: np.ndarray, cash: Decimal, shares: list[Decimal], rules: SizingRules,
+) -> list[tuple[list[Decimal], Floats]]:  # fmt: skip
+    """Signed shares filled by each slice of a bar, and their prices [N]. path: open and close of the bar, [N] each."""
+    parts, held, funds = sliced.parts[bar], list(shares), cash
+    steps, left, found = len(parts) - 1, [abs(q) for q in quantities], []
+    plan = sliced.plan(steps)
+    for k, part in enumerate(parts if sliced.rests else parts[:-1]):
+        wanted, at = [ZERO] * len(quantities), np.full(len(quantities), np.nan)
+        for n, quantity in enumerate(quantities):
+            if not left[n]:
+                continue
+            unit = WHOLE if quantity % 1 == 0 else FRACTION
+            size = plan.quantity(k, abs(quantity), left[n], unit) if k < steps else left[n]
+            if size * prices[n] < rules.min_value:
+                continue
+            limit = limit_price(prices[n], quantity, rules.collar) if rules.collar and k < steps else None
+            fill = fill_on_path(float(path[0][n]), float(path[1][n]), part, limit, buys=quantity > 0)
+            if fill is not None and (k == steps or fill[0] < parts[k + 1]):
+                wanted[n], at[n] = size.copy_sign(quantity), fill[1]
+        market = dataclasses.replace(rules, collar=ZERO)  # the limits are checked above
+        filled = _fill(wanted, prices, at, tradable, funds, held, market)
+        for n, size in enumerate(filled):
+            if size:
+                price = Decimal(repr(float(at[n])))
+                funds -= size * price + abs(size) * price * rules.cost_rate
+                held[n] += size
+                left[n] -= abs(size)
+        found.append((filled, at))
+    return found
+
+
+def _paths(panel: Panel, closes: Floats, traded_prices: TradedPrices | None) -> tuple[Floats, Floats]:
+    """Prices [T, N] at the open, or at the close before in a panel without opens, and at the close of each bar."""
+    first = np.concatenate([closes[:1], closes[:-1]]) if panel.open is None else panel.open
+    if traded_prices is None:
+        return first, closes
+    return traded_prices.fills(first, closes), traded_prices.fills(closes, closes)
 
 
 def _within_limit(quantity: Decimal, price: Decimal, at: float, rules: SizingRules) -> bool:

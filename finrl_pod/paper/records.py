@@ -91,7 +91,10 @@ _TERMINAL = frozenset(
 
 @dataclass(frozen=True)
 class OrderRequest:
-    """An order to submit. quantity: shares, above zero. limit_price: for LIMIT orders only."""
+    """An order to submit. quantity: shares, above zero. limit_price: for LIMIT orders only.
+
+    extended_hours: a DAY LIMIT order may also fill before the open and after the close.
+    """
 
     client_order_id: str
     symbol: str
@@ -100,6 +103,7 @@ class OrderRequest:
     time_in_force: TimeInForce
     type: OrderType = OrderType.MARKET
     limit_price: Decimal | None = None
+    extended_hours: bool = False
 
 
 @dataclass(frozen=True)

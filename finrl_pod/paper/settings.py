@@ -31,6 +31,7 @@ DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
 MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
 SHARE_TOLERANCE = 1e-9
+MAX_SLICES = 80  # of an order; the ids of its orders have two digits
 PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
 RENAMED = {"outside": "monitoring"}  # former sections
 
@@ -68,6 +69,31 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True)
+class SlicingSettings:
+    """Orders in slices over a part of the session, instead of in an auction.
+
+    The slices start at the open, or with schedule.mode = "close" end 5 minutes before the close. They are sized by the
+    schedules of `finrl_pod.market.intraday`.
+    """
+
+    schedule: Literal["none", "twap", "vwap", "participation", "almgren_chriss"] = setting(
+        "none", "schedule of the slices; none: whole orders in the auction"
+    )
+    minutes: float = setting(60.0, "length of the window of the slices", between(1, 385))
+    interval_minutes: float = setting(5.0, "minutes between two slices", between(0.1, 120))
+    participation: float = setting(
+        0.0, "participation: share of the volume; 0: that at which the order completes", at_least_and_below(0, 1)
+    )
+    urgency: float = setting(
+        1.5, "almgren_chriss: decay rate of the holdings times the window", above_and_at_most(0, 50)
+    )
+    fallback: Literal["market", "next_session"] = setting(
+        "market", "what is left after the last slice: a market order for the session, or ordered in the next session"
+    )
+    history: int = setting(20, "sessions whose minute bars give the usual volume", between(1, 60))
+
+
+@dataclass(frozen=True)
 class OrderSettings:
     """From target weights to orders."""
 
@@ -85,6 +111,9 @@ class OrderSettings:
         "together", "together: buys join the auction of the sales that pay for them; after_sales: wait for their fills"
     )
     min_value: float = setting(1.0, "smaller orders are not sent, in currency", at_least(0))
+    extended_hours: bool = setting(
+        False, "orders are DAY limit orders that may fill before the open, if the broker does"
+    )
 
 
 @dataclass(frozen=True)
@@ -214,6 +243,7 @@ class PaperConfig:
     )
     broker: BrokerSettings = section(BrokerSettings, "Connection to the broker.")
     schedule: ScheduleSettings = section(ScheduleSettings, "When decisions are taken and orders fill.")
+    slicing: SlicingSettings = section(SlicingSettings, "Orders in slices over a part of the session.")
     orders: OrderSettings = section(OrderSettings, "From target weights to orders.")
     risk: RiskSettings = section(RiskSettings, "Limits as shares of own equity.")
     data: DataSettings = section(DataSettings, "Prices that decisions are based on.")
@@ -320,6 +350,8 @@ def check(config: PaperConfig, where: str) -> None:
     _validate_strategy_and_symbols(config, where)
     _validate_limits(config, where)
     _validate_auction(config, where)
+    _validate_slices(config, where)
+    _validate_extended_hours(config, where)
 
 
 def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
@@ -364,7 +396,7 @@ def _validate_limits(config: PaperConfig, where: str) -> None:
 
 def _validate_auction(config: PaperConfig, where: str) -> None:
     orders, schedule = config.orders, config.schedule
-    if schedule.mode != "close":
+    if schedule.mode != "close" or config.slicing.schedule != "none":
         return
     if orders.fractional:
         raise ConfigError(
@@ -380,4 +412,32 @@ def _validate_auction(config: PaperConfig, where: str) -> None:
         raise ConfigError(
             f"{where}: schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in "
             f"the last 10 minutes; got {schedule.lead_minutes:g}"
+        )
+
+
+def _validate_slices(config: PaperConfig, where: str) -> None:
+    slicing = config.slicing
+    if slicing.schedule == "none":
+        return
+    slices = slicing.minutes / slicing.interval_minutes
+    if not 2 <= slices <= MAX_SLICES:
+        raise ConfigError(
+            f"{where}: slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
+        )
+    if config.orders.funding == "after_sales":
+        raise ConfigError(
+            f'{where}: orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
+            'orders.funding = "together" or slicing.schedule = "none"'
+        )
+
+
+def _validate_extended_hours(config: PaperConfig, where: str) -> None:
+    if not config.orders.extended_hours:
+        return
+    if not config.orders.collar:
+        raise ConfigError(f"{where}: orders.extended_hours needs limit orders; set orders.collar above 0")
+    if config.schedule.mode != "open" or config.slicing.schedule != "none":
+        raise ConfigError(
+            f'{where}: orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
+            'slicing.schedule = "none"'
         )

@@ -81,10 +81,11 @@ def _intents(store: Store, run: str) -> list[AccountIntent]:
     intents = store.rows(schema.intents, schema.intents.c.run == run, schema.intents.c.bar.not_like(f"{FLATTEN}%"))
     states = {row.intent_id: row.state for row in store.rows(schema.intent_events)}
     first = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
+    whole = {row.id: row.quantity for row in intents if row.id in first}  # of slices, which are sent one by one
     return [
         AccountIntent(
             row.bar, row.symbol, Side(row.side).sign * float(row.quantity),
-            Side(row.side).sign * float(first.get(row.id, 0)), states[row.id],
+            Side(row.side).sign * float((first if row.slicing is None else whole).get(row.id, 0)), states[row.id],
         )
         for row in intents
     ]  # fmt: skip

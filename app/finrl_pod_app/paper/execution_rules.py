@@ -10,6 +10,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.settings import DataSettings, PaperConfig
 from finrl_pod.protocols import Strategy
@@ -25,17 +26,23 @@ UNSUPPORTED_SETTINGS = (
 
 @dataclass(frozen=True)
 class PaperRules:
-    """Order sizing rules, starting cash in currency, and the auction in which orders fill."""
+    """Order sizing rules, starting cash in currency, and the auction in which orders fill.
+
+    config: whose slices take the place of the auction, None without any.
+    """
 
     rules: SizingRules
     cash: float
     auction: Auction
+    config: PaperConfig | None = None
 
     def backtest(
         self, strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int
     ) -> tuple[BacktestResult, int]:
         """Return the result over bars first..last and the number of orders."""
-        tested = backtest_paper(strategy, panel, market, first, last, self.rules, self.cash, self.auction)
+        sliced = None if self.config is None else sliced_execution(self.config, panel)
+        terms = (self.rules, self.cash, self.auction)
+        tested = backtest_paper(strategy, panel, market, first, last, *terms, sliced=sliced)
         return tested.result, len(tested.orders)
 
     def description(self) -> list[str]:
@@ -45,7 +52,7 @@ class PaperRules:
         found = [
             f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
             f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
-            f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction.",
+            self._fills(),
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
             *self._limits(),
             "Positions in a delisted ticker stay in the account at the last close.",
@@ -56,6 +63,16 @@ class PaperRules:
                 "if the auction price is beyond its limit."
             )
         return found
+
+    def _fills(self) -> str:
+        slicing = None if self.config is None else self.config.slicing
+        if slicing is None or slicing.schedule == "none":
+            return f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction."
+        return (
+            f"Orders are sent in slices ({slicing.schedule}) every {slicing.interval_minutes:g} minutes for "
+            f"{slicing.minutes:g} minutes; they fill on a straight line from the next session's open to its close, "
+            "and volume is taken as even."
+        )
 
     def _limits(self) -> list[str]:
         limits = self.rules.limits
@@ -78,7 +95,7 @@ def rules_of_config(
     rules = sizing_rules(config, risk_limits(config, strategy))
     if cost_bps is not None:
         rules = dataclasses.replace(rules, cost_rate=_rate(cost_bps))
-    return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode)
+    return PaperRules(rules, config.capital if cash is None else cash, config.schedule.mode, config)
 
 
 def rules_of_environment(environment: EnvironmentConfig, panel: Panel, strategy: Strategy) -> PaperRules:

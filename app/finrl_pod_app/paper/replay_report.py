@@ -18,6 +18,7 @@ from finrl_pod.evaluate.audit.pipeline import fresh_copy
 from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
@@ -98,7 +99,8 @@ def backtest_account(
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         rules = sizing_rules(part, risk_limits(part, strategy))
         terms = (first, last, rules, part.capital, part.schedule.mode)
-        found[part.name] = backtest_paper(strategy, panel, market, *terms, prices)
+        sliced = sliced_execution(part, panel)
+        found[part.name] = backtest_paper(strategy, panel, market, *terms, prices, sliced)
     return found
 
 

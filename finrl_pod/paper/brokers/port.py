@@ -146,9 +146,10 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class BarTable:
-    """Daily bars as a feed delivered them, unchecked: faulty values are kept, a missing bar is NaN in all columns.
+    """Bars as a feed delivered them, unchecked: faulty values are kept, a missing bar is NaN in all columns.
 
-    times: [T] datetime64[ns], each session's date at 00:00. open ... volume: [T, N] float64.
+    times: [T] datetime64[ns], of daily bars each session's date at 00:00, of minute bars their start in UTC.
+    open ... volume: [T, N] float64.
     feed: source of the bars ("iex", "sip", "panel").
     """
 
@@ -170,6 +171,10 @@ class DataFeed(Protocol):
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
         """Daily bars of the completed sessions from start to end, one column per symbol in the given order."""
+        ...
+
+    def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:
+        """Bars of the completed minutes with start <= their start < end; an empty table if the feed has none."""
         ...
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:

@@ -1,7 +1,9 @@
 """Broker without a network: fills orders in the opening and closing auctions of a panel of daily bars.
 
-It behaves like a paper account: auction orders, DAY orders that wait for the open, limits and expiry. Orders fill in
-auctions only, through the same accounting (`market.execution`) as backtests. It is also its own data feed.
+It behaves like a paper account: auction orders, DAY orders that wait for the open, limits and expiry. DAY orders that
+are sent during a session fill on a straight line from its open to its close (from the close before, in a panel without
+opens), as soon as their limits allow. Fills use the same accounting (`market.execution`) as backtests. It is also its
+own data feed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION
+from finrl_pod.market.slicing import fill_on_path
 from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
 from finrl_pod.paper.records import (
     AccountState,
@@ -197,6 +200,11 @@ class SimulatedBroker:
         self._advance()
         return self._prices.bars(symbols, start, end)
 
+    def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
+        """An empty table: the panel has daily bars."""
+        none = np.empty((0, len(symbols)))
+        return BarTable(np.array([], "datetime64[ns]"), tuple(symbols), none, none, none, none, none, "panel")
+
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         self._advance()
         return self._prices.latest(symbols)
@@ -237,21 +245,33 @@ class SimulatedBroker:
     def _advance(self) -> None:
         """Process the auctions up to the current time."""
         now = self._clock.now()
-        if now <= self._processed_until:
-            return
-        since, self._processed_until = self._processed_until, now
         if not any(order.live for order in self._orders.values()):
+            self._processed_until = max(now, self._processed_until)
             return
+        since, self._processed_until = self._processed_until, max(now, self._processed_until)
         for session in self._sessions_from(since):
             if session.open > now:
                 break
             if since < session.open <= now:
                 self._run_auction(session, session.open, _FILL_AT_OPEN, "open")
+            self._fill_within_session(session, now)
             if since < session.close <= now:
                 self._run_auction(session, session.close, (TimeInForce.CLS,), "close")
                 for order in list(self._orders.values()):
                     if order.live and order.time_in_force is TimeInForce.DAY and order.submitted_at < session.close:
                         self._close_order(order, OrderStatus.EXPIRED, session.close)
+
+    def _fill_within_session(self, session: Session, now: datetime) -> None:
+        """Fill the DAY orders that were sent during a session, each at the first time that its limit allows."""
+        filling: list[tuple[datetime, Order, float]] = []
+        for order in self._orders.values():
+            if order.live and order.time_in_force is TimeInForce.DAY and session.open <= order.submitted_at <= now:
+                path = self._prices.session_path(order.symbol, session)
+                found = None if path is None else _first_fill(order, path, session)
+                if found is not None and found[0] <= min(now, session.close):
+                    filling.append((found[0], order, found[1]))
+        for at, order, price in sorted(filling, key=lambda fill: fill[0]):
+            self._fill_orders([(order, price)], at)
 
     def _sessions_from(self, since: datetime) -> tuple[Session, ...]:
         """Sessions from the day before a time on, for at least two weeks."""
@@ -336,6 +356,16 @@ class SimulatedBroker:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
 
 
+def _first_fill(order: Order, path: tuple[float, float], session: Session) -> tuple[datetime, float] | None:
+    """First time from its submission on at which an order fills on the path from open to close, and the price."""
+    if order.submitted_at >= session.close:
+        return None
+    length = session.close - session.open
+    limit = order.limit_price if order.type is OrderType.LIMIT else None
+    found = fill_on_path(*path, (order.submitted_at - session.open) / length, limit, buys=order.side is Side.BUY)
+    return None if found is None else (max(session.open + found[0] * length, order.submitted_at), found[1])
+
+
 def _limit_allows(order: Order, price: Decimal) -> bool:
     if order.type is not OrderType.LIMIT or order.limit_price is None:
         return True
@@ -389,6 +419,16 @@ class PanelPrices:
             return None
         price = float(values[rows[0], n])
         return price if np.isfinite(price) else None
+
+    def session_path(self, symbol: str, session: Session) -> tuple[float, float] | None:
+        """Prices at the open (at the close before, without opens) and the close of a session; None without a bar."""
+        last = self.auction_price(symbol, session.date, "close")
+        first = self.auction_price(symbol, session.date, "open")
+        if self._panel.open is None:
+            n = self._column(symbol)
+            before = np.flatnonzero((self._days < np.datetime64(session.date)) & self._panel.tradable[:, n])
+            first = float(self._panel.close[before[-1], n]) if len(before) else None
+        return None if first is None or last is None else (first, last)
 
     def _column(self, symbol: str) -> int:
         try:

@@ -20,6 +20,7 @@ from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.risk import Exposure, RiskState
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
+from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import TrackedIntent
 from finrl_pod.paper.journal.store import moment
@@ -173,10 +174,23 @@ class AccountTrader:
         checked = self.record_prices(cycle, actions)
         power, assets, halted = c.broker.account().buying_power, c.broker.assets(config.symbols), self._halted_symbols()
         funds = sum((max(trader.cash, ZERO) for trader in self.traders), ZERO)
+        volumes = self._usual_volumes(cycle)
         for trader in self.traders:
             if not trader.decided(cycle):
                 part = power * max(trader.cash, ZERO) / funds if funds else ZERO  # the strategies share it
-                trader.take_decision(cycle, CycleInputs(checked, assets, halted, actions, part))
+                trader.take_decision(cycle, CycleInputs(checked, assets, halted, actions, part, volumes))
+
+    def _usual_volumes(self, cycle: TradingCycle) -> Mapping[str, UsualVolume]:
+        """Return the usual volumes that the schedule of the slices needs; alerts if the feed has none."""
+        c, config = self._c, self._c.config
+        if cycle.window is None or config.slicing.schedule == "twap":
+            return {}
+        found = usual_volumes(c.feed, config, cycle.session.date, cycle.window)
+        alerts = schema.alerts.c
+        if not found and c.ledger.store.last(schema.alerts, alerts.kind == "volume") is None:
+            message = f"{c.feed.name} has no minute bars: slices take the volume as even over their window"
+            c.alert("warning", "volume", message)
+        return found
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
@@ -204,13 +218,19 @@ class AccountTrader:
         flatten commands. Raises BrokerError if the account's positions cannot be queried.
         """
         c, now = self._c, self._c.clock.now()
-        due = [t for t in c.ledger.open.values() if not t.orders and t.intent.opens <= now]
-        due = [t for t in due if t.intent.flattens or not only_flatten]
+        c.orders.cancel_earlier_slices()
+        volumes = self._last_volumes(now)
+        shares = {
+            t.id: due_quantity(t, now, Decimal(str(c.config.orders.min_value)), volumes.get(t.intent.symbol))
+            for t in c.ledger.open.values()
+            if t.intent.flattens or not only_flatten
+        }
+        due = [c.ledger.open[number] for number, quantity in shares.items() if quantity]
         if any(tracked.intent.side is Side.SELL for tracked in due):
             self._account = {position.symbol: position.quantity for position in c.broker.positions()}
         for tracked in due:
             if tracked.intent.side is Side.SELL and not stopping() and not self._waits_for_opposite(tracked):
-                c.orders.send(tracked, tracked.intent.quantity, self.exposure_of(tracked))
+                c.orders.send(tracked, shares[tracked.id], self.exposure_of(tracked))
         waits = c.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in c.ledger.open.values()):
             return
@@ -220,7 +240,8 @@ class AccountTrader:
             if not tracked.state.final and not stopping():
                 if self._waits_for_opposite(tracked):
                     continue
-                quantity = self._within_power(tracked, self._affordable(tracked), power)
+                quantity = min(self._affordable(tracked), shares[tracked.id])
+                quantity = self._within_power(tracked, quantity, power)
                 power -= quantity * _reserve(tracked.intent)
                 if quantity:
                     c.orders.send(tracked, quantity, self.exposure_of(tracked))
@@ -230,15 +251,31 @@ class AccountTrader:
     def _within_power(self, tracked: TrackedIntent, quantity: Decimal, power: Decimal) -> Decimal:
         """Return the shares of a purchase whose limit price the account's buying power covers.
 
-        While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut.
+        While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut. A slice
+        is cut, since the next ones make up for it.
         """
         reserve = _reserve(tracked.intent)
         if quantity * reserve <= power:
             return quantity
-        if any(other.intent.side is Side.SELL for other in self._c.ledger.open.values()):
+        selling = any(other.intent.side is Side.SELL for other in self._c.ledger.open.values())
+        if selling and tracked.intent.slicing is None:
             return ZERO
         step = FRACTION if self._c.config.orders.fractional else WHOLE
         return (max(power, ZERO) / reserve).quantize(step, ROUND_DOWN)
+
+    def _last_volumes(self, now: datetime) -> Mapping[str, float]:
+        """Return the shares that the market traded in the slice before, where a slice is due that depends on them."""
+        slicings = {
+            t.intent.symbol: t.intent.slicing
+            for t in self._c.ledger.open.values()
+            if t.intent.slicing is not None
+            and t.intent.slicing.plan.schedule == "participation"
+            and t.intent.slicing.due(now, t.orders[-1].at if t.orders else None)
+        }
+        if not slicings:
+            return {}
+        window = next(iter(slicings.values())).window
+        return last_volumes(self._c.feed, sorted(slicings), window, window.step(now))
 
     def _waits_for_opposite(self, tracked: TrackedIntent) -> bool:
         """Whether another strategy has a live opposite order in the symbol, which brokers refuse as a wash trade.
@@ -322,6 +359,23 @@ class AccountTrader:
             schema.price_fetches, self._c.clock.now(), feed=table.feed, adjustment=adjustment, start=days[0],
             end=days[1], symbols=len(table.symbols), sha256=sha256,
         )  # fmt: skip
+
+
+def due_quantity(tracked: TrackedIntent, now: datetime, min_value: Decimal, last_volume: float | None) -> Decimal:
+    """Return the shares of the order that an intent is due to send now, 0 if none is.
+
+    A slice worth less than `min_value` (currency) is left to the later ones. last_volume: see `SlicePlan.quantity`.
+    """
+    intent, slicing = tracked.intent, tracked.intent.slicing
+    if intent.opens > now or tracked.live is not None:
+        return ZERO
+    if slicing is None:
+        return ZERO if tracked.orders else intent.quantity
+    if not slicing.due(now, tracked.orders[-1].at if tracked.orders else None):
+        return ZERO
+    unit = WHOLE if intent.quantity % 1 == 0 else FRACTION
+    quantity = slicing.quantity(now, intent.quantity, tracked.remaining, unit, last_volume)
+    return quantity if quantity * intent.reference_price >= min_value else ZERO
 
 
 def _reserve(intent: Intent) -> Decimal:

@@ -12,6 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
+from finrl_pod.paper.execution.slicing import Slicing
 from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType, Side, TimeInForce
 
 PREFIX = "fp1"
@@ -44,7 +45,7 @@ class Intent:
 
     bar: ISO date of the decision bar, or the id of a flatten command. quantity: shares, above zero.
     reference_price: price used for sizing. opens, deadline: first and last moment at which orders may be sent.
-    ends: moment after which no fill is expected.
+    ends: moment after which no fill is expected. slicing: sends it in several orders, one after the other.
     """
 
     run: str
@@ -59,22 +60,29 @@ class Intent:
     opens: datetime
     deadline: datetime
     ends: datetime
+    slicing: Slicing | None = None
+    extended_hours: bool = False
 
     @property
     def flattens(self) -> bool:
         """True if a flatten command made it."""
         return self.bar.startswith(f"{FLATTEN}-")
 
-    def request(self, attempt: int, quantity: Decimal) -> OrderRequest:
-        """Return the order request number `attempt` (from 0) for `quantity` shares."""
+    def request(self, attempt: int, quantity: Decimal, at: datetime) -> OrderRequest:
+        """Return the order request number `attempt` (from 0) for `quantity` shares, first sent at a time.
+
+        What is left after the last slice is a market order.
+        """
+        market = self.slicing is not None and self.slicing.over(at)
         return OrderRequest(
             client_order_id=client_order_id(self.run, self.bar, self.symbol, self.side, attempt),
             symbol=self.symbol,
             side=self.side,
             quantity=quantity,
             time_in_force=self.time_in_force,
-            type=self.type,
-            limit_price=self.limit_price,
+            type=OrderType.MARKET if market else self.type,
+            limit_price=None if market else self.limit_price,
+            extended_hours=self.extended_hours,
         )
 
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from finrl_pod.errors import AuthenticationError, BrokerUnavailable
 from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution import order_state
-from finrl_pod.paper.execution.intents import IntentState
+from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState
 from finrl_pod.paper.execution.order_state import Change, OrderState
 from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
 from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
@@ -58,13 +58,14 @@ class OrderManager:
         refused = 0
         while not tracked.state.final and tracked.live is None:
             shares = min(quantity, tracked.remaining)
-            if shares <= 0 or self.clock.now() > tracked.intent.deadline:
+            if shares <= 0 or self.clock.now() > tracked.intent.deadline or len(tracked.orders) > MAX_ATTEMPT:
                 return self.finish(tracked)
-            request = tracked.intent.request(len(tracked.orders), shares)
+            now = self.clock.now()
+            request = tracked.intent.request(len(tracked.orders), shares, now)
             refusal = self.risk.refusal(request, tracked.intent.reference_price, exposure())
             if refusal is not None:
                 return self._withhold(tracked, refusal)
-            order = self.ledger.start_order(tracked, request, self.clock.now())
+            order = self.ledger.start_order(tracked, request, now)
             reason = self._submit(tracked, order, request, exposure)
             if reason is None:
                 return None
@@ -149,7 +150,7 @@ class OrderManager:
         return found is False and order.view.state is OrderState.UNKNOWN
 
     def _resend(self, tracked: TrackedIntent, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
-        request = tracked.intent.request(order.attempt, order.view.quantity)
+        request = tracked.intent.request(order.attempt, order.view.quantity, order.at)
         if self._give_up_if_blocked(tracked, order, request, exposure):
             return
         self._apply(order, order_state.mark_resent(order.view), "plan", "sent again under the same id")
@@ -214,8 +215,24 @@ class OrderManager:
         elif isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
             self.alert("warning", "cancel", f"{order.view.client_order_id} was not cancelled: {outcome.message}")
 
+    def cancel_earlier_slices(self) -> None:
+        """Cancel slices that are still live when the next one is due, whose shares the later ones take over."""
+        now, cancelled = self.clock.now(), False
+        for tracked, order in self.ledger.live_orders():
+            slicing = tracked.intent.slicing
+            if slicing is None or order.view.state is not OrderState.WORKING or order.view.cancel_requested:
+                continue
+            if slicing.due(now, order.at):
+                self.cancel(order)
+                cancelled = True
+        if cancelled:
+            self.refresh()
+
     def cancel_all(self, seconds: float) -> bool:
-        """Cancel every own live order and wait for confirmation. Returns True if none is left."""
+        """Cancel every own live order and wait for confirmation. Returns True if none is left.
+
+        Intents of which slices were sent are closed: no further slice follows.
+        """
         until = self.clock.monotonic() + seconds
         while True:
             live = self.ledger.live_orders()
@@ -228,6 +245,10 @@ class OrderManager:
                     self.give_up(tracked, order)
             self.refresh()
             if not self.ledger.live_orders():
+                for tracked in list(self.ledger.open.values()):
+                    if tracked.intent.slicing is not None and tracked.orders:
+                        detail = f"cancelled, {tracked.filled} of {tracked.intent.quantity} filled"
+                        self.ledger.close(tracked, IntentState.CANCELED, self.clock.now(), detail)
                 return True
             if self.clock.monotonic() >= until:
                 return False
@@ -300,8 +321,12 @@ class OrderManager:
             if now > tracked.intent.ends and live.view.state is OrderState.WORKING and not live.view.cancel_requested:
                 self.cancel(live)
         elif tracked.orders and tracked.orders[-1].view.state is OrderState.ENDED:
-            status = tracked.orders[-1].view.status
+            if _sends_more(tracked, now):
+                return
+            view, status = tracked.orders[-1].view, tracked.orders[-1].view.status
             state = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
+            if tracked.intent.slicing is not None and view.cancel_requested:
+                state = {}  # cancelled at the end of the last slice
             detail = f"{status.value}, {tracked.filled} of {tracked.intent.quantity} filled"
             self._close_unfilled(tracked, state.get(status, IntentState.EXPIRED), detail)
         elif now > tracked.intent.deadline:
@@ -409,3 +434,15 @@ class OrderManager:
     def _halt(self, reason: str) -> None:
         if self.risk.tighten(RiskState.HALTED, reason, self.clock.now()):
             self.alert("critical", "halted", reason)
+
+
+def _sends_more(tracked: TrackedIntent, now: datetime) -> bool:
+    """Whether further slices, or the market order of what they left, follow an intent's last order, which has ended."""
+    slicing, last = tracked.intent.slicing, tracked.orders[-1]
+    if slicing is None or now > tracked.intent.deadline or last.view.status is OrderStatus.REJECTED:
+        return False
+    if last.view.status is OrderStatus.CANCELED and not last.view.cancel_requested:
+        return False  # by another client
+    if slicing.over(now):
+        return slicing.fallback == "market" and not slicing.over(last.at)
+    return True

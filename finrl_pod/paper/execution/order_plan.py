@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -20,13 +22,17 @@ from finrl_pod.market.orders import (
     orders_within_limits,
     target_positions,
 )
+from finrl_pod.market.slicing import SlicePlan, even_profile
 from finrl_pod.paper.execution.decision import Decision, Holdings
 from finrl_pod.paper.execution.intents import Intent
+from finrl_pod.paper.execution.slicing import Slicing
+from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.runtime.schedule import TradingCycle
 from finrl_pod.paper.settings import PaperConfig, RiskSettings
 
 ZERO = Decimal(0)
+LAST_MARKET_ORDER = timedelta(minutes=2)  # before the close, of what slices left
 MIN_COLLAR = Decimal("0.002")  # of purchases whose limit prices are lowered to fit the buying power
 TICK = Decimal("0.01")  # that limit prices are rounded to
 
@@ -91,6 +97,7 @@ class OrderPlan:
 def plan_orders(
     config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset],
     rules: SizingRules, kept: Sequence[PositionTarget | None] | None = None, buying_power: Decimal | None = None,
+    volumes: Mapping[str, UsualVolume] | None = None,
 ) -> OrderPlan:  # fmt: skip
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
@@ -98,6 +105,7 @@ def plan_orders(
     Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
 
     buying_power: of the account, which brokers reserve the limit prices of purchases from; None without a bound.
+    volumes: usual volume in the window of the slices by symbol; without it, volume counts as even.
     """
     symbols = decision.prices.panel.symbols
     skipped = _untradable(decision, assets, rules)
@@ -122,8 +130,9 @@ def plan_orders(
             shares = abs(quantity).normalize()
             skipped[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
+            intent = _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
             intents.append(
-                _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
+                intent if cycle.window is None else _sliced(intent, config, cycle, (volumes or {}).get(symbol))
             )
     intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
     if decision.weights is None:  # later sessions only report what concerns the targets
@@ -164,7 +173,8 @@ def _intent(
 ) -> Intent:  # fmt: skip
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
-    day = waits or rules.fractional or quantity % 1 != 0  # none of these may join an auction
+    # none of these may join an auction
+    day = waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours
     return Intent(
         run=config.name,
         bar=cycle.bar.isoformat(),
@@ -178,4 +188,28 @@ def _intent(
         opens=cycle.opens,
         deadline=cycle.late_deadline if waits else cycle.deadline,
         ends=cycle.session.close if day else cycle.ends,
+        extended_hours=config.orders.extended_hours,
+    )
+
+
+def _sliced(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual: UsualVolume | None) -> Intent:
+    """Send an intent in slices over the cycle's window. What is left then is a market order, if the config says so."""
+    settings, window = config.slicing, cycle.window
+    assert window is not None
+    assert settings.schedule != "none"
+    plan = SlicePlan(
+        settings.schedule,
+        even_profile(window.steps) if usual is None else usual.profile,
+        0.0 if usual is None else usual.shares,
+        settings.participation,
+        settings.urgency,
+    )
+    rests = settings.fallback == "market"
+    return dataclasses.replace(
+        intent,
+        time_in_force=TimeInForce.DAY,
+        opens=window.start,
+        deadline=cycle.session.close - LAST_MARKET_ORDER if rests else window.end,
+        ends=cycle.session.close if rests else window.end,
+        slicing=Slicing(window, plan, settings.fallback),
     )

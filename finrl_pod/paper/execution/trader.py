@@ -35,6 +35,7 @@ from finrl_pod.paper.execution.targets import (
     was_flattened,
     write_target,
 )
+from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
 from finrl_pod.paper.journal.store import add
@@ -92,7 +93,7 @@ class TradingComponents:
 class CycleInputs:
     """What all strategies of an account get in a cycle: checked prices, assets, halted symbols, corporate actions.
 
-    buying_power: of the account.
+    buying_power: of the account. volumes: usual volume in the window of the slices by symbol, if they depend on it.
     """
 
     prices: CheckedPrices
@@ -100,6 +101,7 @@ class CycleInputs:
     halted: Mapping[str, str]
     actions: Sequence[CorporateAction]
     buying_power: Decimal
+    volumes: Mapping[str, UsualVolume]
 
 
 class StrategyTrader:
@@ -206,7 +208,9 @@ class StrategyTrader:
         rules = sizing_rules(config, self._limits)
         kept = self._kept_target(cycle, inputs, own, decision)
         targets = kept.target.aligned(decision.prices.panel.symbols) if kept is not None and kept.orders else None
-        plan = plan_orders(config, decision, cycle, own, inputs.assets, rules, targets, inputs.buying_power)
+        plan = plan_orders(
+            config, decision, cycle, own, inputs.assets, rules, targets, inputs.buying_power, inputs.volumes
+        )
         self._alert_cut_weights(limits_note(decision, rules))
         intents, skipped = self._without_blocked(plan, inputs.halted)
         base = self._base_account(loaded, inputs.prices, saved.get("base"))

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, select
 
 from finrl_pod.paper.execution.intents import Intent, IntentState
 from finrl_pod.paper.execution.order_state import Change, OrderState, OrderView
+from finrl_pod.paper.execution.slicing import Slicing
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store, add, moment, stamp
@@ -53,12 +54,13 @@ class Book:
 
 @dataclass
 class TrackedOrder:
-    """An order of an intent with its known state. id: row in the journal. run: of its intent."""
+    """An order of an intent with its known state. id: row in the journal. run: of its intent. at: first sent."""
 
     id: int
     attempt: int
     view: OrderView
     run: str
+    at: datetime
 
 
 @dataclass
@@ -339,7 +341,7 @@ class Ledger:
                 for order in connection.execute(
                     select(schema.orders).where(orders.intent_id == row.id).order_by(orders.id)
                 ).all():
-                    tracked.orders.append(TrackedOrder(order.id, order.attempt, _view(connection, order, row), row.run))
+                    tracked.orders.append(_tracked_order(connection, order, row))
                 self.open[row.id] = tracked
 
     def _add_order(
@@ -355,7 +357,7 @@ class Ledger:
                 replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
             )  # fmt: skip
             self._add_event(connection, row, view, at, source, "")
-        order = TrackedOrder(row, attempt, view, tracked.intent.run)
+        order = TrackedOrder(row, attempt, view, tracked.intent.run, at)
         tracked.orders.append(order)
         return order
 
@@ -385,7 +387,11 @@ def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) 
     if order is None:
         return None
     intent = connection.execute(select(schema.intents).where(schema.intents.c.id == order.intent_id)).one()
-    return TrackedOrder(order.id, order.attempt, _view(connection, order, intent), intent.run)
+    return _tracked_order(connection, order, intent)
+
+
+def _tracked_order(connection: Connection, order: Any, intent: Any) -> TrackedOrder:
+    return TrackedOrder(order.id, order.attempt, _view(connection, order, intent), intent.run, moment(order.at))
 
 
 def _view(connection: Connection, order: Any, intent: Any) -> OrderView:
@@ -401,12 +407,14 @@ def _view(connection: Connection, order: Any, intent: Any) -> OrderView:
     )  # fmt: skip
 
 
-def _intent_values(intent: Intent) -> dict[str, str | None]:
+def _intent_values(intent: Intent) -> dict[str, str | int | None]:
     return {
         "run": intent.run, "bar": intent.bar, "symbol": intent.symbol, "side": intent.side.value,
         "quantity": str(intent.quantity), "time_in_force": intent.time_in_force.value, "type": intent.type.value,
         "limit_price": _optional(intent.limit_price), "reference_price": str(intent.reference_price),
         "opens": stamp(intent.opens), "deadline": stamp(intent.deadline), "ends": stamp(intent.ends),
+        "slicing": None if intent.slicing is None else intent.slicing.pack(),
+        "extended_hours": int(intent.extended_hours),
     }  # fmt: skip
 
 
@@ -415,6 +423,7 @@ def _intent(row: Any) -> Intent:
         row.run, row.bar, row.symbol, Side(row.side), Decimal(row.quantity), TimeInForce(row.time_in_force),
         OrderType(row.type), None if row.limit_price is None else Decimal(row.limit_price),
         Decimal(row.reference_price), moment(row.opens), moment(row.deadline), moment(row.ends),
+        None if row.slicing is None else Slicing.unpack(row.slicing), bool(row.extended_hours),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from finrl_pod.errors import JournalError
 
-VERSION = 7  # of the schema: the number of schema.MIGRATIONS
+VERSION = 8  # of the schema: the number of schema.MIGRATIONS
 
 T = TypeVar("T")
 ATTEMPTS = 5

@@ -44,10 +44,24 @@ decisions = _table(
     UniqueConstraint("run", "bar"),
 )  # fmt: skip; state: JSON of virtual holdings, NULL without any and before version 6
 intents = _table(
-    "intents", _text("at"), _text("run"), _text("bar"), _text("symbol"), _text("side"), _text("quantity"),
-    _text("time_in_force"), _text("type"), _text("limit_price", optional=True), _text("reference_price"),
-    _text("opens"), _text("deadline"), _text("ends"), UniqueConstraint("run", "bar", "symbol", "side"),
-)  # fmt: skip
+    "intents",
+    _text("at"),
+    _text("run"),
+    _text("bar"),
+    _text("symbol"),
+    _text("side"),
+    _text("quantity"),
+    _text("time_in_force"),
+    _text("type"),
+    _text("limit_price", optional=True),
+    _text("reference_price"),
+    _text("opens"),
+    _text("deadline"),
+    _text("ends"),
+    _text("slicing", optional=True),
+    Column("extended_hours", Integer),
+    UniqueConstraint("run", "bar", "symbol", "side"),
+)  # fmt: skip; slicing: JSON, NULL for whole orders. Both columns are NULL before version 8
 intent_events = _table(
     "intent_events", _text("at"), _foreign_key("intent_id", "intents"), _text("state"), _text("detail")
 )
@@ -189,6 +203,14 @@ def _add_targets(connection: Connection) -> None:
     _add_missing_columns(connection, "strategies", ("run",), "TEXT")
 
 
+def _add_slicing(connection: Connection) -> None:
+    """Version 8: orders in slices and in extended hours."""
+    intents.create(connection, checkfirst=True)
+    _make_append_only(connection, intents.name)
+    _add_missing_columns(connection, "intents", ("slicing",), "TEXT")
+    _add_missing_columns(connection, "intents", ("extended_hours",), "INTEGER")
+
+
 def _add_missing_columns(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
     known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
     for column in columns:
@@ -217,4 +239,5 @@ MIGRATIONS: Sequence[Migration] = (
     _rename_dialect,
     _add_state,
     _add_targets,
+    _add_slicing,
 )

@@ -183,7 +183,7 @@ class Daemon:
         if self._stop.is_set():
             return
         now = self._time.now()
-        cycle = self._calendar.cycles(now, self._c.config.schedule)[0]
+        cycle = self._calendar.cycles(now, self._c.config.schedule, self._c.config.slicing)[0]
         if self._c.ledger.open:
             agreed = not self._c.reconciler.differences
             self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=agreed)
@@ -211,6 +211,11 @@ class Daemon:
             return poll
         if not self._c.ledger.open and not self._c.stream.awaiting_report:
             return max((cycle.ends - now).total_seconds(), 0.0) + 1.0
+        slice_in = self._seconds_to_slice(now)
+        if slice_in is not None and not any(t.live for t in self._c.ledger.open.values()):
+            return slice_in
+        if slice_in is not None:
+            return min(poll, slice_in)
         in_auction = all(
             t.live is not None and t.live.view.state is OrderState.WORKING and t.intent.ends <= cycle.ends
             for t in self._c.ledger.open.values()
@@ -218,6 +223,12 @@ class Daemon:
         if in_auction and now < cycle.auction and not self._c.stream.stale:
             return min((cycle.auction - now).total_seconds() + 1.0, max(poll, AUCTION_POLL))
         return poll
+
+    def _seconds_to_slice(self, now: datetime) -> float | None:
+        """Return seconds until the next slice of an open intent is due; None without one."""
+        slicings = (tracked.intent.slicing for tracked in self._c.ledger.open.values())
+        starts = [slicing.window.next_after(now) for slicing in slicings if slicing is not None]
+        return min(((start - now).total_seconds() for start in starts if start is not None), default=None)
 
     def _send_summary(self, now: datetime, cycle: TradingCycle) -> None:
         """Send the summary of the last session once, some minutes after its close, unless that is long past."""
@@ -271,7 +282,8 @@ class Daemon:
         if last is None:
             return
         now = self._time.now()
-        for cycle in self._calendar.cycles_since(last.bar, now, self._c.config.schedule):
+        config = self._c.config
+        for cycle in self._calendar.cycles_since(last.bar, now, config.schedule, config.slicing):
             if now > cycle.deadline and not self.trader.decided(cycle):
                 self.trader.skip(cycle, "missed", "the daemon was down")
 

@@ -93,7 +93,7 @@ def replay(
 
         daemon.run(until=finished)
         after = next(s for s in Calendar().sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
-        daemon.trader.record_prices(cycle_for(after, last, config.schedule))
+        daemon.trader.record_prices(cycle_for(after, last, config.schedule, config.slicing))
         marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
         parts = {
             part.name: tuple(

@@ -13,8 +13,9 @@ from functools import cache
 from itertools import pairwise
 
 from finrl_pod.errors import InputError
+from finrl_pod.paper.execution.slicing import SliceWindow
 from finrl_pod.paper.records import Session
-from finrl_pod.paper.settings import ScheduleSettings
+from finrl_pod.paper.settings import ScheduleSettings, SlicingSettings
 
 EXCHANGE = "XNYS"
 OPEN_CUTOFF = timedelta(minutes=2)  # orders for the opening auction are refused from 9:28 New York time
@@ -22,6 +23,7 @@ CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refus
 SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
 AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
 DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
+AUCTION = SlicingSettings()  # no slices
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class TradingCycle:
     """One decision and its orders. All times are UTC.
 
     bar: last complete session. session: the one whose auction fills the orders. opens: time of the decision and first
-    submission. deadline: last submission. auction: when orders fill. ends: unfilled orders are given up.
+    submission. deadline: last submission, or last start of a decision whose orders are sliced. auction: when orders
+    fill, or the end of the window of their slices. ends: unfilled orders are given up.
     """
 
     bar: date
@@ -38,6 +41,7 @@ class TradingCycle:
     deadline: datetime
     auction: datetime
     ends: datetime
+    window: SliceWindow | None = None
 
     @property
     def late_deadline(self) -> datetime:
@@ -63,22 +67,32 @@ class Calendar:
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=1))
         return next(session for session in reversed(days) if session.close <= now)
 
-    def cycles(self, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
+    def cycles(
+        self, now: datetime, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
+    ) -> tuple[TradingCycle, ...]:
         """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        cycles = [cycle_for(session, before, settings) for before, session in pairwise(days)]
+        cycles = [cycle_for(session, before, settings, slicing) for before, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
-    def cycles_since(self, bar: str, now: datetime, settings: ScheduleSettings) -> tuple[TradingCycle, ...]:
+    def cycles_since(
+        self, bar: str, now: datetime, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
+    ) -> tuple[TradingCycle, ...]:
         """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
-        cycles = (cycle_for(b, a, settings) for a, b in pairwise(self.sessions(first, now.date() + timedelta(days=1))))
+        days = self.sessions(first, now.date() + timedelta(days=1))
+        cycles = (cycle_for(session, before, settings, slicing) for before, session in pairwise(days))
         return tuple(c for c in cycles if c.bar > first and c.opens <= now)
 
 
-def cycle_for(session: Session, before: Session, settings: ScheduleSettings) -> TradingCycle:
+def cycle_for(
+    session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
+) -> TradingCycle:
     """Return the cycle whose orders fill in `session`, decided on the session before it."""
     lead = timedelta(minutes=settings.lead_minutes)
+    if slicing.schedule != "none":
+        window = slice_window(session, settings, slicing)
+        return TradingCycle(before.date, session, window.start - lead, window.last, window.end, session.close, window)
     auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
     return TradingCycle(
         bar=before.date,
@@ -88,6 +102,15 @@ def cycle_for(session: Session, before: Session, settings: ScheduleSettings) -> 
         auction=auction,
         ends=auction + AUCTION_GRACE,
     )
+
+
+def slice_window(session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
+    """Return the window of the slices in a session, which a half day may shorten."""
+    interval = timedelta(minutes=slicing.interval_minutes)
+    length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
+    steps = max(int(length / interval + 1e-9), 1)
+    start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
+    return SliceWindow(start, interval, steps)
 
 
 def _horizon() -> date:

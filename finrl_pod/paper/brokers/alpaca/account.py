@@ -279,7 +279,7 @@ def _list_of(parse: Callable[[Any], Result]) -> Callable[[Any], list[Result]]:
 
 
 def _order_body(request: OrderRequest) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "symbol": request.symbol,
         "qty": _decimal_text(request.quantity),
         "side": request.side.value,
@@ -289,6 +289,8 @@ def _order_body(request: OrderRequest) -> dict[str, Any]:
     }
     if request.type is OrderType.LIMIT and request.limit_price is not None:
         body["limit_price"] = _decimal_text(request.limit_price)
+    if request.extended_hours:
+        body["extended_hours"] = True
     return body
 
 

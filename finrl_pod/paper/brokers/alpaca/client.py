@@ -17,7 +17,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
     keys_from_environment,
     trading_address,
 )
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Clock
@@ -60,16 +60,16 @@ class AlpacaPyLibrary:
         return found
 
     def bars(
-        self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
+        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
-        """Daily bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
+        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
         from alpaca.data.enums import Adjustment, DataFeed
         from alpaca.data.requests import StockBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
 
         request = StockBarsRequest(
             symbol_or_symbols=list(symbols),
-            timeframe=TimeFrame(1, TimeFrameUnit.Day),
+            timeframe=TimeFrame(1, TimeFrameUnit.Day if timeframe == "1Day" else TimeFrameUnit.Minute),
             start=start,
             end=end,
             adjustment=Adjustment(adjustment),

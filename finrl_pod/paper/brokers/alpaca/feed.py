@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca import responses
@@ -17,13 +18,15 @@ from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
 
 _BAR_KEYS = ("o", "h", "l", "c", "v")
 FeedName = Literal["iex", "sip"]
+Timeframe = Literal["1Day", "1Min"]
+Time = TypeVar("Time", date, datetime)
 
 
 class PriceLibrary(Protocol):
     """Client library of the market data API. Both methods return the JSON of all pages, by symbol."""
 
     def bars(
-        self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
+        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]: ...
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]: ...
@@ -47,7 +50,7 @@ class AlpacaFeed:
         requested = list(dict.fromkeys(symbols))
         first, last = (datetime.combine(day, time(), NEW_YORK) for day in (start, end + timedelta(days=1)))
         last -= timedelta(seconds=1)
-        response = self._read(lambda: self._library.bars(requested, first, last, adjustment, self._feed))
+        response = self._read(lambda: self._library.bars("1Day", requested, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
         for symbol in requested:
             for bar in self._bars_of(response, symbol):
@@ -55,14 +58,37 @@ class AlpacaFeed:
                 rows[symbol, day] = [_float(bar.get(key)) for key in _BAR_KEYS]
         last_complete = self._last_complete_day()
         days = sorted({day for _, day in rows if start <= day <= end and day <= last_complete})
-        table = np.full((len(_BAR_KEYS), len(days), len(requested)), np.nan)
-        for t, day in enumerate(days):
-            for n, symbol in enumerate(requested):
-                if (symbol, day) in rows:
-                    table[:, t, n] = rows[symbol, day]
         times = np.array(days, dtype="datetime64[D]").astype("datetime64[ns]")
+        return self._table(times, days, requested, rows)
+
+    def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:
+        """Minute bars, with a row for each minute with a bar of any symbol, also outside the session."""
+        requested, minute = list(dict.fromkeys(symbols)), timedelta(minutes=1)
+        last = end - timedelta(seconds=1)
+        response = self._read(lambda: self._library.bars("1Min", requested, start, last, adjustment, self._feed))
+        rows: dict[tuple[str, datetime], list[float]] = {}
+        complete = self._clock.now() - minute
+        for symbol in requested:
+            for bar in self._bars_of(response, symbol):
+                time_ = self._bar_time(bar)
+                if start <= time_ < end and time_ <= complete:
+                    rows[symbol, time_] = [_float(bar.get(key)) for key in _BAR_KEYS]
+        minutes = sorted({time_ for _, time_ in rows})
+        times = np.array([time_.replace(tzinfo=None) for time_ in minutes], dtype="datetime64[ns]")
+        return self._table(times, minutes, requested, rows)
+
+    def _table(
+        self, times: NDArray[np.datetime64], days: Sequence[Time], symbols: Sequence[str],
+        rows: Mapping[tuple[str, Time], list[float]],
+    ) -> BarTable:  # fmt: skip
+        place = {day: t for t, day in enumerate(days)}
+        column = {symbol: n for n, symbol in enumerate(symbols)}
+        table = np.full((len(_BAR_KEYS), len(days), len(symbols)), np.nan)
+        for (symbol, day), values in rows.items():
+            if day in place:
+                table[:, place[day], column[symbol]] = values
         opened, high, low, close, volume = table
-        return BarTable(times, tuple(requested), opened, high, low, close, volume, self._feed)
+        return BarTable(times, tuple(symbols), opened, high, low, close, volume, self._feed)
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         response = self._read(lambda: self._library.latest_trades(list(symbols), self._feed))

@@ -20,7 +20,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
     keys_from_environment,
     trading_address,
 )
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Clock
@@ -63,12 +63,12 @@ class TradeApiLibrary:
         return self._get_pages("/corporate-actions", query, "corporate_actions", "v1")
 
     def bars(
-        self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
+        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
-        """Daily bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
+        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
         query = {
             "symbols": ",".join(symbols),
-            "timeframe": "1Day",
+            "timeframe": timeframe,
             "start": start.isoformat(),
             "end": end.isoformat(),
             "adjustment": adjustment,
