@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from finrl_pod.fake_alpaca.minute_bars import bar_starts, minute_bar, minutes_of
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.sessions import Session, new_york
 from finrl_pod.fake_alpaca.settings import CorporateAction
@@ -38,7 +39,7 @@ class BarFlaws:
 
 
 class MarketData:
-    """Daily bars of a panel up to the current session. sip: the account may read the consolidated feed."""
+    """Daily and minute bars of a panel up to the current session. sip: the account may read the consolidated feed."""
 
     def __init__(self, prices: Prices, *, sip: bool) -> None:
         self.prices = prices
@@ -49,26 +50,52 @@ class MarketData:
         """GET stocks/bars: sorted by symbol, then time, so that the first page may hold a single symbol."""
         parameters = _parameters(query)
         requested = self._symbols(query) if symbols is None else symbols
-        if query.get("timeframe") not in ("1Day", "1D"):
-            raise ApiError(
-                400, None, f"invalid timeframe: {query.get('timeframe')!r}; this fake server has daily bars (1Day)"
-            )
+        timeframe = query.get("timeframe") or ""
+        minutes = 0 if timeframe in ("1Day", "1D") else minutes_of(timeframe)
         adjustment = query.get("adjustment") or "raw"
         if adjustment not in _ADJUSTMENTS:
             raise ApiError(400, None, f"invalid adjustment: {adjustment}")
         limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
         start, end = self._range(parameters, moment)
         self._check_feed(query, end, moment)
+        first, as_of = parameters.page_start(), self._as_of(moment)
+        if minutes:
+            days = self.prices.sessions.between(new_york(start).date(), new_york(end).date())
+            starts = bar_starts(days, minutes, start, end, moment)
+            if query.get("sort") == "desc":
+                starts.reverse()
+            return self._minute_page(sorted(requested), starts, minutes, (first, limit), adjustment, as_of)
         available = self._available_bars(
             sorted(requested), start, end, moment, newest_first=query.get("sort") == "desc"
         )
-        first, as_of = parameters.page_start(), self._as_of(moment)
         page: dict[str, list[dict[str, Any]]] = {}
         for symbol, session in available[first : first + limit]:
             bar = self._bar(symbol, session, adjustment, moment, as_of)
             if bar is not None:
                 page.setdefault(symbol, []).append(bar)
         return {"bars": page, "next_page_token": next_page_token(first, limit, len(available))}
+
+    def _minute_page(
+        self, symbols: list[str], starts: list[float], minutes: int, page: tuple[int, int], adjustment: str, as_of: int
+    ) -> dict[str, Any]:
+        """Minute bars from `starts` on, by symbol, then time. page: number of the first bar, and of bars."""
+        (first, limit), total = page, len(starts) * len(symbols)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for place in range(first, min(first + limit, total)):
+            symbol, start = symbols[place // len(starts)], starts[place % len(starts)]
+            session = self.prices.sessions.current(start)
+            if session is None or self._removed(symbol, session):
+                continue
+            bar = minute_bar(self.prices, symbol, session, start, minutes, adjustment, as_of)
+            if bar is not None:
+                found.setdefault(symbol, []).append(bar)
+        return {"bars": found, "next_page_token": next_page_token(first, limit, total)}
+
+    def _removed(self, symbol: str, session: Session) -> bool:
+        edits, stale = self.flaws.edits, self.flaws.stale_after
+        if stale and session.date.isoformat() > stale:
+            return True
+        return any(edits.get((symbol, day)) == {} for day in ("", session.date.isoformat()))
 
     def history(
         self, what: str, query: Mapping[str, str], moment: float, symbols: list[str] | None = None

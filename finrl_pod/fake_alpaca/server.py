@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from finrl_pod.errors import InputError, SetupError
+from finrl_pod.fake_alpaca.bar_stream import BarHub
 from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
 from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
@@ -83,6 +84,9 @@ class FakeAlpaca:
         self._counters = {name: RequestCounter(self.settings.rate_limit) for name in ("trading", "data")}
         self.hub = TradeUpdateHub(self.faults, self.log, self.clock.seconds, self._is_authorised)
         self._panel_sha256 = panel.sha256
+        self.bars = BarHub(
+            prices, self.clock.seconds, lambda at, act: self._pacer.schedule(at, act), self._is_authorised
+        )
         self._state = state
         self._port = port
         self._pacer = ClockPacer(self.clock, busy_speed)
@@ -142,6 +146,7 @@ class FakeAlpaca:
         finally:
             ticking.cancel()
             await self.hub.close()
+            await self.bars.close()
             await runner.cleanup()
             self.save()
             self.log.write("server", self.clock.seconds(), what="stopped")
@@ -245,6 +250,8 @@ class FakeAlpaca:
             for method, path, handler in routes:
                 application.router.add_route(method, path, pipeline.wrap(handler, self._counters[limit]))
         application.router.add_get("/stream", self.hub.serve)
+        for feed in ("iex", "sip"):
+            application.router.add_get(f"/v2/{feed}", self.bars.serve)
         application.add_routes(control_routes(self))
         application.router.add_route("*", "/{tail:.*}", pipeline.wrap(endpoint_not_found, self._counters["trading"]))
         return application

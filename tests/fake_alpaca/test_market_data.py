@@ -163,7 +163,7 @@ def test_small_panel_of_closes_trades_at_its_close_all_day(start_server: StartSe
     ("query", "message"),
     [
         ({"symbols": ""}, "symbols is required"),
-        ({"timeframe": "1Min"}, "invalid timeframe"),
+        ({"timeframe": "1Hour"}, "invalid timeframe"),
         ({"adjustment": "most"}, "invalid adjustment"),
         ({"limit": "10001"}, "invalid limit"),
         ({"start": "soon"}, "invalid start"),
