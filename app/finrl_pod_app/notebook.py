@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -146,6 +146,12 @@ class TrainedAgent:
     def save(self, path: str | Path) -> Path:
         """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
         return api.save(self.learner, path, self.market)
+
+    def export(self, folder: str | Path, formats: Sequence[Literal["torch", "onnx"]] = ("torch",)) -> list[Path]:
+        """Write the agent for programs without finrl_pod: agent.pt2 (torch.export), agent.onnx, and agent.json."""
+        from finrl_pod_app.services.agent_export import export_strategy
+
+        return export_strategy(self.strategy(), Path(folder), formats, symbols=self.market.panel.symbols)
 
     @staticmethod
     def load(path: str | Path) -> PolicyStrategy:

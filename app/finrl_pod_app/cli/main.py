@@ -21,7 +21,6 @@ from finrl_pod_app.cli import (
     backtest,
     dashboard,
     data,
-    environment_runs,
     environments,
     evaluation,
     extensions,
@@ -29,6 +28,7 @@ from finrl_pod_app.cli import (
     paper,
     registry,
     setup_commands,
+    trained_agents,
     training,
 )
 
@@ -61,8 +61,9 @@ app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out 
 app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
     training.train
 )
-app.command("evaluate", epilog="Example: finrl-pod evaluate runs/hopper --episodes 100")(environment_runs.evaluate)
-app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png")(environment_runs.play)
+app.command("evaluate", epilog="Example: finrl-pod evaluate runs/hopper --episodes 100")(trained_agents.evaluate)
+app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png")(trained_agents.play)
+app.command("export", epilog="Example: finrl-pod export runs/mine --format onnx --out agent")(trained_agents.export)
 app.command("new", epilog="Example: finrl-pod new feature my_feature")(extensions.new)
 app.command("check", epilog="Example: finrl-pod check my_feature.py:my_feature")(extensions.check)
 app.add_typer(environments.app, name="env", hidden=True)  # former names: new environment, check

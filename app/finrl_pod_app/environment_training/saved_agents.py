@@ -19,6 +19,7 @@ from finrl_pod.rl.algorithms.base import Actor
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.observation_adapter import spec_of
 from finrl_pod.rl.networks.policies import PolicySpec
+from finrl_pod.rl.training.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict
@@ -42,7 +43,7 @@ class SavedAgents:
         Each member acts on its own rows. Raises RuntimeError for other shapes.
         """
         members = self.config.members
-        rows = observation.to(next(iter(self.weights.values())).dtype).reshape(members, 1, -1, self.spec.features)
+        rows = observation.to(network_dtype(self.weights)).reshape(members, 1, -1, self.spec.features)
         table = rows.new_zeros(members, 1, 0, 0)  # features of a market's assets, of which there are none
         action = self.actor.action(self.weights, table, rows, None)
         return action.reshape(members, rows.shape[2], -1)
@@ -87,6 +88,11 @@ def load_agents(run: str | Path) -> SavedAgents:
             f"{spec.action_size} actions; restore the environment that the run was made with"
         ) from None
     return agents
+
+
+def network_dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
+    """Type of a network's inputs: that of its weights, not of the statistics saved with them."""
+    return next(x.dtype for name, x in weights.items() if name not in (MEAN, VARIANCE))
 
 
 def _names(saved: Mapping[str, Tensor]) -> list[str]:

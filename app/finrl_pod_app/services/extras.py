@@ -41,6 +41,8 @@ OPTIONAL_PACKAGES = (
     OptionalPackage("mujoco", "mujoco", "mujoco", "for MuJoCo environments such as gym:Hopper-v5"),
     OptionalPackage("ray", "ray", "ray", "for tournaments on a Ray cluster"),
     OptionalPackage("optuna", "optuna", "tpe", 'for tournament.sampler = "tpe"'),
+    OptionalPackage("onnx", "onnx", "onnx", "to export agents as ONNX"),
+    OptionalPackage("onnxscript", "onnxscript", "onnx", "to export agents as ONNX"),
     OptionalPackage("pettingzoo", "pettingzoo", "pettingzoo", "for PettingZoo's interface to markets with many agents"),
 )
 

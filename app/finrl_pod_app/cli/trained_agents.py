@@ -1,13 +1,23 @@
-"""`finrl-pod evaluate` and `finrl-pod play`: trained agents of `train --env`."""
+"""`finrl-pod evaluate` and `play` of agents of `train --env`; `export` of the agents of any run."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from finrl_pod_app.cli.options import Json, print_json
+
+
+class ExportFormat(StrEnum):
+    """File of an exported agent."""
+
+    torch = "torch"
+    onnx = "onnx"
+    both = "both"
+
 
 EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
 Member = Annotated[
@@ -70,3 +80,23 @@ def play(
         typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps")
     if out is not None:
         typer.echo(f"Picture: {out}")
+
+
+def export(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write into; default: RUN_DIR/export.")] = None,
+    format: Annotated[
+        ExportFormat, typer.Option(help="torch: agent.pt2, for torch.export.load; onnx: agent.onnx.")
+    ] = ExportFormat.torch,
+    as_json: Json = False,
+) -> None:
+    """Write trained agents for programs without finrl_pod: networks with their normalisation, and a description."""
+    from finrl_pod_app.services.agent_export import Format, export_run
+
+    both: tuple[Format, ...] = ("torch", "onnx")
+    chosen = tuple(name for name in both if format.value in (name, "both"))
+    written = export_run(run_dir, out or run_dir / "export", chosen)
+    if as_json:
+        print_json({"files": [str(path) for path in written]})
+    else:
+        typer.echo("wrote " + ", ".join(map(str, written)))
