@@ -233,7 +233,8 @@ class BacktestResult:
     cost_parts: [T] currency by cost model; they add up to `costs`.
     risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
     borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the bar's mark, or
-    None if the prices are adjusted for dividends or have none.
+    None if the prices are adjusted for dividends or have none. paid: [T, N] currency, value of each asset's trades,
+    negative for sales; None if all filled at the market's fill prices.
     """
 
     name: str
@@ -248,3 +249,4 @@ class BacktestResult:
     risk_free: Floats | None = None
     carry: float = 0.0
     dividends: Floats | None = None
+    paid: Floats | None = None

@@ -52,6 +52,10 @@ class Attribution:
             )
         return rows
 
+    def plain(self) -> dict[str, object]:
+        """The profit by asset and by year, for JSON."""
+        return {"by_asset": self.by_asset(), "by_year": self.by_year()}
+
     def table(self) -> dict[str, list[object]]:
         """Columns year, symbol, profit: one row per symbol held in a year, and rows "costs" and "carry"."""
         years = self.result.times.astype("datetime64[Y]").astype(int) + 1970
@@ -85,10 +89,12 @@ def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRu
     values = result.weights * result.equity[:, None]
     shares = values / close
     before = np.vstack([np.zeros_like(shares[:1]), shares[:-1]])
+    traded = shares - before
     # The decision of bar t fills in bar t + 1 or at its own close; a bar's trades are its change of holdings.
     paid_at = fill if market.fill_rule == "same_close" else np.vstack([fill[:1], fill[:-1]])
-    traded = shares - before
     paid = np.where(traded != 0, traded * np.where(np.isfinite(paid_at), paid_at, close), 0.0)
+    if result.paid is not None:
+        paid = result.paid
     profits = values - np.vstack([np.zeros_like(values[:1]), values[:-1]]) - paid
     if market.dividends is not None:
         paid_out = market.dividends[bars].double().cpu().numpy()

@@ -143,6 +143,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
         risk_free=risk_free,
         carry=0.0 if ledger.carry is None else float(ledger.carry[:, account].sum()),
         dividends=None if ledger.dividends is None else ledger.dividends[:, account].cpu().numpy().copy(),
+        paid=None if ledger.paid is None else ledger.paid[:, account].cpu().numpy().copy(),
     )
 
 

@@ -38,7 +38,8 @@ class Ledger:
     cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
     risk_free: [L-1] simple return of cash from one mark to the next, or None.
     carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None. dividends: [L, B] currency
-    received before the bar's mark, negative on shorts, or None.
+    received before the bar's mark, negative on shorts, or None. paid: [L, B, N] currency, value of each asset's trades,
+    negative for sales; only with orders within bars, which fill at other prices than the market's.
     """
 
     first: int
@@ -53,6 +54,7 @@ class Ledger:
     risk_free: Tensor | None = None
     carry: Tensor | None = None
     dividends: Tensor | None = None
+    paid: Tensor | None = None
 
     @property
     def log_returns(self) -> Tensor:
@@ -102,6 +104,7 @@ def simulate(
     history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
     carry: list[Tensor] = [nothing]
     dividends: list[Tensor] = [nothing]
+    paid: list[Tensor] = [torch.zeros_like(shares)]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
             history.append((funds, shares, nothing, nothing))
@@ -117,6 +120,7 @@ def simulate(
         morning = funds
         if venue.has_carry and not same_close:
             morning = venue.overnight(first + i, funds, shares, close)
+        spent = paid[0]
         ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
         if target is None and not ((some_delisted[i] or ruined) and bool((shares != 0).any())):
             filled = Fills(morning, shares, nothing, nothing)
@@ -134,8 +138,10 @@ def simulate(
             filled = venue.fill_trades(first + i, morning, shares, trades, price)
             if orders is not None:
                 orders.filled(shares, filled.shares, price)
+                spent = (filled.shares - shares) * price
         if orders is not None:
-            filled = _with_exits(orders, venue, first + i, filled)
+            filled, sold = _with_exits(orders, venue, first + i, filled)
+            paid.append(spent - sold)
         turnover = nothing
         if filled.traded is not nothing:
             before = account_equity(morning, shares, prices[i])
@@ -163,16 +169,18 @@ def simulate(
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
         dividends=torch.stack(dividends) if venue.has_dividends else None,
+        paid=None if orders is None else torch.stack(paid),
     )
 
 
-def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> Fills:
-    """The fills of bar t's decision, followed by the stops and take-profits of the bar in which it filled."""
+def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> tuple[Fills, Tensor]:
+    """The fills of bar t's decision with the stops and take-profits of their bar, and the value [B, N] of those."""
     sold, price = orders.exits(t, filled.shares)
     if not bool((sold > 0).any()):
-        return filled
+        return filled, torch.zeros_like(sold)
     closed = venue.fill_trades(t, filled.cash, filled.shares, -sold, price)
-    return Fills(closed.cash, closed.shares, filled.cost + closed.cost, filled.traded + closed.traded)
+    both = Fills(closed.cash, closed.shares, filled.cost + closed.cost, filled.traded + closed.traded)
+    return both, (filled.shares - closed.shares) * price
 
 
 def _cost_parts(venue: Venue, first: int, held: Tensor) -> dict[str, Tensor]:

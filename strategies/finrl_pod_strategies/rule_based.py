@@ -52,6 +52,21 @@ class EqualWeight:
 
 
 @dataclass(frozen=True)
+class BuyAndHold:
+    """One symbol, bought at the first bar on which it trades, and held."""
+
+    name: str
+    feature_names: tuple[str, ...] = ()
+    lookback: int = 1
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        place = window.symbols.index(self.name)
+        if not holds_only_cash(positions) or not window.tradable[-1, place]:
+            return None
+        return np.where(np.arange(len(window.symbols)) == place, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
 class Index:
     """The single asset of an index market (`baselines.index_market`), bought once and held."""
 

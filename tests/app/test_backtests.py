@@ -21,7 +21,7 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.tournament.progress import Progress
-from tests.app.small_run import fill_store
+from tests.app.small_run import fill_store, small_panel
 
 STRATEGIES = """
 import numpy as np
@@ -33,6 +33,11 @@ class Mine:
             return None
         score = np.exp(np.nan_to_num(window.features[:, 0]))
         return score / score.sum()
+
+class Averse(Mine):
+    feature_names = ("volatility_21",)
+    def target_weights(self, window, positions):
+        return None if positions.weights.any() else np.full(len(window.symbols), 0.1)
 
 class Exiting:
     def target_weights(self, window, positions):
@@ -370,6 +375,44 @@ def test_capacity_stands_in_the_document(strategy_target: str, capsys: pytest.Ca
     assert all(row["low"] <= row["active_growth"] <= row["high"] for row in found["curve"])
 
 
+def test_metrics_are_against_the_chosen_benchmark(
+    strategy_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "main", "--start", SPAN["start"], "--end", SPAN["end"], "--json"]
+
+    def against(name: str | None, *more: str) -> dict[str, Any]:
+        chosen = [] if name is None else ["--benchmark", name]
+        assert run(["backtest", "--strategy", strategy_target, *options, *chosen, *more]) == 0
+        return dict(json.loads(capsys.readouterr().out)["test"])
+
+    symbol = small_panel().symbols[0]
+    held = against(symbol, "--out", str(tmp_path / "out"))
+    assert held["benchmark"] == symbol
+    assert held["strategies"][symbol]["effective_number"] == pytest.approx(1)
+    assert "beta" not in held["strategies"][symbol]
+    prices = Store().load("main")
+    first, last = (int(np.searchsorted(prices.times, np.datetime64(day))) for day in (SPAN["start"], SPAN["end"]))
+    close = prices.close[first : last + 1, 0]
+    fill = prices.close[first + 1, 0] if prices.open is None else prices.open[first + 1, 0]
+    assert held["strategies"][symbol]["cumulative_return"] == pytest.approx(close[-1] / fill - 1, abs=0.005)  # costs
+    assert f"<h2>Against {symbol}</h2>" in (tmp_path / "out" / "report.html").read_text()
+    default = against(None)
+    assert default["strategies"]["Mine"]["beta"] != held["strategies"]["Mine"]["beta"]
+    assert against("momentum_12_1")["benchmark"] == "momentum_12_1"
+    own = strategy_target.replace(":Mine", ":Averse")
+    assert against(own)["benchmark"] == "Averse"
+
+
+@pytest.mark.parametrize(("name", "message"), [("equal_weigth", "did you mean equal_weight?"), ("Mine", "unknown")])
+def test_an_unknown_benchmark_is_refused(
+    name: str, message: str, strategy_target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["backtest", "--strategy", strategy_target, "--data", "main", "--benchmark", name]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert run(["backtest", "--strategy", strategy_target, "--data", "main", "--benchmark", strategy_target]) == 2
+    assert "is the tested strategy" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -402,7 +445,8 @@ def test_stops_are_given_on_the_command_line(
     name = "equal_weight_buy_and_hold"
     assert stopped["test"]["strategies"][name] != held["test"]["strategies"][name]
     assert any(rule.startswith("Stop: ") for rule in stopped["rules"])
-    assert "attribution" not in stopped
+    profit = sum(row["profit"] - row["costs"] for row in stopped["attribution"]["by_year"])
+    assert profit == pytest.approx(1e6 * stopped["test"]["strategies"][name]["cumulative_return"], rel=1e-9)
     for arguments, message in (
         (["--orders", "stop=0.1"], "--orders takes shares such as stop_loss=0.1"),
         (["--orders", "stop_loss=2"], "stop_loss must be at least 0 and below 1"),

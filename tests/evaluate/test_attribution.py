@@ -12,6 +12,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.market.costs import Frictions
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Floats, Panel, Positions, Window
@@ -100,3 +101,30 @@ def test_a_result_of_another_market_is_refused() -> None:
     result = backtest(BuyAndHold(), panel, market, 0, 3, FREE, 1000.0)
     with pytest.raises(InputError, match="from another market"):
         attribution(dataclasses.replace(result, symbols=("A", "C")), market, FREE)
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [OrderRules(stop_loss=0.03, take_profit=0.05), OrderRules(trailing_stop=0.04), OrderRules(entry_limit=0.005)],
+)
+def test_stops_and_limits_are_attributed_at_their_own_prices(orders: OrderRules) -> None:
+    rng = np.random.default_rng(2)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.02, (300, 3)), 0))
+    opened = close * np.exp(rng.normal(0, 0.005, close.shape))
+    columns = {
+        "close": close,
+        "open": opened,
+        "high": np.maximum(close, opened) * 1.01,
+        "low": np.minimum(close, opened) * 0.99,
+    }
+    times = np.datetime64("2020-01-01", "ns") + np.arange(300) * np.timedelta64(1, "D")
+    panel = make_panel(times, ("A", "B", "C"), columns, name="bars")
+    market = build_market(panel, (), (0, 299))
+    strategy = Rotation()
+    strategy.orders = orders  # type: ignore[attr-defined]
+    rules = ExecutionRules(cost_rate=0.001)
+    result = backtest(strategy, panel, market, 0, 299, rules, 1e6)
+    found = attribution(result, market, rules)
+    np.testing.assert_allclose((found.profits.sum(1) - found.costs)[1:], np.diff(result.equity), atol=1e-6)
+    at_market = attribution(dataclasses.replace(result, paid=None), market, rules)
+    assert abs(at_market.profits.sum() - found.profits.sum()) > 1  # the orders' prices matter

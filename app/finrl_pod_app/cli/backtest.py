@@ -72,6 +72,14 @@ def backtest(
         str | None,
         typer.Option(metavar="stop_loss=0.1,...", help="stop_loss, take_profit, trailing_stop, entry_limit; see docs."),
     ] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SYMBOL|NAME",
+            help="Compare with a symbol, which is bought and held, a baseline, or file.py:Class; default: the index, "
+            "else equal weight.",
+        ),
+    ] = None,
     capacity: Annotated[
         bool, typer.Option("--capacity", help="Also simulate larger accounts with market impact; a minute.")
     ] = False,
@@ -112,6 +120,7 @@ def backtest(
         cost_bps=cost_bps,
         cash=cash,
         out=out,
+        benchmark=benchmark,
         **given,
     )
     if as_json:

@@ -75,6 +75,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     if added := added_sentence(document):
         console.print(added, markup=False, soft_wrap=not console.is_terminal)
     if capacity := document.get("capacity"):
+        from finrl_pod_app.report.contribution import capacity_sentence
+
         console.print(capacity_sentence(capacity), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
@@ -83,24 +85,6 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
 def show_account(size: float) -> None:
     """Print which account is simulated for a capacity, to standard error."""
     sys.stderr.write(f"capacity: simulating an account of {size:,.0f}\n")
-
-
-def capacity_sentence(capacity: Mapping[str, Any]) -> str:
-    """What becomes of the active growth in larger accounts, from the report's part `capacity`."""
-    smallest, base = capacity["curve"][0], str(capacity["base"]).replace("_", " ")
-    found = f"An account of {smallest['account']:,.0f} grows {smallest['active_growth']:+.2%} a year against {base}"
-    if capacity["half"]["value"] == 0:
-        return f"{found}, so that no account adds anything: the capacity is 0."
-    sizes = [
-        f"{name} of it remains at {_account(capacity[key]['value'])} "
-        f"({capacity['level']:.0%} interval {_account(capacity[key]['low'])} to {_account(capacity[key]['high'])})"
-        for name, key in (("half", "half"), ("nothing", "zero"))
-    ]
-    return f"{found}; with market impact {', and '.join(sizes)}."
-
-
-def _account(size: float | None) -> str:
-    return "beyond the largest account" if size is None else f"{size:,.0f}"
 
 
 def show_training_result(result: Mapping[str, Any]) -> None:

@@ -50,6 +50,21 @@ STRATEGY_COLUMNS = (
 )
 
 
+BENCHMARK_COLUMNS = (
+    Column("alpha", "alpha", "Alpha", "percent", "annual intercept of excess returns over cash on the benchmark's"),
+    Column("beta", "beta", "Beta", "ratio", "slope of the same regression"),
+    Column("correlation", "correlation", "Correlation", "ratio", "of the same returns"),
+    Column("tracking_error", "TE", "Tracking error", "percent", "annualised standard deviation of active returns"),
+    Column(
+        "information_ratio", "IR", "Information ratio", "ratio", "annualised mean active return over tracking error"
+    ),
+    Column("up_capture", "up", "Up capture", "ratio", "growth on bars on which the benchmark rose, over its own"),
+    Column("down_capture", "down", "Down capture", "ratio", "growth on bars on which the benchmark fell, over its own"),
+    Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
+    Column("effective_number", "effective N", "Effective N", "ratio", "effective number of holdings"),
+)
+
+
 def format_metric(column: Column, value: float | None) -> str:
     """A metric in its column's unit; a dash for None, NaN or infinity."""
     if value is None or not math.isfinite(value):

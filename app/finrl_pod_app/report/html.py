@@ -11,7 +11,7 @@ from typing import Any
 
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report import charts, sections
+from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
@@ -49,6 +49,7 @@ def render(
     body = [
         sections.equity(document, results, style_by_name),
         section(f"Results {heading}", _metrics(document, style_by_name)),
+        contribution.benchmark(document, style_by_name),
         sections.gate(document),
         sections.mandate(document),
         sections.drawdowns(document),
@@ -56,9 +57,11 @@ def render(
         sections.months(document),
         section("Annual returns", yearly_table(document["test"]["yearly"], style_by_name)),
         _weights(results),
+        contribution.attribution(document),
         sections.trading(document, results, style_by_name),
         sections.distribution(document, results, style_by_name),
         sections.cost_curve(document, style_by_name),
+        contribution.capacity(document),
         sections.overfitting(document),
         _leaderboard(document),
         section("Market rules", bullet_list(document["rules"])),

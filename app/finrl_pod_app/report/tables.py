@@ -42,12 +42,12 @@ def metrics_table(strategies: Mapping[str, Mapping[str, float | None]], styles: 
         for column in STRATEGY_COLUMNS
     )
     rows = [
-        _strategy_row(
+        strategy_row(
             name, styles, [format_metric(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS]
         )
         for name in champion_first(strategies)
     ]
-    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
 def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
@@ -55,10 +55,10 @@ def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mappi
     years = sorted({year for returns in yearly.values() for year in returns})
     heads = "".join(f'<th scope="col">{html.escape(year)}<small>%</small></th>' for year in years)
     rows = [
-        _strategy_row(name, styles, [_percent(yearly[name].get(year)) for year in years])
+        strategy_row(name, styles, [_percent(yearly[name].get(year)) for year in years])
         for name in champion_first(yearly)
     ]
-    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
 def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -69,7 +69,7 @@ def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
         f"<td>{_percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
         for row in rows
     ]
-    return _table(heads, body, wide=False)
+    return table(heads, body, wide=False)
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
@@ -81,14 +81,14 @@ def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
         cells = "".join(_shaded_cell(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
         total = f"<td><strong>{_percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
     """Moments and tails of the returns per bar, one row per strategy."""
     heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit in MOMENTS)
     rows = [
-        _strategy_row(
+        strategy_row(
             name,
             styles,
             [
@@ -98,7 +98,7 @@ def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles
         )
         for name in champion_first(moments)
     ]
-    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
 def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
@@ -109,7 +109,7 @@ def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
         f"<td>{_ratio(row['sharpe'])}</td><td>{_percent(row['max_drawdown'])}</td></tr>"
         for row in rows
     ]
-    return _table(heads, body, wide=False)
+    return table(heads, body, wide=False)
 
 
 def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
@@ -127,8 +127,8 @@ def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Sty
         cells += [_percent(one["drag"], 2), f"{one['carry']:,.0f}"]
         if paying:
             cells.append(MISSING if one.get("dividends") is None else f"{one['dividends']:,.0f}")
-        rows.append(_strategy_row(name, styles, cells))
-    return _table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+        rows.append(strategy_row(name, styles, cells))
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
 def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -> str:
@@ -142,7 +142,7 @@ def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -
         f'<td class="text words">{_explanation(rule, stated)}</td></tr>'
         for rule in rules
     ]
-    return _table(heads, body)
+    return table(heads, body)
 
 
 def _explanation(rule: Mapping[str, Any], stated: Sequence[str]) -> str:
@@ -169,7 +169,7 @@ def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str])
         ]
         cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
-    return _table("".join(heads), body)
+    return table("".join(heads), body)
 
 
 def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
@@ -181,7 +181,7 @@ def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
         f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         for measure, cells in usage_rows(usage)
     ]
-    return _table(heads, body, wide=False)
+    return table(heads, body, wide=False)
 
 
 def added_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
@@ -197,7 +197,7 @@ def added_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
         measure = same[0][0]
         head = f'<th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
         body.append(f"<tr>{head}{cells}</tr>")
-    return _table(heads, body, wide=False)
+    return table(heads, body, wide=False)
 
 
 def key_line(style: Style) -> str:
@@ -208,13 +208,15 @@ def key_line(style: Style) -> str:
     )
 
 
-def _strategy_row(name: str, styles: Mapping[str, Style], cells: Sequence[str]) -> str:
+def strategy_row(name: str, styles: Mapping[str, Style], cells: Sequence[str]) -> str:
+    """A row headed by a strategy's line and name."""
     head = f'<th scope="row"><span class="named">{key_line(styles[name])}{html.escape(display_name(name))}</span></th>'
     style = " class=champion" if name == CHAMPION else ""
     return f"<tr{style}>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _table(heads: str, rows: Sequence[str], *, wide: bool = True) -> str:
+def table(heads: str, rows: Sequence[str], *, wide: bool = True) -> str:
+    """A table of header cells and rows, which scrolls where the page is narrow."""
     style = ' class="wide"' if wide else ""
     # A region that scrolls must be reachable by keyboard.
     return (

@@ -30,6 +30,7 @@ from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bars_sentence, bootstrap_band, build_document, subject_of
+from finrl_pod_app.services.benchmarks import BenchmarkAccount, find_benchmark
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
@@ -99,14 +100,16 @@ class PreparedBacktest:
         """What is tested: the strategy, or the champion with its run."""
         return self.name if self.run is None else f"{CHAMPION} of {self.run}"
 
-    def log_look(self) -> int | None:
-        """Log a look at its bars; returns the number of looks at them.
+    def log_look(self, benchmark: BenchmarkAccount | None = None) -> int | None:
+        """Log a look at its bars, by the strategy or by its benchmark; returns the number of looks at them.
 
         None for a baseline, and for bars before the test split: only results on test count as looks.
         """
-        if self.subject is None or not self.shows_test:
+        subject = self.subject if benchmark is None else benchmark.subject
+        if subject is None or not self.shows_test:
             return None
-        return log_look(self.panel, Span(self.first, self.last), self.subject, f"backtest of {self.description}")
+        what = self.description if benchmark is None else benchmark.strategy.name
+        return log_look(self.panel, Span(self.first, self.last), subject, f"backtest of {what}")
 
 
 def run_backtest(
@@ -118,6 +121,7 @@ def run_backtest(
     orders: OrderRules | None = None,
     capacity: bool = False,
     adv: float | None = None,
+    benchmark: str | None = None,
     on_account: Callable[[float], None] = lambda _: None,
     **options: Unpack[BacktestOptions],
 ) -> dict[str, Any]:
@@ -129,7 +133,9 @@ def run_backtest(
 
     settings: `name=value` lines of the environment. orders: stops and limits, in place of the strategy's own. capacity:
     also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for it, in
-    place of the data's; on_account: called with each account's size before it is simulated. Without split and dates, a
+    place of the data's; on_account: called with each account's size before it is simulated. benchmark: what the metrics
+    compare with: a symbol, which is bought and held, a baseline, or `file.py:Class`; default: the index of the prices,
+    else equal weight. Without split and dates, a
     run is tested on its test split, a strategy of the user's own on validation, and a baseline on the test split of the
     default config (on the sample) or on all bars. Returns the report's object; with `out` it is written with its page,
     and bars, weights and attribution as Parquet and CSV.
@@ -151,16 +157,19 @@ def run_backtest(
         prepared = dataclasses.replace(prepared, orders=orders or orders_of(prepared.strategy))
         if prepared.orders is not None and (capacity or execution == "paper" or prepared.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
+        against = None if benchmark is None else find_benchmark(benchmark, prepared.name, prepared.panel)
+        if against is not None:
+            prepared.log_look(against)
         looks = prepared.log_look()
         if execution == "paper":
-            document, results = _on_paper(prepared, paper, options.get("cost_bps"), options.get("cash"))
+            document, results = _on_paper(prepared, paper, against, options.get("cost_bps"), options.get("cash"))
         else:
-            document, results, recorded = _on_weights(prepared, curved=out is not None)
+            document, results, recorded = _on_weights(prepared, against, curved=out is not None)
             if capacity:
                 document["capacity"] = _capacity(prepared, recorded, adv, on_account)
-            if prepared.name != "index" and prepared.orders is None:
+            if prepared.name != "index":
                 parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
-                document["attribution"] = {"by_asset": parts.by_asset(), "by_year": parts.by_year()}
+                document["attribution"] = parts.plain()
                 tables["attribution"] = parts.table()
         if looks is not None:
             document["looks"] = looks
@@ -191,7 +200,7 @@ def _capacity(
 
 
 def _on_weights(
-    prepared: PreparedBacktest, *, curved: bool
+    prepared: PreparedBacktest, against: BenchmarkAccount | None, *, curved: bool
 ) -> tuple[dict[str, Any], Mapping[str, BacktestResult], RecordingStrategy]:
     """Trade to exact target weights; returns the recorded decisions too.
 
@@ -207,12 +216,14 @@ def _on_weights(
     for name in dict.fromkeys((prepared.name, *REFERENCES) if prepared.name == "index" else REFERENCES):
         if name not in results and (name != "index" or prepared.panel.benchmark is not None or name == prepared.name):
             results[name] = run_baseline(name, prepared.panel, prepared.market, *prepared.terms)
+    if against is not None and against.strategy.name not in results:
+        results[against.strategy.name] = against.result(prepared.panel, prepared.market, *prepared.terms)
     curve = None
     if curved and prepared.name != "index" and prepared.orders is None:
         from finrl_pod.evaluate.variations import cost_curve
 
         curve = cost_curve(strategy, prepared.market, *prepared.terms)
-    document = _document(prepared, results, curve)
+    document = _document(prepared, results, curve, against)
     if prepared.orders is not None:
         document["rules"] += prepared.orders.sentences()
     if recorder is not None:
@@ -233,9 +244,13 @@ def _mandate_parts(
 
 
 def _on_paper(
-    prepared: PreparedBacktest, paper: PaperConfig | None, cost_bps: float | None, cash: float | None
+    prepared: PreparedBacktest,
+    paper: PaperConfig | None,
+    against: BenchmarkAccount | None,
+    cost_bps: float | None,
+    cash: float | None,
 ) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
-    """Trade with the daemon's orders; the index, which has no shares, trades to exact weights."""
+    """Trade with the daemon's orders; the index, which has no shares, and a chosen benchmark trade to exact weights."""
     from finrl_pod_app.paper.execution_rules import rules_of_config, rules_of_environment
 
     environment = prepared.config.environment
@@ -246,10 +261,10 @@ def _on_paper(
         terms = rules_of_config(paper, prepared.strategy, cost_bps, cash)
     results: dict[str, BacktestResult] = {}
     sent: dict[str, int] = {}
+    rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
     for name in dict.fromkeys((prepared.name, *REFERENCES)):
         if name == "index":
             if prepared.panel.benchmark is not None or name == prepared.name:
-                rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
                 results[name] = run_baseline(
                     name, prepared.panel, prepared.market, prepared.first, prepared.last, rules, terms.cash
                 )
@@ -257,14 +272,20 @@ def _on_paper(
         strategy = prepared.strategy if name == prepared.name else make_baseline(name)
         tested = terms.backtest(strategy, prepared.panel, prepared.market, prepared.first, prepared.last)
         results[name], sent[name] = tested
-    document = _document(prepared, results, None)
+    if against is not None and against.strategy.name not in results:
+        period = (prepared.first, prepared.last)
+        results[against.strategy.name] = against.result(prepared.panel, prepared.market, *period, rules, terms.cash)
+    document = _document(prepared, results, None, against)
     document |= {"execution": "paper", "orders": sent, "rules": terms.description()}
     document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
     return document, results
 
 
 def _document(
-    prepared: PreparedBacktest, results: Mapping[str, BacktestResult], curve: Sequence[Mapping[str, float]] | None
+    prepared: PreparedBacktest,
+    results: Mapping[str, BacktestResult],
+    curve: Sequence[Mapping[str, float]] | None,
+    against: BenchmarkAccount | None,
 ) -> dict[str, Any]:
     dates = [str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last)]
     return build_document(
@@ -274,6 +295,7 @@ def _document(
         results=results,
         versions=installed_versions(),
         cost_curve=curve,
+        benchmark=None if against is None else against.strategy.name,
     )
 
 

@@ -14,7 +14,9 @@ import torch
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import Interrupted
+from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.files import to_plain
+from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
@@ -26,6 +28,7 @@ from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
+from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
@@ -96,6 +99,8 @@ def run_tournament(
                     cost_curve=evaluation.cost_curve,
                 )
                 document |= to_plain(_mandate_parts(context, evaluation))
+                parts = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
+                document["attribution"] = to_plain(parts.plain())
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
                 document["test"]["band"] = bootstrap_band(

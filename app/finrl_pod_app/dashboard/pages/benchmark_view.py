@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import streamlit as st
 
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS
 from finrl_pod_app.dashboard.figures import active as figures
 from finrl_pod_app.dashboard.figures.comparison import Styles
+from finrl_pod_app.dashboard.pages.columns import benchmark_columns
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import benchmark
 from finrl_pod_app.dashboard.queries.comparison import Curve
@@ -29,32 +29,9 @@ def show_benchmark(curves: Mapping[str, Curve], styles: Styles) -> None:
     table = benchmark.active_table(curves, base)
     table["strategy"] = table["strategy"].map(display_name)
     shown = display_name(base)
-    show_table(table, _columns(), "compare: active", alt=f"Statistics of each strategy against {shown}.")
+    show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {shown}.")
     figure = figures.active_growth_figure(curves, base, styles)
     show_figure(figure, f"growth over {base}", alt=f"Growth of each strategy over that of {shown}.", height=360)
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)
     show_figure(figure, f"rolling alpha and beta to {base}", alt=f"Rolling alpha and beta to {shown}.", height=420)
     st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")
-
-
-def _columns() -> dict[str, Any]:
-    column: Any = st.column_config
-    return {
-        "strategy": column.TextColumn("Strategy"),
-        "active_return": column.NumberColumn("Active return", format="percent", help="Mean, a year."),
-        "tracking_error": column.NumberColumn(
-            "Tracking error", format="percent", help="Standard deviation of active returns, a year."
-        ),
-        "information_ratio": column.NumberColumn(
-            "Information ratio", format="%.2f", help="Active return over tracking error."
-        ),
-        "alpha": column.NumberColumn("Alpha", format="percent", help="A year, from the regression of excess returns."),
-        "beta": column.NumberColumn("Beta", format="%.2f", help="Slope of the same regression."),
-        "correlation": column.NumberColumn("Correlation", format="%.2f"),
-        "up_capture": column.NumberColumn(
-            "Up capture", format="%.2f", help="Growth on the bars on which the benchmark rose, over its own."
-        ),
-        "down_capture": column.NumberColumn(
-            "Down capture", format="%.2f", help="Growth on the bars on which the benchmark fell, over its own."
-        ),
-    }

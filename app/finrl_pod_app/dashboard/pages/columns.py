@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS
+from finrl_pod_app.report.columns import BENCHMARK_COLUMNS, STRATEGY_COLUMNS
 
 DEFINITIONS = {
     "cumulative_return": "Final equity over initial equity, minus one, after costs.",
@@ -65,6 +66,21 @@ def run_columns() -> dict[str, Any]:
         "data": column.TextColumn("Data", help="Price dataset."),
         "changed": column.DatetimeColumn("Updated", format="MMM D, HH:mm", timezone=zone),
     }
+
+
+def benchmark_columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
+    formats = {"percent": "percent", "ratio": "%.2f"}
+    column: Any = st.column_config
+    active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, a year.")}
+    metrics = {
+        metric.key: column.NumberColumn(
+            metric.label, format=formats[metric.kind], help=f"{metric.note[:1].upper()}{metric.note[1:]}."
+        )
+        for metric in BENCHMARK_COLUMNS
+    }
+    columns = {"strategy": column.TextColumn("Strategy"), **active, **metrics}
+    return {name: config for name, config in columns.items() if name in frame.columns}
 
 
 def strategy_columns() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import run as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
+from finrl_pod_app.dashboard.pages.profit_view import show_profit
 from finrl_pod_app.dashboard.pages.run_actions import show_next_steps, show_tags
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.verdict_view import show_verdict
@@ -18,7 +19,7 @@ from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.headline import key_figures
 
-VIEWS = ("Performance", "Allocation", "Mandate", "Training", "Config")
+VIEWS = ("Performance", "Allocation", "Profit", "Mandate", "Training", "Config")
 CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
 PAGE_HEIGHT = 900  # pixels of the embedded report
 _REFRESH = 3.0  # seconds between refreshes of a running training's figures
@@ -98,6 +99,8 @@ def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]
         _show_performance(document, results)
     elif view == "Allocation":
         _show_allocation(document, results)
+    elif view == "Profit":
+        show_profit(run, document)
     elif view == "Mandate":
         show_mandate(run, expanded=True)
     elif view == "Training":

@@ -1,0 +1,64 @@
+"""Where a run's profit comes from: against the benchmark, by asset and year, and by account size."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages.columns import benchmark_columns
+from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table, show_text_table
+from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.report import contribution
+from finrl_pod_app.report.columns import champion_first, display_name
+
+BAR_HEIGHT = 26  # pixels
+
+
+def show_profit(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
+    """Draw the parts of a report on the profit; runs of earlier versions lack some."""
+    _show_benchmark(document)
+    _show_attribution(document)
+    _show_capacity(run, document)
+
+
+def _show_benchmark(document: Mapping[str, Any]) -> None:
+    base, strategies = document["test"].get("benchmark"), document["test"]["strategies"]
+    rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
+    table = pd.DataFrame(rows)
+    if base is None or "beta" not in table.columns:
+        return
+    shown = display_name(base)
+    show_table(table, benchmark_columns(table), "run: benchmark", alt=f"Statistics of each strategy against {shown}.")
+    st.caption(theme.escape_markdown(f"Against {shown}, on the test period."))
+
+
+def _show_attribution(document: Mapping[str, Any]) -> None:
+    found = document.get("attribution")
+    if not found or not found["by_asset"]:
+        st.caption("Runs of earlier versions have no attribution by asset.")
+        return
+    figure = contribution.profit_figure(document)
+    height = 80 + BAR_HEIGHT * len(figure.data[0].y)
+    show_figure(figure, "profit by asset", alt="Profit of the champion by asset, before costs.", height=height)
+    heads = {"year": "Year", **{key: head.capitalize() for key, head in contribution.YEAR_COLUMNS.items()}}
+    rows = [
+        dict(zip(heads, (str(row["year"]), *cells), strict=True))
+        for row, cells in zip(found["by_year"], contribution.year_cells(document), strict=True)
+    ]
+    show_text_table(pd.DataFrame(rows), heads, alt="Profit, costs and return of the champion by year.")
+    st.caption("Profit before costs: the change of a holding's value with its dividends, less what was paid for it.")
+
+
+def _show_capacity(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
+    if not document.get("capacity"):
+        st.caption("How much money the strategy can manage, with market impact, takes a minute to measure:")
+        st.code(f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity", language=None)
+        return
+    figure = contribution.capacity_figure(document)
+    show_figure(figure, "capacity", alt="Active growth by account size, with its interval.", height=340)
+    st.caption(theme.escape_markdown(contribution.capacity_sentence(document["capacity"])))

@@ -1,0 +1,180 @@
+"""What a strategy adds and where it comes from: against the benchmark, by asset and year, and by account size.
+
+Sections of the report, and the rows and figures that the dashboard shows too. All read the report's object only.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+from finrl_pod_app.report import charts
+from finrl_pod_app.report.columns import BENCHMARK_COLUMNS, champion_first, display_name, format_metric
+from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.sections import chart, section
+from finrl_pod_app.report.tables import strategy_row, table
+
+NAMED_ASSETS = 24  # the others are one bar
+GAIN, LOSS = "#148acd", "#d55e00"
+
+
+def benchmark(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
+    """Every strategy against the benchmark; empty without one."""
+    base, strategies = document["test"].get("benchmark"), document["test"]["strategies"]
+    others = [name for name in champion_first(strategies) if name != base]
+    columns = [column for column in BENCHMARK_COLUMNS if any(column.key in strategies[name] for name in others)]
+    if base is None or not columns or not any("beta" in strategies[name] for name in others):
+        return ""
+    heads = "".join(
+        f'<th scope="col" title="{html.escape(column.note)}">{column.label}<small>{column.unit}</small></th>'
+        for column in columns
+    )
+    rows = [
+        strategy_row(name, styles, [format_metric(column, strategies[name].get(column.key)) for column in columns])
+        for name in others
+    ]
+    notes = "; ".join(f"{column.label}: {column.note}" for column in columns)
+    body = table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
+    return section(f"Against {display_name(base)}", f'{body}<p class="note">{html.escape(notes)}.</p>')
+
+
+def attribution(document: Mapping[str, Any]) -> str:
+    """The profit of the strategy that the report is about, by asset and by year; empty without attribution."""
+    found = document.get("attribution")
+    if not found or not found["by_asset"]:
+        return ""
+    name = display_name(document["test"]["tearsheet"]["of"])
+    note = (
+        f"Profit of {name} before costs, in currency: the change of a holding's value between two closes, with its "
+        "dividends, less what was paid for it."
+    )
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *YEAR_COLUMNS.values()))
+    rows = [
+        f'<tr><th scope="row">{row["year"]}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for row, cells in zip(found["by_year"], year_cells(document), strict=True)
+    ]
+    figure = profit_figure(document)
+    charts.apply_layout(figure)
+    figure.update_layout(hovermode="closest", margin={"l": 90})
+    drawn = chart("attribution", figure, "tall" if len(found["by_asset"]) > NAMED_ASSETS // 2 else "")
+    return section(
+        "Profit by asset and year", f'<p class="note">{html.escape(note)}</p>{drawn}{table(heads, rows, wide=False)}'
+    )
+
+
+YEAR_COLUMNS = {
+    "profit": "profit, $",
+    "costs": "costs, $",
+    "carry": "interest less fees, $",
+    "return": "return after costs, %",
+}
+
+
+def year_cells(document: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of `YEAR_COLUMNS` for each year of the attribution."""
+    return [
+        [*(f"{row[key]:,.0f}" for key in ("profit", "costs", "carry")), f"{100 * row['return']:.1f}"]
+        for row in document["attribution"]["by_year"]
+    ]
+
+
+def profit_figure(document: Mapping[str, Any]) -> Any:
+    """Profit by asset as bars without a layout, the largest on top; beyond `NAMED_ASSETS`, the middle is one bar."""
+    import plotly.graph_objects as go
+
+    profits = sorted(document["attribution"]["by_asset"].items(), key=lambda item: -item[1])
+    if len(profits) > NAMED_ASSETS:
+        half = NAMED_ASSETS // 2
+        middle = profits[half:-half]
+        rest = (f"{len(middle)} others", sum(value for _, value in middle))
+        profits = [*profits[:half], rest, *profits[-half:]]
+    names, values = [html.escape(name) for name, _ in profits], [value for _, value in profits]
+    colours = [GAIN if value >= 0 else LOSS for value in values]
+    bars = go.Bar(
+        x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: $%{x:,.0f}<extra></extra>"
+    )
+    figure = go.Figure(bars)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, automargin=True)
+    figure.update_xaxes(tickprefix="$", tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
+    return figure
+
+
+def capacity(document: Mapping[str, Any]) -> str:
+    """Active growth by account size; empty if it was not measured."""
+    found = document.get("capacity")
+    if not found:
+        return ""
+    figure = capacity_figure(document)
+    charts.apply_layout(figure)
+    figure.update_layout(hovermode="closest")
+    heads = "".join(f'<th scope="col">{head}</th>' for head in CAPACITY_HEADS)
+    rows = [
+        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{cell}</td>" for cell in cells[1:])}</tr>'
+        for cells in capacity_cells(document)
+    ]
+    note = (
+        f"{capacity_sentence(found)} Impact of a trade: {found['impact']:g} times the daily volatility times the "
+        "square root of its share of the average daily volume, of which at most "
+        f"{100 * found['participation']:g}% fills. Grey band: {100 * found['level']:.0f}% interval (stationary "
+        "bootstrap)."
+    )
+    body = f'<p class="note">{html.escape(note)}</p>{chart("capacity", figure, "low")}{table(heads, rows, wide=False)}'
+    return section("Capacity", body)
+
+
+CAPACITY_HEADS = ("account, $", "active growth, % per year", "interval", "costs, % per year")
+
+
+def capacity_cells(document: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of `CAPACITY_HEADS` for each account size."""
+    return [
+        [
+            f"{row['account']:,.0f}",
+            f"{100 * row['active_growth']:+.2f}",
+            f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}",
+            f"{100 * row['cost']:.2f}",
+        ]
+        for row in document["capacity"]["curve"]
+    ]
+
+
+def capacity_figure(document: Mapping[str, Any]) -> Any:
+    """Annual active growth by account size on a log axis, with its interval, without a layout."""
+    import plotly.graph_objects as go
+
+    rows = document["capacity"]["curve"]
+    sizes = [row["account"] for row in rows]
+    figure = go.Figure()
+    hidden = {"x": sizes, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+    figure.add_scatter(y=[row["low"] for row in rows], **hidden)
+    figure.add_scatter(y=[row["high"] for row in rows], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.2)", **hidden)
+    figure.add_scatter(
+        x=sizes,
+        y=[row["active_growth"] for row in rows],
+        mode="lines+markers",
+        line={"color": GAIN, "width": 2},
+        showlegend=False,
+        hovertemplate="$%{x:,.0f}: %{y:+.2%} a year<extra></extra>",
+    )
+    figure.update_xaxes(type="log", tickprefix="$", tickformat="~s", dtick=1)
+    figure.update_yaxes(tickformat=".1%", zeroline=True, zerolinecolor=charts.ZERO_LINE)
+    return figure
+
+
+def capacity_sentence(capacity: Mapping[str, Any]) -> str:
+    """What becomes of the active growth in larger accounts, from the report's part `capacity`."""
+    smallest, base = capacity["curve"][0], display_name(str(capacity["base"]))
+    found = f"An account of {smallest['account']:,.0f} grows {smallest['active_growth']:+.2%} a year against {base}"
+    if capacity["half"]["value"] == 0:
+        return f"{found}, so that no account adds anything: the capacity is 0."
+    sizes = [
+        f"{name} of it remains at {_account(capacity[key]['value'])} "
+        f"({capacity['level']:.0%} interval {_account(capacity[key]['low'])} to {_account(capacity[key]['high'])})"
+        for name, key in (("half", "half"), ("nothing", "zero"))
+    ]
+    return f"{found}; with market impact {', and '.join(sizes)}."
+
+
+def _account(size: float | None) -> str:
+    return "beyond the largest account" if size is None else f"{size:,.0f}"
