@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
+from finrl_pod_app.report.headline import looks_sentence
 from finrl_pod_app.report.mandate_text import added_sentence
 
 if TYPE_CHECKING:
@@ -67,11 +68,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
             console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
         console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
-    elif looks := document.get("looks"):
-        count = "1 look" if looks == 1 else f"{looks} looks"
-        console.print(
-            f"The trial registry counts {count} at these bars; each further look makes the promotion rules stricter."
-        )
+    elif looks := looks_sentence(document):
+        console.print(looks, markup=False, soft_wrap=not console.is_terminal)
     if added := added_sentence(document):
         console.print(added, markup=False, soft_wrap=not console.is_terminal)
     if capacity := document.get("capacity"):

@@ -15,6 +15,7 @@ from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
+from finrl_pod_app.report.headline import looks_sentence
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.palette import Style, styles
 from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
@@ -92,6 +93,8 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
         style = "verdict promoted" if verdict["promoted"] else "verdict"
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
+    elif looks := looks_sentence(document):
+        lines.append(f'<p class="note">{html.escape(looks)}</p>')
     if added:
         lines.append(f"<p>{html.escape(added)}</p>")
     return "\n".join(lines) + "</header>"

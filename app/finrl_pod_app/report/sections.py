@@ -13,7 +13,7 @@ from typing import Any
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.headline import key_figures, looks_sentence
 from finrl_pod_app.report.mandate_text import USAGE, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
@@ -89,8 +89,8 @@ def gate(document: Mapping[str, Any]) -> str:
     counted = verdict.get("trials") or {}
     counts = [f"{number:,} {display_name(name)}" for name, number in counted.items()]
     trials = f"Trials on this data: {', '.join(counts)}. " if counts else ""
-    looks = f"Looks at the test period, including this one: {verdict['looks']}." if verdict.get("looks") else ""
-    note = f'<p class="note">{html.escape(trials + looks)}</p>' if trials + looks else ""
+    words = trials + looks_sentence(document)
+    note = _note(words) if words else ""
     return section("Promotion rules", gate_table(verdict["rules"], verdict["reasons"]) + note)
 
 
