@@ -94,6 +94,24 @@ class SlicingSettings:
 
 
 @dataclass(frozen=True)
+class IntradaySettings:
+    """Decisions within the session, on bars that are made from minute bars.
+
+    Orders are DAY orders that are sent at once and cancelled before the next decision. data.window counts these bars.
+    """
+
+    minutes: int = setting(0, "minutes of a bar and between two decisions; 0: one decision a session", between(0, 120))
+    max_loss: float = setting(
+        0.0,
+        "share of equity lost since the open that ends trading for the day; 0: none",
+        at_least_and_below(0, 1),
+    )
+    on_loss: Literal["stop", "flatten"] = setting(
+        "stop", "stop: cancel orders and send none until the next session; flatten: also sell own shares"
+    )
+
+
+@dataclass(frozen=True)
 class OrderSettings:
     """From target weights to orders."""
 
@@ -147,7 +165,7 @@ class DataSettings:
 
     window: int = setting(
         600,
-        "sessions of adjusted history fetched for each decision; 0: all",
+        "sessions (with intraday.minutes: bars) of adjusted history fetched for each decision; 0: all sessions",
         Constraint("0 (all) or 2 to 100,000 sessions", lambda x: x == 0 or 2 <= x <= 100_000),
     )
     max_jump: float = setting(
@@ -244,6 +262,7 @@ class PaperConfig:
     broker: BrokerSettings = section(BrokerSettings, "Connection to the broker.")
     schedule: ScheduleSettings = section(ScheduleSettings, "When decisions are taken and orders fill.")
     slicing: SlicingSettings = section(SlicingSettings, "Orders in slices over a part of the session.")
+    intraday: IntradaySettings = section(IntradaySettings, "Decisions within the session, on minute bars.")
     orders: OrderSettings = section(OrderSettings, "From target weights to orders.")
     risk: RiskSettings = section(RiskSettings, "Limits as shares of own equity.")
     data: DataSettings = section(DataSettings, "Prices that decisions are based on.")
@@ -352,6 +371,7 @@ def check(config: PaperConfig, where: str) -> None:
     _validate_auction(config, where)
     _validate_slices(config, where)
     _validate_extended_hours(config, where)
+    _validate_intraday(config, where)
 
 
 def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
@@ -440,4 +460,30 @@ def _validate_extended_hours(config: PaperConfig, where: str) -> None:
         raise ConfigError(
             f'{where}: orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
             'slicing.schedule = "none"'
+        )
+
+
+def _validate_intraday(config: PaperConfig, where: str) -> None:
+    orders, intraday = config.orders, config.intraday
+    if not intraday.minutes:
+        if intraday.max_loss:
+            raise ConfigError(f"{where}: intraday.max_loss is only read with intraday.minutes above 0")
+        return
+    if config.slicing.schedule != "none" or orders.extended_hours or orders.funding == "after_sales":
+        raise ConfigError(
+            f"{where}: decisions every {intraday.minutes} minutes send whole orders at once; set slicing.schedule = "
+            '"none", orders.extended_hours = false and orders.funding = "together"'
+        )
+    if not config.data.window:
+        raise ConfigError(
+            f"{where}: data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
+        )
+
+
+def require_daily_decisions(config: PaperConfig, what: str) -> None:
+    """Raises ConfigError for a config that decides within the session, which `what` has no prices for."""
+    if config.intraday.minutes:
+        raise ConfigError(
+            f"{what} has daily bars and cannot follow decisions every {config.intraday.minutes} minutes; set "
+            "intraday.minutes = 0, or trade on a fake server: finrl-pod paper fake-alpaca"
         )

@@ -26,7 +26,7 @@ from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
-from finrl_pod.paper.settings import PaperConfig, allocations, unpack
+from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions, unpack
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.account_history import account_history, daily_terms
 from finrl_pod_app.paper.attribution import CAUSES, Attribution, Cause, attribute
@@ -86,6 +86,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     the prices that the journal's decisions saw. Raises InputError if journal and prices have fewer than two sessions
     in common.
     """
+    require_daily_decisions(config, "the backtest of `paper track`")
     marks = [(date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity)]
     days = panel.times.astype("datetime64[D]")
     marks = [mark for mark in marks if days[0] <= np.datetime64(mark[0]) <= days[-1]]

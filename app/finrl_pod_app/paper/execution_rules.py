@@ -12,7 +12,7 @@ from finrl_pod.market.orders import SizingRules
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.order_plan import sizing_rules
-from finrl_pod.paper.settings import DataSettings, PaperConfig
+from finrl_pod.paper.settings import DataSettings, PaperConfig, require_daily_decisions
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
@@ -92,6 +92,7 @@ def rules_of_config(
 
     Raises ConfigError if the daemon would refuse the strategy.
     """
+    require_daily_decisions(config, "execution = paper")
     rules = sizing_rules(config, risk_limits(config, strategy))
     if cost_bps is not None:
         rules = dataclasses.replace(rules, cost_rate=_rate(cost_bps))

@@ -15,8 +15,10 @@ from finrl_pod.errors import BrokerError, ConfigError, DataError
 from finrl_pod.market.orders import FRACTION, WHOLE
 from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
+from finrl_pod.paper.execution.day_loss import DayLossLimit
 from finrl_pod.paper.execution.decision import fetch_checked_prices
 from finrl_pod.paper.execution.intents import Intent
+from finrl_pod.paper.execution.minute_prices import fetch_minute_prices
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.risk import Exposure, RiskState
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
@@ -41,6 +43,7 @@ class AccountTrader:
     def __init__(self, components: TradingComponents) -> None:
         """Raises FinrlPodError if a source has no strategy, or one whose mandate contradicts the config."""
         self._c = components
+        self.day_loss = DayLossLimit(components.config, components.orders, components.reconciler, components.alert)
         self._alerted_problems: tuple[str, dict[str, str]] = ("", {})  # bar, and its price problems by symbol
         self._account: dict[str, Decimal] | None = None  # shares at the broker when sales were last due
         config, ledger = components.config, components.ledger
@@ -195,13 +198,45 @@ class AccountTrader:
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
         config = self._c.config
+        if cycle.time is not None:
+            return self._record_minute_prices(cycle)
         checked = fetch_checked_prices(
             self._c.feed, config.symbols, cycle.bar, actions, config.data, self._record_fetch
         )  # fmt: skip
         self._record_problems(cycle, checked)
-        self._c.ledger.closes.record(cycle.bar.isoformat(), checked.closes, self._c.clock.now())
-        self._record_equity(cycle)
+        self._c.ledger.closes.record(cycle.id, checked.closes, self._c.clock.now())
+        self._record_equity(cycle.id)
         return checked
+
+    def _record_minute_prices(self, cycle: TradingCycle) -> CheckedPrices:
+        """Fetch and check the bars of a decision within the session.
+
+        The day's first one also records equity at the closes of the session before, and at the open.
+        """
+        c, today = self._c, cycle.session.date
+        found = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
+        self._record_problems(cycle, found.checked)
+        if not self.day_loss.opened(today):
+            before = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
+            c.ledger.closes.record(before, found.earlier_closes, c.clock.now())
+            self._record_equity(before)
+            self.day_loss.open(today, self._value_at(found.opens))
+        c.ledger.closes.record(cycle.id, found.checked.closes, c.clock.now())
+        self._check_losses(self.equity(), "")
+        return found.checked
+
+    def check_day_loss(self, session: Session) -> None:
+        """Compare own equity at the last trades with that at the open. Raises BrokerError without an answer."""
+        held = sorted(symbol for symbol, shares in self.positions.items() if shares)
+        if not held or self.day_loss.stopped(session.date) or not self.day_loss.opened(session.date):
+            return
+        prices = {symbol: price for symbol, (price, _) in self._c.feed.latest(held).items()}
+        self.day_loss.check(session.date, prices, self._value_at(prices))
+
+    def _value_at(self, prices: Mapping[str, Decimal]) -> Decimal:
+        """Own equity at these prices, and at the last closes of symbols without one."""
+        known = {**self._c.ledger.closes.prices, **prices}
+        return self.cash + sum((q * known.get(symbol, ZERO) for symbol, q in self.positions.items() if q), ZERO)
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
         """Record that a cycle has no orders of the strategies that have not decided, and why."""
@@ -303,7 +338,7 @@ class AccountTrader:
     def _record_problems(self, cycle: TradingCycle, checked: CheckedPrices) -> None:
         """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
         halted, (bar, alerted) = self._halted_symbols(), self._alerted_problems
-        if bar != cycle.bar.isoformat():
+        if bar != cycle.id:
             alerted = {}
         for symbol in sorted(checked.halted):
             reason = checked.problems[symbol]
@@ -315,7 +350,7 @@ class AccountTrader:
         for symbol, reason in sorted(checked.problems.items()):
             if symbol not in checked.halted and alerted.get(symbol) != reason:
                 self._c.alert("warning", "prices", f"{symbol}: {reason}")
-        self._alerted_problems = (cycle.bar.isoformat(), dict(checked.problems))
+        self._alerted_problems = (cycle.id, dict(checked.problems))
 
     def _halted_symbols(self) -> dict[str, str]:
         state: dict[str, str] = {}
@@ -326,11 +361,9 @@ class AccountTrader:
                 state.pop(row.symbol, None)
         return state
 
-    def _record_equity(self, cycle: TradingCycle) -> None:
-        """Write own equity at the decision bar's closes, and tighten the risk state if a loss limit is exceeded."""
+    def _record_equity(self, session: str) -> None:
+        """Write own equity at the last closes as that of a session, and check the loss limits."""
         c, equity, now = self._c, self.equity(), self._c.clock.now()
-        session = cycle.bar.isoformat()
-        day_start, peak = self._previous_and_peak_equity(equity, session)
         values = {"equity": str(equity), "cash": str(self.cash), "broker_equity": str(c.broker.account().equity)}
         if c.ledger.store.last(schema.equity, schema.equity.c.session == session) is None:
             c.ledger.store.add(schema.equity, now, session=session, **values)
@@ -338,6 +371,12 @@ class AccountTrader:
                 for trader in self.traders:
                     part = {"run": trader.config.name, "equity": str(trader.equity()), "cash": str(trader.cash)}
                     c.ledger.store.add(schema.strategy_equity, now, session=session, **part)
+        self._check_losses(equity, session)
+
+    def _check_losses(self, equity: Decimal, session: str) -> None:
+        """Tighten the risk state if own equity exceeds a loss limit. session: of this equity, empty within one."""
+        c, now = self._c, self._c.clock.now()
+        day_start, peak = self._previous_and_peak_equity(equity, session)
         breach = c.risk.loss_breach(equity, day_start, peak)
         if breach is not None and c.risk.tighten(RiskState.REDUCING, breach, now):
             c.alert("critical", "reducing", f"{breach}: only reducing orders are sent until `paper resume`")

@@ -76,7 +76,7 @@ def fetch_checked_prices(
     adjusted = _last_bars(feed.bars(symbols, start, bar, "all"), settings.window)
     raw = feed.bars(symbols, bar - RAW_HISTORY, bar, "raw")
     for table, adjustment in ((adjusted, "all"), (raw, "raw")):
-        record_fetch(table, adjustment, _sha256(table))
+        record_fetch(table, adjustment, table_sha256(table))
     return check_prices(adjusted, raw, bar, actions, settings.max_jump)
 
 
@@ -174,7 +174,8 @@ def _last_bars(table: BarTable, window: int) -> BarTable:
     return BarTable(times=table.times[-window:], symbols=table.symbols, feed=table.feed, **columns)
 
 
-def _sha256(table: BarTable) -> str:
+def table_sha256(table: BarTable) -> str:
+    """Hash of symbols, times and prices."""
     digest = hashlib.sha256(repr(table.symbols).encode())
     digest.update(table.times.astype("datetime64[ns]").astype("<i8").tobytes())
     for name in ("open", "high", "low", "close", "volume"):

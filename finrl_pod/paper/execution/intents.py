@@ -20,6 +20,7 @@ FLATTEN = "flatten"  # start of an intent's bar if a flatten command made it
 _SEPARATOR = "."
 _HASH_DIGITS = 10  # hexadecimal digits that replace a part which is too long or not alphanumeric
 _MAX_LENGTHS = {"run": 12, "bar": 12, "symbol": 12}
+_BAR_SEPARATORS = str.maketrans("", "", "-T:")  # of dates and times
 MAX_ATTEMPT = 99
 
 
@@ -43,7 +44,7 @@ class IntentState(StrEnum):
 class Intent:
     """Shares of one symbol to buy or sell, as decided on `bar`.
 
-    bar: ISO date of the decision bar, or the id of a flatten command. quantity: shares, above zero.
+    bar: ISO date of the decision bar, or date and time, or the id of a flatten command. quantity: shares, above zero.
     reference_price: price used for sizing. opens, deadline: first and last moment at which orders may be sent.
     ends: moment after which no fill is expected. slicing: sends it in several orders, one after the other.
     """
@@ -90,7 +91,7 @@ def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -
     """Return the order's deterministic id: letters, digits, '-' and '.', at most 48 characters."""
     if not 0 <= attempt <= MAX_ATTEMPT:
         raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}")
-    named = (("run", run), ("bar", bar.replace("-", "")), ("symbol", symbol))
+    named = (("run", run), ("bar", bar.translate(_BAR_SEPARATORS)), ("symbol", symbol))
     parts = [_shorten(part, _MAX_LENGTHS[name]) for name, part in named]
     order_id = _SEPARATOR.join((PREFIX, *parts, f"{side.value[0]}{attempt}"))
     assert len(order_id) <= CLIENT_ORDER_ID_MAX, order_id

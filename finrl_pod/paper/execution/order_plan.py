@@ -174,10 +174,10 @@ def _intent(
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
     # none of these may join an auction
-    day = waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours
+    day = waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours or cycle.time is not None
     return Intent(
         run=config.name,
-        bar=cycle.bar.isoformat(),
+        bar=cycle.id,
         symbol=symbol,
         side=Side.BUY if quantity > 0 else Side.SELL,
         quantity=abs(quantity),
@@ -187,7 +187,7 @@ def _intent(
         reference_price=price,
         opens=cycle.opens,
         deadline=cycle.late_deadline if waits else cycle.deadline,
-        ends=cycle.session.close if day else cycle.ends,
+        ends=cycle.session.close if day and cycle.time is None else cycle.ends,
         extended_hours=config.orders.extended_hours,
     )
 

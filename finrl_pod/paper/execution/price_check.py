@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 import numpy as np
@@ -67,6 +67,31 @@ def check_prices(
     return CheckedPrices(_panel_up_to(adjusted, tradable, row), closes, problems, frozenset(halted))
 
 
+def check_minute_prices(table: BarTable, bar: datetime, minutes: int, max_jump: float) -> CheckedPrices:
+    """Check the window of a decision at the end of the bar that starts at `bar`. Raises DataError if it is missing.
+
+    table: bars of `minutes`, adjusted as of today, so that splits before the bar are no jumps.
+    """
+    start = np.datetime64(bar.replace(tzinfo=None), "ns")
+    if not len(table.times) or table.times[-1] != start:
+        newest = str(table.times[-1].astype("datetime64[m]")) if len(table.times) else "none"
+        raise DataError(f"the minute bars are stale: those from {bar:%H:%M} UTC are needed, the newest bar is {newest}")
+    row, tradable = len(table.times) - 1, _valid_bars(table)
+    problems, halted, closes = {}, set(), {}
+    for n, symbol in enumerate(table.symbols):
+        if not tradable[row, n]:
+            problems[symbol] = f"it has no valid trade in the bar from {bar:%H:%M} UTC"
+            continue
+        closes[symbol] = Decimal(repr(float(table.close[row, n])))
+        jump = _price_jump(table, tradable, row, n, ())
+        if abs(jump) > max_jump:
+            halted.add(symbol)
+            tradable[row, n] = False
+            problems[symbol] = f"its price changed by {jump:+.0%} within {minutes} minutes, or since the bar before"
+    name = {60: "1h", 15: "15m"}.get(minutes, "1m")
+    return CheckedPrices(_panel_up_to(table, tradable, row, name), closes, problems, frozenset(halted))
+
+
 def valid_panel(table: BarTable) -> Panel:
     """Return the valid bars of a table as a panel, NaN elsewhere. Raises DataError for an empty table."""
     if not len(table.times):
@@ -117,7 +142,7 @@ def _split_ratio(actions: Sequence[CorporateAction], after: date, until: date) -
     return math.prod(ratios, start=Decimal(1))
 
 
-def _panel_up_to(table: BarTable, tradable: Bools, row: int) -> Panel:
+def _panel_up_to(table: BarTable, tradable: Bools, row: int, bar: str = "1d") -> Panel:
     """Return the rows up to `row` as a checked panel, without the columns that the feed lacks."""
     columns: dict[str, Floats] = {}
     for name in ("open", "high", "low", "close", "volume"):
@@ -125,5 +150,5 @@ def _panel_up_to(table: BarTable, tradable: Bools, row: int) -> Panel:
         if np.isfinite(values).any():
             columns[name] = np.where(tradable[: row + 1], values, np.nan)
     return make_panel(
-        table.times[: row + 1], table.symbols, columns, name="paper", source=table.feed, allow_gaps=True
+        table.times[: row + 1], table.symbols, columns, name="paper", source=table.feed, bar=bar, allow_gaps=True
     )  # fmt: skip

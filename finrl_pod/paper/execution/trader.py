@@ -186,7 +186,7 @@ class StrategyTrader:
 
     def decided(self, cycle: TradingCycle) -> bool:
         """Return True if the journal has a decision on the cycle's bar."""
-        bar = cycle.bar.isoformat()
+        bar = cycle.id
         if self._decided != bar:
             mine = schema.decisions.c.run == self.config.name
             if self._c.ledger.store.last(schema.decisions, mine, schema.decisions.c.bar == bar) is None:
@@ -213,7 +213,8 @@ class StrategyTrader:
         )
         self._alert_cut_weights(limits_note(decision, rules))
         intents, skipped = self._without_blocked(plan, inputs.halted)
-        base = self._base_account(loaded, inputs.prices, saved.get("base"))
+        # The active return is measured between closes.
+        base = None if cycle.time is not None else self._base_account(loaded, inputs.prices, saved.get("base"))
         state = None if decision.state is None and base is None else {"strategy": decision.state, "base": base}
         outcome = "orders" if decision.weights is not None else "hold" if targets is None else "target"
         with ledger.store.write() as connection:
@@ -236,11 +237,11 @@ class StrategyTrader:
         """Record that a cycle has no orders, and why."""
         c, config = self._c, self.config
         c.ledger.store.add(
-            schema.decisions, c.clock.now(), run=config.name, bar=cycle.bar.isoformat(),
+            schema.decisions, c.clock.now(), run=config.name, bar=cycle.id,
             strategy=config.strategy or config.run or config.champion, feed=c.feed.name, inputs="{}",
             weights=None, outcome=outcome, detail=reason,
         )  # fmt: skip
-        self.alert("critical" if outcome != "missed" else "warning", outcome, f"decision on {cycle.bar}: {reason}")
+        self.alert("critical" if outcome != "missed" else "warning", outcome, f"decision on {cycle.id}: {reason}")
 
     def alert(self, level: str, kind: str, message: str) -> None:
         """Raise an alert about this strategy."""
@@ -347,7 +348,7 @@ class StrategyTrader:
             pairs = zip(decision.prices.panel.symbols, decision.weights.tolist(), strict=True)
             weights = json.dumps(dict(pairs), sort_keys=True)
         add(
-            connection, schema.decisions, self._c.clock.now(), run=self.config.name, bar=cycle.bar.isoformat(),
+            connection, schema.decisions, self._c.clock.now(), run=self.config.name, bar=cycle.id,
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
             detail=json.dumps(dict(skipped), sort_keys=True),
             state=None if state is None else json.dumps(state, sort_keys=True),

@@ -34,6 +34,15 @@ class Closes:
         """Last close by symbol, in currency per share; symbols that never had one are missing."""
         return {symbol: close.price for symbol, close in self._known.items()}
 
+    def before(self, day: str) -> dict[str, Decimal]:
+        """Last close by symbol of a bar before a date (ISO), in today's shares."""
+        newest = (
+            select(func.max(schema.closes.c.id)).where(schema.closes.c.session < day).group_by(schema.closes.c.symbol)
+        )
+        return {
+            row.symbol: Decimal(row.price) for row in self._store.rows(schema.closes, schema.closes.c.id.in_(newest))
+        }
+
     def record(self, session: str, prices: Mapping[str, Decimal], at: datetime) -> None:
         """Write the closes of a session, except those that are stored already."""
         closes = {symbol: Close(session, price) for symbol, price in prices.items()}

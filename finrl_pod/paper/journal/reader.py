@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from finrl_pod.errors import JournalError
 
-VERSION = 8  # of the schema: the number of schema.MIGRATIONS
+VERSION = 9  # of the schema: the number of schema.MIGRATIONS
 
 T = TypeVar("T")
 ATTEMPTS = 5

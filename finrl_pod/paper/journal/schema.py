@@ -116,6 +116,9 @@ equity = _table("equity", _text("at"), _text("session"), _text("equity"), _text(
 strategy_equity = _table(
     "strategy_equity", _text("at"), _text("run"), _text("session"), _text("equity"), _text("cash")
 )  # of each of several strategies; `equity` is that of all
+trading_days = _table(
+    "trading_days", _text("at"), _text("session"), _text("state"), _text("equity"), _text("detail")
+)  # of intraday decisions: equity at the open, and a stop after a loss
 closes = _table(
     "closes", _text("at"), Column("symbol", Text, nullable=False, index=True), _text("session"), _text("price")
 )
@@ -211,6 +214,12 @@ def _add_slicing(connection: Connection) -> None:
     _add_missing_columns(connection, "intents", ("extended_hours",), "INTEGER")
 
 
+def _add_trading_days(connection: Connection) -> None:
+    """Version 9: the open of each day of intraday decisions, and whether it was stopped."""
+    trading_days.create(connection, checkfirst=True)
+    _make_append_only(connection, trading_days.name)
+
+
 def _add_missing_columns(connection: Connection, table: str, columns: Sequence[str], kind: str) -> None:
     known = {row.name for row in connection.execute(text(f"PRAGMA table_info({table})"))}
     for column in columns:
@@ -240,4 +249,5 @@ MIGRATIONS: Sequence[Migration] = (
     _add_state,
     _add_targets,
     _add_slicing,
+    _add_trading_days,
 )

@@ -72,8 +72,8 @@ def summarise_day(
 ) -> DaySummary:  # fmt: skip
     """Summarise a session that has closed. prices: after its close; the last known closes stand for missing ones."""
     store, since = ledger.store, stamp(before.close)
-    closes = ledger.closes.prices
-    now = {**closes, **prices}
+    closes = ledger.closes.before(session.date.isoformat())
+    now = {**ledger.closes.prices, **prices}
     flows, bought, fills = _flows(ledger, since)
     profits: dict[str, Decimal] = {}
     for symbol in sorted({s for s, shares in ledger.positions.items() if shares} | set(flows)):

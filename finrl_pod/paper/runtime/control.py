@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
 from finrl_pod.errors import BrokerError
-from finrl_pod.paper.execution.intents import FLATTEN, Intent
+from finrl_pod.paper.execution.flatten import flatten_intents
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.reconcile import Reconciler
@@ -24,8 +22,6 @@ from finrl_pod.paper.journal.commands import (
     record_result,
 )
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, Calendar
 
 if TYPE_CHECKING:
     from finrl_pod.paper.brokers.port import Broker, Clock
@@ -123,22 +119,7 @@ class CommandHandler:
             record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
             return
         certain = self._reconciler.certain_shares()
-        days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
-        session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
-        deadline = session.close - DAY_ORDER_CUTOFF
-        terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
-        intents = [
-            Intent(
-                run,
-                f"{FLATTEN}-{command.id}",
-                symbol,
-                Side.SELL if shares > 0 else Side.BUY,
-                abs(shares),
-                *terms,
-            )
-            for symbol, total in sorted(certain.shares.items())
-            for run, shares in self._shares_by_run(symbol, total)
-        ]
+        intents = flatten_intents(orders.ledger, certain.shares, self._run, str(command.id), now)
         left = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
                        for s, shares in certain.uncertain.items())  # fmt: skip
         with orders.ledger.store.write() as connection:
@@ -146,16 +127,6 @@ class CommandHandler:
             planned = orders.ledger.add_intents(connection, now, intents)
             add_result(connection, command, CommandResult(f"{len(certain.shares)} positions are being sold{left}"), now)
         orders.ledger.track(planned)
-
-    def _shares_by_run(self, symbol: str, total: Decimal) -> list[tuple[str, Decimal]]:
-        """Split own shares over the runs that hold them, at most what each holds; the rest is the account's."""
-        found, left = [], total
-        for run, book in sorted(self._orders.ledger.books.items()):
-            shares = max(min(book.positions.get(symbol, Decimal(0)), left), Decimal(0))
-            if shares and run != self._run:
-                found.append((run, shares))
-                left -= shares
-        return [*found, (self._run, left)] if left else found
 
 
 def halt_pending(store: Store) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from finrl_pod.errors import (
@@ -37,6 +37,7 @@ from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
 
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
+LOSS_CHECK_INTERVAL = timedelta(minutes=1)
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
 SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
@@ -68,6 +69,7 @@ class Daemon:
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
+        self._loss_checked = time.now() - LOSS_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
         self._outage_alerted = float("-inf")
@@ -183,7 +185,8 @@ class Daemon:
         if self._stop.is_set():
             return
         now = self._time.now()
-        cycle = self._calendar.cycles(now, self._c.config.schedule, self._c.config.slicing)[0]
+        cycle = self._calendar.next_cycle(now, self._c.config)
+        self._keep_day_loss(now, cycle)
         if self._c.ledger.open:
             agreed = not self._c.reconciler.differences
             self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=agreed)
@@ -193,6 +196,8 @@ class Daemon:
         self._send_summary(now, cycle)
         if now < cycle.opens:
             return self._wait_for(cycle)
+        if cycle.time is not None and self._waits_within_session(cycle):
+            return self.idle(self._poll_within_session(cycle), interruptible=True)
         if not self.trader.decided(cycle):
             if self._clock_checked < cycle.opens:
                 return self._query_clock()  # the broker's clock decides whether the cycle has opened
@@ -210,7 +215,7 @@ class Daemon:
         if not self.trader.decided(cycle):
             return poll
         if not self._c.ledger.open and not self._c.stream.awaiting_report:
-            return max((cycle.ends - now).total_seconds(), 0.0) + 1.0
+            return min(max((cycle.ends - now).total_seconds(), 0.0) + 1.0, self._seconds_to_loss_check(cycle))
         slice_in = self._seconds_to_slice(now)
         if slice_in is not None and not any(t.live for t in self._c.ledger.open.values()):
             return slice_in
@@ -256,7 +261,40 @@ class Daemon:
         now = self._time.now()
         seconds = min((cycle.opens - now).total_seconds(), self._seconds_to_summary(now))
         soon = self._c.ledger.open or self._c.stream.awaiting_report
+        seconds = min(seconds, self._seconds_to_loss_check(cycle))
         self.idle(min(seconds, self._c.config.timing.poll) if soon else seconds, interruptible=True)
+
+    # ------------------------------------------------------------------ within the session
+
+    def _keep_day_loss(self, now: datetime, cycle: TradingCycle) -> None:
+        """Check the day's loss once a minute while the session is open, and carry out a stop."""
+        session = cycle.session
+        if cycle.time is None or not session.open <= now < session.close:
+            return
+        if now - self._loss_checked >= LOSS_CHECK_INTERVAL and self._c.config.intraday.max_loss:
+            self._loss_checked = now
+            self.trader.check_day_loss(session)
+        self.trader.day_loss.enforce(session.date, now, self._c.config.timing.shutdown)
+
+    def _seconds_to_loss_check(self, cycle: TradingCycle) -> float:
+        """Return seconds until the day's loss is checked again, infinite if it is not."""
+        session, now = cycle.session, self._time.now()
+        if cycle.time is None or not self._c.config.intraday.max_loss or not session.open <= now < session.close:
+            return float("inf")
+        return max((self._loss_checked + LOSS_CHECK_INTERVAL - now).total_seconds(), 0.0)
+
+    def _waits_within_session(self, cycle: TradingCycle) -> bool:
+        """Whether no decision may be taken now: the day was stopped, or orders of the decision before are live."""
+        if self.trader.day_loss.stopped(cycle.session.date):
+            return True
+        live = (tracked.intent for tracked, _ in self._c.ledger.live_orders())
+        return not self.trader.decided(cycle) and any(i.bar != cycle.id and not i.flattens for i in live)
+
+    def _poll_within_session(self, cycle: TradingCycle) -> float:
+        """Return seconds to wait then: until the poll of open orders, or the end of a stopped session."""
+        if self._c.ledger.open or not self.trader.day_loss.stopped(cycle.session.date):
+            return self._c.config.timing.poll
+        return max((cycle.session.close - self._time.now()).total_seconds(), 0.0) + 1.0
 
     def _recover(self) -> None:
         c = self._c
@@ -281,8 +319,16 @@ class Daemon:
         last = self._c.ledger.store.last(schema.decisions, schema.decisions.c.run == self._c.config.name)
         if last is None:
             return
-        now = self._time.now()
-        config = self._c.config
+        now, config = self._time.now(), self._c.config
+        if config.intraday.minutes:
+            cycle = self._calendar.next_cycle(now, config)
+            if cycle.bar.isoformat() <= last.bar[:10] and cycle.id > last.bar and cycle.time is not None:
+                missed = (cycle.time - datetime.fromisoformat(last.bar).replace(tzinfo=UTC)) // timedelta(
+                    minutes=config.intraday.minutes
+                )
+                if missed > 1:
+                    self._c.alert("warning", "missed", f"{missed - 1} decisions were missed while the daemon was down")
+            return
         for cycle in self._calendar.cycles_since(last.bar, now, config.schedule, config.slicing):
             if now > cycle.deadline and not self.trader.decided(cycle):
                 self.trader.skip(cycle, "missed", "the daemon was down")

@@ -19,7 +19,7 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar, cycle_for
-from finrl_pod.paper.settings import PaperConfig, allocations
+from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions
 from finrl_pod.types import Panel
 
 
@@ -60,6 +60,7 @@ def replay(
     """
     if journal.exists():
         raise InputError(f"{journal} already exists. Choose another journal for the replay.")
+    require_daily_decisions(config, "a replay")
     strategies = [source.current().strategy for source in sources]
     check_strategies(config, strategies)
     sessions = Calendar().sessions(start, end)

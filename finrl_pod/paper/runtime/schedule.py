@@ -15,7 +15,7 @@ from itertools import pairwise
 from finrl_pod.errors import InputError
 from finrl_pod.paper.execution.slicing import SliceWindow
 from finrl_pod.paper.records import Session
-from finrl_pod.paper.settings import ScheduleSettings, SlicingSettings
+from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings, SlicingSettings
 
 EXCHANGE = "XNYS"
 OPEN_CUTOFF = timedelta(minutes=2)  # orders for the opening auction are refused from 9:28 New York time
@@ -23,6 +23,7 @@ CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refus
 SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
 AUCTION_GRACE = timedelta(minutes=15)  # after an auction, until unfilled orders are given up
 DAY_ORDER_CUTOFF = timedelta(minutes=5)  # last submission of a DAY order before the close
+BAR_DELAY = timedelta(seconds=10)  # after a minute, until its bar is served
 AUCTION = SlicingSettings()  # no slices
 
 
@@ -30,9 +31,10 @@ AUCTION = SlicingSettings()  # no slices
 class TradingCycle:
     """One decision and its orders. All times are UTC.
 
-    bar: last complete session. session: the one whose auction fills the orders. opens: time of the decision and first
-    submission. deadline: last submission, or last start of a decision whose orders are sliced. auction: when orders
-    fill, or the end of the window of their slices. ends: unfilled orders are given up.
+    bar: last complete session; of a decision within the session, that session. time: end of the bar that such a
+    decision is taken on, None for daily ones. session: the one in which orders fill. opens: time of the decision and
+    first submission. deadline: last submission, or last start of a decision whose orders are sliced. auction: when
+    orders fill, or the end of the window of their slices. ends: unfilled orders are given up.
     """
 
     bar: date
@@ -42,6 +44,12 @@ class TradingCycle:
     auction: datetime
     ends: datetime
     window: SliceWindow | None = None
+    time: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """The decision bar in the journal: an ISO date, with the time if the decision is taken within the session."""
+        return self.bar.isoformat() if self.time is None else f"{self.time:%Y-%m-%dT%H:%M}"
 
     @property
     def late_deadline(self) -> datetime:
@@ -75,6 +83,14 @@ class Calendar:
         cycles = [cycle_for(session, before, settings, slicing) for before, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
+    def next_cycle(self, now: datetime, config: PaperConfig) -> TradingCycle:
+        """Return the earliest cycle that ends after `now`."""
+        if not config.intraday.minutes:
+            return self.cycles(now, config.schedule, config.slicing)[0]
+        days = self.sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+        cycles = (c for session in days if session.close > now for c in intraday_cycles(session, config.intraday))
+        return next(cycle for cycle in cycles if cycle.ends > now)
+
     def cycles_since(
         self, bar: str, now: datetime, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
     ) -> tuple[TradingCycle, ...]:
@@ -102,6 +118,18 @@ def cycle_for(
         auction=auction,
         ends=auction + AUCTION_GRACE,
     )
+
+
+def intraday_cycles(session: Session, settings: IntradaySettings) -> list[TradingCycle]:
+    """Return the cycles within a session: one at the end of each bar, while there is time for DAY orders to fill."""
+    length = timedelta(minutes=settings.minutes)
+    count = (session.close - DAY_ORDER_CUTOFF - session.open) // length
+    times = [session.open + k * length for k in range(1, count + 1)]
+    ends = [*times[1:], session.close]
+    return [
+        TradingCycle(session.date, session, time + BAR_DELAY, time + (end - time) / 2, time, end, time=time)
+        for time, end in zip(times, ends, strict=True)
+    ]
 
 
 def slice_window(session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:

@@ -1,0 +1,48 @@
+"""Intents that sell own shares at the market, of a flatten command or after a day's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from finrl_pod.paper.execution.intents import FLATTEN, Intent
+from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.records import OrderType, Side, TimeInForce
+from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, Calendar
+
+
+def flatten_intents(
+    ledger: Ledger, shares: Mapping[str, Decimal], account_run: str, name: str, now: datetime
+) -> list[Intent]:
+    """Return DAY orders that sell `shares` by symbol in the current or next session.
+
+    account_run: that shares of no strategy belong to. name: of the flatten, unique in the journal.
+    """
+    days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+    session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
+    deadline = session.close - DAY_ORDER_CUTOFF
+    terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
+    return [
+        Intent(
+            run,
+            f"{FLATTEN}-{name}",
+            symbol,
+            Side.SELL if quantity > 0 else Side.BUY,
+            abs(quantity),
+            *terms,
+        )
+        for symbol, total in sorted(shares.items())
+        for run, quantity in _shares_by_run(ledger, account_run, symbol, total)
+    ]
+
+
+def _shares_by_run(ledger: Ledger, account_run: str, symbol: str, total: Decimal) -> list[tuple[str, Decimal]]:
+    """Split own shares over the runs that hold them, at most what each holds; the rest is the account's."""
+    found, left = [], total
+    for run, book in sorted(ledger.books.items()):
+        shares = max(min(book.positions.get(symbol, Decimal(0)), left), Decimal(0))
+        if shares and run != account_run:
+            found.append((run, shares))
+            left -= shares
+    return [*found, (account_run, left)] if left else found

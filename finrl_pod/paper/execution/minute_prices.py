@@ -1,0 +1,105 @@
+"""Bars of some minutes, made from minute bars: the window of a decision within the session, and the day's open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+
+import numpy as np
+
+from finrl_pod.paper.brokers.port import BarTable, DataFeed
+from finrl_pod.paper.execution.decision import PriceFetchRecorder, table_sha256
+from finrl_pod.paper.execution.price_check import CheckedPrices, check_minute_prices
+from finrl_pod.paper.records import Session
+from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.settings import PaperConfig
+from finrl_pod.types import Floats
+
+COLUMNS = ("open", "high", "low", "close", "volume")
+
+
+@dataclass(frozen=True)
+class MinutePrices:
+    """Checked prices of a decision, first prices of the session, and last closes of earlier sessions, by symbol."""
+
+    checked: CheckedPrices
+    opens: Mapping[str, Decimal]
+    earlier_closes: Mapping[str, Decimal]
+
+
+def fetch_minute_prices(
+    feed: DataFeed, config: PaperConfig, cycle: TradingCycle, record_fetch: PriceFetchRecorder
+) -> MinutePrices:
+    """Fetch the last `data.window` bars, of whole sessions, until the cycle's time, and check them.
+
+    Raises BrokerError if the feed does not answer and DataError if it lacks the cycle's bar.
+    """
+    assert cycle.time is not None
+    minutes, time = config.intraday.minutes, cycle.time
+    length = timedelta(minutes=minutes)
+    in_session = max((cycle.session.close - cycle.session.open) // length, 1)
+    count = -(-config.data.window // in_session) + 1  # sessions, one more for the closes before
+    days = Calendar().sessions(cycle.bar - timedelta(days=2 * count + 10), cycle.bar)[-count - 1 :]
+    table = feed.minute_bars(config.symbols, days[0].open, time, "all")
+    record_fetch(table, "all", table_sha256(table))
+    bars = aggregate(table, days, length)
+    last = len(bars.times) - 1
+    day = np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
+    today = bars.times >= day
+    window = max(last + 1 - config.data.window, 0)
+    checked = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, config.data.max_jump)
+    return MinutePrices(
+        checked,
+        _first_valid(bars.symbols, bars.open[today]),
+        _first_valid(bars.symbols, bars.close[~today][::-1]),
+    )
+
+
+def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -> BarTable:
+    """Bars of `length` from the open of each session on, from minute bars; minutes outside the sessions are left out.
+
+    A bar has the first open, the highest high, the lowest low, the last close and the summed volume of its minutes; it
+    is NaN for a symbol without a minute in it. Rows in which no symbol has one are missing.
+    """
+    step = np.timedelta64(length, "ns")
+    starts = np.full(len(table.times), np.datetime64("NaT", "ns"))
+    for session in sessions:
+        first, last = (np.datetime64(t.replace(tzinfo=None), "ns") for t in (session.open, session.close))
+        inside = (table.times >= first) & (table.times < last)
+        starts[inside] = first + (table.times[inside] - first) // step * step
+    kept = np.flatnonzero(~np.isnat(starts))
+    times, first_row = np.unique(starts[kept], return_index=True)
+    if not len(times):
+        return _rows(table, slice(0, 0))
+    values = {name: getattr(table, name)[kept] for name in COLUMNS}
+    has, row = np.isfinite(values["close"]), np.arange(len(kept))[:, None]
+    opening = np.minimum.reduceat(np.where(has, row, len(kept)), first_row)  # [bars, N], row of the first minute
+    closing = np.maximum.reduceat(np.where(has, row, -1), first_row)
+    none, column = closing < 0, np.arange(len(table.symbols))
+    found = {
+        "open": values["open"][opening.clip(max=len(kept) - 1), column],
+        "high": np.fmax.reduceat(values["high"], first_row),
+        "low": np.fmin.reduceat(values["low"], first_row),
+        "close": values["close"][closing, column],
+        "volume": np.add.reduceat(np.nan_to_num(values["volume"]), first_row),
+    }
+    found = {name: np.where(none, np.nan, bars) for name, bars in found.items()}
+    return BarTable(times=times, symbols=table.symbols, feed=table.feed, **found)
+
+
+def _rows(table: BarTable, rows: slice) -> BarTable:
+    columns = {name: getattr(table, name)[rows] for name in COLUMNS}
+    return BarTable(times=table.times[rows], symbols=table.symbols, feed=table.feed, **columns)
+
+
+def _first_valid(symbols: Sequence[str], values: Floats) -> dict[str, Decimal]:
+    """First positive value of each symbol in [T, N]."""
+    valid = np.isfinite(values) & (values > 0)
+    first = {symbol: np.flatnonzero(valid[:, n]) for n, symbol in enumerate(symbols)}
+    return {
+        symbol: Decimal(repr(float(values[rows[0], symbols.index(symbol)])))
+        for symbol, rows in first.items()
+        if len(rows)
+    }
