@@ -46,6 +46,7 @@ _PUBLIC = {
     "judge": "finrl_pod_app.notebook:judge",
     "TrainedAgent": "finrl_pod_app.notebook:TrainedAgent",
     "Backtest": "finrl_pod_app.notebook_results:Backtest",
+    "open_logger": "finrl_pod_app.services.training_loggers:open_logger",
     "register_algorithm": "finrl_pod.settings.algorithm_registry:register_algorithm",
     "register_policy": "finrl_pod.rl.networks.policies:register_policy",
     "LossAlgorithm": "finrl_pod.rl.algorithms.loss_algorithm:LossAlgorithm",

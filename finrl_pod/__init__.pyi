@@ -14,6 +14,7 @@ from finrl_pod_app.notebook import run_tournament as run_tournament
 from finrl_pod_app.notebook import train as train
 from finrl_pod_app.notebook import walkforward as walkforward
 from finrl_pod_app.notebook_results import Backtest as Backtest
+from finrl_pod_app.services.training_loggers import open_logger as open_logger
 from finrl_pod_envs.custom.base_env import BaseVecEnv as BaseVecEnv
 from finrl_pod_envs.gym import GymMarketEnv as GymMarketEnv
 from finrl_pod_envs.gym import GymVectorEnv as GymVectorEnv
@@ -74,6 +75,7 @@ __all__ = [
     "make_env",
     "make_market",
     "make_panel",
+    "open_logger",
     "prepare",
     "register_algorithm",
     "register_feature",

@@ -17,7 +17,7 @@ PUBLIC = {
     *("Store", "Strategy", "VecEnv", "backtest", "load_agent", "load_config", "make_env", "make_panel"),
     *("Backtest", "BasePolicy", "BaseVecEnv", "LossAlgorithm", "TrainedAgent", "audit", "judge", "load_prices"),
     *("make_market", "register_algorithm", "register_policy", "run_tournament", "walkforward"),
-    *("prepare", "register_feature", "save_agent", "train", "__version__"),
+    *("open_logger", "prepare", "register_feature", "save_agent", "train", "__version__"),
 }
 
 

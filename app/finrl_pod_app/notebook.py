@@ -33,7 +33,7 @@ from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.run import RunConfig, load
 from finrl_pod.types import Panel
 from finrl_pod_app import api
@@ -174,22 +174,24 @@ def train(
     seed: int | None = None,
     progress: bool | None = None,
     warm_start: str | Path | None = None,
+    callback: Callback | None = None,
     threads: int | None = None,
 ) -> TrainedAgent:
     """Train one agent for `samples` environment steps on the training split.
 
-    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. Others: as
-    in `api.train`.
+    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
+    such as `fp.open_logger(...).report`. Others: as in `api.train`.
     """
     setup = market if isinstance(market, api.Setup) else make_market(market)
     history: list[dict[str, float]] = []
     shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
     with _bar(samples, shown=shown) as advance:
 
-        def report(learner: Learner, metrics: Any) -> None:
+        def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
             history.append({"samples": learner.samples[0], **row})
             advance(learner.samples[0], row["reward"])
+            return None if callback is None else callback(learner, metrics)
 
         learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
     return TrainedAgent(learner, setup, history)

@@ -45,6 +45,29 @@ def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
         raise RunError(f"cannot write {folder}: {error.strerror}; name another folder with --out") from None
 
 
+class EventFile:
+    """An event file that grows while an agent trains: FOLDER/events.out.tfevents.N, with a new number N each."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises RunError if the folder cannot be written."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            number = len(list(folder.glob("events.out.tfevents.*")))
+            self._file = (folder / f"events.out.tfevents.{number:04d}").open("xb")
+        except OSError as error:
+            raise RunError(f"cannot write {folder}: {error.strerror}; name another folder") from None
+        self._file.write(_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _sized(b"brain.Event:2")))
+
+    def append(self, step: int, values: Mapping[str, float]) -> None:
+        """Write scalars by name; a reader sees them at once."""
+        self._file.write(_record(_scalars(step, values)))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 def _replace(target: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
         try:

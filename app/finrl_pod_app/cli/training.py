@@ -52,6 +52,14 @@ class Engine(StrEnum):
     ray = "ray"
 
 
+class LoggerKind(StrEnum):
+    """Program that shows learning curves."""
+
+    tensorboard = "tensorboard"
+    mlflow = "mlflow"
+    wandb = "wandb"
+
+
 class PipelineMode(StrEnum):
     """Collect and learn alternately (sync), or concurrently (async)."""
 
@@ -181,6 +189,10 @@ def train(
         float | None, typer.Option(help="With --env: seconds before an unresponsive worker is restarted; default: 60.")
     ] = None,
     save_every: Annotated[float | None, typer.Option(help="With --env: seconds between saves; default: 60.")] = None,
+    log: Annotated[
+        list[LoggerKind] | None,
+        typer.Option(help="With --env: also log learning curves into OUT/logs; wandb stays offline. Repeatable."),
+    ] = None,
     evaluate: Annotated[
         int | None, typer.Option(min=0, help="With --env: evaluation episodes at the end; default: 10.")
     ] = None,
@@ -201,7 +213,7 @@ def train(
     only_env: dict[str, Any] = {
         "--algorithm": algorithm, "--steps": steps, "--workers": workers, "--envs": envs, "--members": members,
         "--set": setting, "--pipeline": pipeline, "--threads": threads, "--worker-timeout": worker_timeout,
-        "--save-every": save_every, "--evaluate": evaluate,
+        "--save-every": save_every, "--evaluate": evaluate, "--log": log or None,
     }  # fmt: skip
     if sum(source is not None for source in (config, env, market)) != 1:
         raise InputError("train takes one of a config file, --env and --market; see finrl-pod train --help")
@@ -246,10 +258,15 @@ def train(
         if settings.pipeline == "async":
             if resume:
                 raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
+            if log:
+                raise InputError("--log needs --pipeline sync, got async; leave out one of them")
             result = train_async(settings, folder, evaluation=episodes, progress=progress)
         else:
             every = SAVE_SECONDS if save_every is None else save_every
-            result = run(settings, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress)
+            result = run(
+                settings, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress,
+                loggers=[kind.value for kind in log or ()],
+            )  # fmt: skip
     if as_json:
         print_json(result)
     else:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.environment_training.folder import RunFolder
 from finrl_pod_app.environment_training.scores import Scores
 from finrl_pod_app.services.output_folder import RUN, locked_folder
+from finrl_pod_app.services.training_loggers import TrainingLogger, open_logger
 
 SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2
@@ -38,8 +39,11 @@ def train(
     save_seconds: float = SAVE_SECONDS,
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
+    loggers: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train a new run, or continue the run in `out`; returns the contents of result.json.
+
+    loggers: kinds of `training_loggers.LOGGERS` that write into out/logs.
 
     Raises ConfigError for invalid settings, RunError for an unsuitable folder or a failing environment, Interrupted
     after Ctrl-C or SIGTERM with everything saved.
@@ -57,7 +61,10 @@ def train(
         with locked_folder(out, RUN):
             if not resume:
                 folder.create(config.to_dict())
-            return _TrainingRun(config, folder, env, learner, progress).run(signals, save_seconds, evaluation)
+            with contextlib.ExitStack() as stack:
+                reports = [stack.enter_context(_open_logger(kind, out, config)).report for kind in loggers]
+                training = _TrainingRun(config, folder, env, learner, progress, reports)
+                return training.run(signals, save_seconds, evaluation)
 
 
 class _TrainingRun:
@@ -68,7 +75,9 @@ class _TrainingRun:
         env: GymnasiumVecEnv | EpisodeRecorder,
         learner: Learner,
         progress: ProgressCallback,
+        reports: Sequence[Callable[[Learner, Metrics], object]] = (),
     ) -> None:
+        self._reports = reports
         self.config, self.folder, self.env, self.learner, self._report = config, folder, env, learner, progress
         self.scores = Scores(config.members, config.steps)
         self.seconds = self.losses = 0.0
@@ -79,8 +88,10 @@ class _TrainingRun:
         first, began, saved, reported = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
         before = self.seconds
 
-        def after(_: Learner, __: Metrics) -> bool:
+        def after(_: Learner, metrics: Metrics) -> bool:
             nonlocal saved, reported
+            for log in self._reports:
+                log(learner, metrics)
             now, samples = time.monotonic(), learner.samples[0]
             self.seconds = before + now - began
             if finished := self.env.episodes():
@@ -182,6 +193,12 @@ class _TrainingRun:
             "workers_lost": self._losses(),
             "weights": str(self.folder.path / "weights.safetensors"),
         }
+
+
+def _open_logger(kind: str, out: Path, config: TrainingConfig) -> TrainingLogger:
+    values = config.to_dict()
+    agent = {f"agent.{name}": value for name, value in values.pop("agent").items()}
+    return open_logger(kind, out / "logs" / kind, {**values, **agent})
 
 
 def _make_env(config: TrainingConfig) -> GymnasiumVecEnv | EpisodeRecorder:
