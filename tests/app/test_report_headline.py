@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.report import curves
-from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.headline import key_figures, looks_sentence
 from finrl_pod_app.report.html import render, write_report
 
 from finrl_pod.errors import RunError
@@ -93,3 +93,16 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     for damaged in (b"", data[:100], data[:-8], data.replace(b"equity", b"eqxity")):
         with pytest.raises(RunError, match=r"curves\.safetensors is damaged"):
             curves.parse_curves(damaged)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ""),
+        ({"looks": 3}, "Look 3 at these bars. The n-th look needs a p-value of at most 0.025 / n"),
+        ({"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}}, "at most 0.02 / n for an edge: 0.01 at"),
+    ],
+)
+def test_the_looks_and_their_cost_are_stated(document: dict[str, object], expected: str) -> None:
+    assert expected in looks_sentence(document)
+    assert bool(looks_sentence(document)) == bool(document)

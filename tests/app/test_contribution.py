@@ -1,0 +1,68 @@
+"""Sections on what a strategy adds: against the benchmark, by asset and year, by account size; and their figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from finrl_pod_app.report import contribution
+from finrl_pod_app.report.html import render
+from finrl_pod_app.report.palette import styles
+
+from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.test_report import Page
+
+YEARS = [{"year": 2019, "profit": 1200.0, "costs": 10.0, "carry": 0.0, "return": 0.12}]
+CAPACITY = {
+    "base": "equal_weight",
+    "adv": None,
+    "impact": 1.0,
+    "participation": 0.1,
+    "level": 0.9,
+    "curve": [
+        {"account": 1e5, "active_growth": 0.02, "low": -0.01, "high": 0.05, "cost": 0.004},
+        {"account": 1e6, "active_growth": 0.005, "low": -0.03, "high": 0.03, "cost": 0.02},
+    ],
+    "half": {"value": 4e5, "low": 0.0, "high": None},
+    "zero": {"value": None, "low": 0.0, "high": None},
+}
+
+
+def document_with(assets: int) -> dict[str, Any]:
+    document = synthetic_document(synthetic_results())
+    profits = {f"S{i}": 1000.0 - 60 * i for i in range(assets)}
+    return document | {"attribution": {"by_asset": profits, "by_year": YEARS}, "capacity": CAPACITY}
+
+
+@pytest.mark.parametrize("assets", [3, 40])
+def test_profit_bars_add_up_to_the_profit(assets: int) -> None:
+    document = document_with(assets)
+    bars = contribution.profit_figure(document).data[0]
+    assert sum(bars.x) == pytest.approx(sum(document["attribution"]["by_asset"].values()))
+    assert bars.y[0] == "S0"
+    assert len(bars.y) == min(assets, contribution.NAMED_ASSETS + 1)
+    assert (f"{assets - contribution.NAMED_ASSETS} others" in bars.y) == (assets > contribution.NAMED_ASSETS)
+
+
+def test_the_page_has_the_sections_with_their_figures() -> None:
+    document = document_with(5)
+    page = render(document, synthetic_results())
+    shown = Page(page)
+    assert {"profit-by-asset-and-year", "capacity", "against-index"} <= set(shown.ids)
+    assert contribution.year_cells(document) == [["1,200", "10", "0", "12.0"]]
+    assert any(row[:4] == ["2019", "1,200", "10", "0"] for row in shown.rows)
+    assert ["100,000", "+2.00", "-1.00 to +5.00", "0.40"] in shown.rows
+    assert "half of it remains at 400,000 (90% interval 0 to beyond the largest account)" in shown.text
+
+
+def test_sections_without_their_part_are_left_out() -> None:
+    document = synthetic_document(synthetic_results())
+    document["test"]["benchmark"] = None
+    assert contribution.attribution(document) == contribution.capacity(document) == ""
+    assert contribution.benchmark(document, styles(document["test"]["strategies"])) == ""
+
+
+def test_names_of_assets_are_escaped() -> None:
+    document = document_with(2)
+    document["attribution"]["by_asset"] = {"<b>": 1.0}
+    assert "<b>" not in contribution.attribution(document).replace("</b>", "")
