@@ -30,6 +30,7 @@ from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
@@ -247,8 +248,10 @@ def backtest(
     if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
         looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}")
     environment = settings.environment
-    result = run_strategy(chosen, panel, market, first, last, rules_of(environment), environment.cash)
-    return Backtest(result, split if not (start or end) else "dates", looks)
+    rules = rules_of(environment)
+    result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
+    named = split if not (start or end) else "dates"
+    return Backtest(result, named, looks, trades_table(result, market, rules))
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import RunError
+from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
 from finrl_pod.files import read_json, to_plain, write_json
 from finrl_pod.types import BacktestResult
 
@@ -54,12 +55,14 @@ def line_figure(frame: pd.DataFrame, title: str, y: str) -> Figure:
 class Backtest:
     """A backtest. split: the tested bars. looks: at the test split, None if it was not shown.
 
-    result: arrays and metrics, see `types.BacktestResult`.
+    result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
+    `finrl_pod.evaluate.trades`.
     """
 
     result: BacktestResult
     split: str
     looks: int | None = None
+    trades: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRADE_COLUMNS)))
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -82,7 +85,9 @@ class Backtest:
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
-        return _save(path, {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}}, "backtest")
+        trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
+        parts = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
+        return _save(path, parts, "backtest")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -91,7 +96,11 @@ class Backtest:
         found = values["result"]
         arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
         parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
-        rate = found["risk_free"]
+        rate, optional = found["risk_free"], ("dividends", "paid")
+        given = {name: np.asarray(found[name], np.float64) for name in optional if found.get(name) is not None}
+        trades = pd.DataFrame(values.get("trades") or {}, columns=list(TRADE_COLUMNS))
+        for name in ("price", "profit"):
+            trades[name] = trades[name].astype(float)
         return cls(
             BacktestResult(
                 name=found["name"],
@@ -102,9 +111,11 @@ class Backtest:
                 risk_free=None if rate is None else np.asarray(rate, np.float64),
                 carry=found["carry"],
                 **arrays,
+                **given,
             ),
             values["split"],
             values["looks"],
+            trades.assign(time=pd.to_datetime(trades["time"])),
         )
 
     def __repr__(self) -> str:

@@ -98,6 +98,13 @@ def costs_by_model(
     return named
 
 
+def costs_by_asset(change: Tensor, prices: Tensor, models: Sequence[CostModel], liquidity: BarLiquidity) -> Tensor:
+    """Costs of fills of `change` shares [..., N] in currency [..., N]; a sale costs at most its proceeds."""
+    amount = change.abs()
+    total = _summed(models, amount, prices, liquidity)
+    return torch.where(change < 0, torch.minimum(total, amount * prices), total)
+
+
 def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
     total = models[0].cost(amount, prices, liquidity)
     for model in models[1:]:

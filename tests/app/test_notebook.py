@@ -48,7 +48,10 @@ def test_backtest_of_constant_growth_shows_it_and_is_saved(tmp_path: Path) -> No
     assert type(result.plot()).__name__ == "Figure"
     assert "<table>" in result._repr_html_()
     assert "split='all'" in repr(result)
+    assert result.trades["cost"].sum() == pytest.approx(result.result.costs.sum())
+    assert set(result.trades["side"]) <= {"buy", "sell"}
     again = fp.Backtest.load(result.save(tmp_path / "result.json"))
+    pd.testing.assert_frame_equal(again.trades, result.trades, check_dtype=False)
     pd.testing.assert_frame_equal(again.to_frame(), table)
     assert again.metrics == pytest.approx(dict(result.metrics), nan_ok=True)
     with pytest.raises(RunError, match="holds no saved verdict"):

@@ -100,7 +100,10 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     [
         ({}, ""),
         ({"looks": 3}, "Look 3 at these bars. The n-th look needs a p-value of at most 0.025 / n"),
-        ({"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}}, "at most 0.02 / n for an edge: 0.01 at"),
+        (
+            {"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}},
+            "at most 0.02 / n for an edge: 0.01 at",
+        ),
     ],
 )
 def test_the_looks_and_their_cost_are_stated(document: dict[str, object], expected: str) -> None:

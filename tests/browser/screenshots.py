@@ -24,9 +24,9 @@ TABS = {"paper": ["Orders and fills", "Costs", "Risk", "Log"]}
 # Texts to click for further views, by page, after the tabs.
 VIEWS = {
     "data": ["Prices", "Correlations"],
-    "run": ["Allocation", "Training"],
+    "run": ["Allocation", "Profit", "Training"],
     "train": ["Monitor"],
-    "compare": ["Drawdown", "Monthly returns", "Weights", "Trades"],
+    "compare": ["Drawdown", "Monthly returns", "Weights", "Profit by asset", "Trades"],
     "audit": ["Run audit"],
 }
 

@@ -76,7 +76,9 @@ def test_default_cost_is_that_of_the_config(decisions: dict[str, DecisionTable],
 
 def test_trades_sum_to_turnover_and_costs(decisions: dict[str, DecisionTable]) -> None:
     result = comparison.backtest_of("mine", decisions["mine"], 30.0)
-    table = comparison.trades_table(result, decisions["mine"])
+    table = comparison.trades_of("mine", result, decisions["mine"], 30.0)
+    assert set(table["strategy"]) == {"mine"}
+    np.testing.assert_allclose(table["cost"].sum(), result.costs.sum(), rtol=1e-9)
     by_bar = table.groupby("time")["value"].sum()
     np.testing.assert_allclose(by_bar.sum() * 30e-4, result.costs.sum(), rtol=1e-9)
     traded = np.flatnonzero(result.turnover > 0)
@@ -89,6 +91,20 @@ def test_trades_sum_to_turnover_and_costs(decisions: dict[str, DecisionTable]) -
         result.weights[-1] * result.equity[-1] / decisions["mine"].market.close.numpy()[decisions["mine"].prepared.last]
     )
     np.testing.assert_allclose(ends.reindex(list(result.symbols)).to_numpy(), held, rtol=1e-9, atol=1e-9)
+
+
+def test_profit_by_asset_adds_up_to_the_growth_before_costs(decisions: dict[str, DecisionTable]) -> None:
+    result = comparison.backtest_of("mine", decisions["mine"], 30.0)
+    found = comparison.profit_of(result, decisions["mine"], 30.0)["attribution"]
+    gained = result.equity[-1] - result.equity[0] + result.costs.sum()
+    assert sum(found["by_asset"].values()) == pytest.approx(gained)
+
+
+def test_accounts_of_another_size_grow_alike_under_proportional_costs(decisions: dict[str, DecisionTable]) -> None:
+    usual, large = (comparison.account_curves(decisions, 10.0, cash)["mine"] for cash in (None, 1e9))
+    assert large.equity[0] == 1e9
+    np.testing.assert_allclose(large.equity / 1e9, usual.equity / usual.equity[0], rtol=1e-9)
+    np.testing.assert_allclose(comparison.backtest_of("mine", decisions["mine"], 10.0, 1e9).equity, large.equity)
 
 
 def test_intervals_match_the_bootstrap(decisions: dict[str, DecisionTable]) -> None:

@@ -86,7 +86,8 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
     heading = f"Backtest: {period}" if verdict is None else name or f"Run: {period}"
     facts = ", ".join(part for part in (name, period, f"report of {created}" if created else "") if part)
     lines = [
-        f'<header><h1>{html.escape(heading)}</h1><p class="soft">finrl_pod: {html.escape(facts)}</p>',
+        f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
+        f'<p class="soft">finrl_pod: {html.escape(facts)}</p>',
         sections.headline(document),
     ]
     if verdict is not None:

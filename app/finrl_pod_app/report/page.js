@@ -21,6 +21,13 @@ const drawNext = () => {
 };
 setTimeout(drawNext, 0);
 
+// The browser's print dialog saves a page as PDF. Inside a frame it would print the frame alone.
+const save = document.querySelector("button.save");
+if (save && window.top === window) {
+  save.hidden = false;
+  save.addEventListener("click", () => window.print());
+}
+
 // Paper is narrower than a screen.
 const PAPER_WIDTH = 680;
 addEventListener("beforeprint", () => {

@@ -16,23 +16,29 @@ from finrl_pod_app.dashboard.figures.active import weights_heatmap
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.benchmark_view import show_benchmark
 from finrl_pod_app.dashboard.pages.columns import definition, strategy_columns
+from finrl_pod_app.dashboard.pages.profit_view import BAR_HEIGHT
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.contribution import profit_figure
 from finrl_pod_app.report.palette import Style
 
 MAX_COST = 100.0  # basis points
 MAX_TRADES = 2_000  # the last ones; the CSV has all
+ACCOUNTS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10)
+ALL = "all strategies"
 VIEWS = (
-    "Equity", "Drawdown", "Against the benchmark", "Rolling Sharpe", "Monthly returns", "Weights", "Turnover and costs",
-    "Trades",
+    "Equity", "Drawdown", "Against the benchmark", "Rolling Sharpe", "Monthly returns", "Weights", "Profit by asset",
+    "Turnover and costs", "Trades",
 )  # fmt: skip
 
 
 def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -> None:
-    """Draw the cost slider and the views that depend on it, as a fragment of the page."""
-    own = next(iter(decisions.values())).prepared.config.environment.cost_bps
-    cost = st.slider(
+    """Draw the sliders of cost and account size and the views that depend on them, as a fragment of the page."""
+    environment = next(iter(decisions.values())).prepared.config.environment
+    own = environment.cost_bps
+    left, right = st.columns(2)
+    cost = left.slider(
         "Transaction cost, basis points",
         0.0,
         max(MAX_COST, own),
@@ -41,7 +47,17 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
         help="Applied to the decisions made under the run's own cost, which is the initial value.",
         key=f"compare: cost, initially {own}",
     )
-    curves = comparison.account_curves(decisions, cost)
+    sizes = sorted({*ACCOUNTS, environment.cash})
+    cash = right.select_slider(
+        "Account size",
+        sizes,
+        environment.cash,
+        format_func=lambda size: f"${size:,.0f}",
+        help="Cash at the start. It matters with market impact, minimum commissions and whole shares; proportional "
+        "costs are the same share of every account.",
+        key=f"compare: account, initially {environment.cash}",
+    )
+    curves = comparison.account_curves(decisions, cost, cash)
     alt = "Return, risk, ratios, turnover and costs of each strategy under the chosen transaction cost."
     table = comparison.metrics_table(curves)
     table["strategy"] = table["strategy"].map(display_name)
@@ -53,30 +69,38 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     elif view == "Against the benchmark":
         show_benchmark(curves, styles)
     elif view == "Turnover and costs":
-        results = [comparison.backtest_of(name, recorded, cost) for name, recorded in decisions.items()]
+        results = [comparison.backtest_of(name, recorded, cost, cash) for name, recorded in decisions.items()]
         show_figure(figures.turnover(results, styles), "turnover", alt="Monthly turnover.", height=320)
         show_figure(figures.costs(results, styles), "costs", alt="Cumulative costs.", height=320)
+    elif view == "Trades":
+        _show_trades(decisions, cost, cash)
     else:
         name = st.selectbox("Strategy", list(decisions), format_func=display_name, key="compare: of")
-        _show_strategy(view, name, decisions[name], curves[name], cost)
-    _show_exports(decisions, cost)
+        _show_strategy(view, name, decisions[name], curves[name], (cost, cash))
+    _show_exports(decisions, cost, cash)
 
 
-def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve, cost: float) -> None:
-    """Draw a view of one strategy: monthly returns, weights or trades."""
+def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve, terms: tuple[float, float]) -> None:
+    """Draw a view of one strategy: monthly returns, profit or weights. terms: cost in basis points, and cash."""
     if view == "Monthly returns":
         figure = figures.monthly_returns_heatmap(curve.times, curve.equity)
         alt = f"Return of {display_name(name)} by month and year, in percent."
         show_figure(figure, "months", alt=alt, height=60 + 30 * len(figure.data[0].y))
-    elif view == "Weights":
-        figure = figures.weights(comparison.backtest_of(name, decisions, cost))
+    elif view == "Profit by asset":
+        result = comparison.backtest_of(name, decisions, *terms)
+        figure = profit_figure(comparison.profit_of(result, decisions, terms[0]))
+        height = 80 + BAR_HEIGHT * len(figure.data[0].y)
+        alt = f"Profit of {display_name(name)} by asset, before costs."
+        show_figure(figure, f"profit of {name} by asset", alt=alt, height=height)
+        st.caption("Before costs: the change of a holding's value with its dividends, less what was paid for it.")
+    else:
+        result = comparison.backtest_of(name, decisions, *terms)
+        figure = figures.weights(result)
         show_figure(figure, f"weights of {name}", alt=f"Weights of {display_name(name)} over time.", height=460)
         if st.toggle("Every asset as a heat map", key="compare: weights map"):
-            heat = weights_heatmap(comparison.backtest_of(name, decisions, cost))
+            heat = weights_heatmap(result)
             alt = f"Weights of {display_name(name)} by asset and time."
             show_figure(heat, f"weights of {name} by asset", alt=alt, height=160 + 20 * len(heat.data[0].y))
-    else:
-        _show_trades(name, decisions, cost)
 
 
 def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style]) -> None:
@@ -135,30 +159,50 @@ def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:
     show_table(table, config, "compare: intervals", alt="Bootstrap confidence intervals of each strategy.")
 
 
-def _show_trades(name: str, decisions: Any, cost: float) -> None:
-    table = comparison.trades_table(comparison.backtest_of(name, decisions, cost), decisions)
+def _show_trades(decisions: Mapping[str, Any], cost: float, cash: float) -> None:
+    """Draw the trades of one strategy or of all, latest first."""
+    options = [ALL, *decisions] if len(decisions) > 1 else list(decisions)
+    of = st.selectbox("Strategy", options, format_func=display_name, key="compare: trades of")
+    table = pd.concat(
+        comparison.trades_of(name, comparison.backtest_of(name, recorded, cost, cash), recorded, cost)
+        for name, recorded in decisions.items()
+        if of in (ALL, name)
+    ).sort_values("time", kind="stable")
+    table["strategy"] = table["strategy"].map(display_name)
     column: Any = st.column_config
     config = {
         "time": column.DatetimeColumn("Time", format="YYYY-MM-DD"),
+        "strategy": column.TextColumn("Strategy"),
         "symbol": column.TextColumn("Symbol"),
         "side": column.TextColumn("Side"),
         "shares": column.NumberColumn("Shares", format="%.3f"),
         "price": column.NumberColumn("Price", format="dollar"),
         "value": column.NumberColumn("Value", format="dollar"),
+        "cost": column.NumberColumn("Cost", format="dollar"),
+        "profit": column.NumberColumn(
+            "P/L",
+            format="dollar",
+            help="Of what the trade closes: its price less the average entry price, times the shares, less its cost. "
+            "Empty where it opens or enlarges a position.",
+        ),
         "weight": column.NumberColumn("Weight after", format="percent"),
     }
     last = table.tail(MAX_TRADES).iloc[::-1]
     show_table(last, config, "compare: trades", alt="Trades, latest first.")
-    st.caption(f"{len(table):,} trades{f', showing the last {MAX_TRADES:,}' if len(table) > MAX_TRADES else ''}.")
+    more = f", showing the last {MAX_TRADES:,}" if len(table) > MAX_TRADES else ""
+    st.caption(
+        f"{len(table):,} trades{more}; costs {table['cost'].sum():,.0f}, realised P/L {table['profit'].sum():+,.0f}."
+    )
     csv = comparison.table_csv(table)
-    st.download_button("Download all trades as CSV", csv, "trades.csv", "text/csv", key="compare: trades csv")
+    file = f"trades-{of.replace(' ', '-')}.csv"
+    st.download_button("Download all trades as CSV", csv, file, "text/csv", key="compare: trades csv")
 
 
-def _show_exports(decisions: Mapping[str, Any], cost: float) -> None:
+def _show_exports(decisions: Mapping[str, Any], cost: float, cash: float) -> None:
     """Draw the download buttons; files are generated on click."""
 
     def results() -> list[Any]:
-        return [comparison.backtest_of(name, table, cost) for name, table in decisions.items()]
+        return [comparison.backtest_of(name, table, cost, cash) for name, table in decisions.items()]
 
     def report() -> str:
         return comparison.export_html(results(), next(iter(decisions.values())), cost)
@@ -169,4 +213,4 @@ def _show_exports(decisions: Mapping[str, Any], cost: float) -> None:
         weights = lambda: comparison.export_csv(results())[1]  # noqa: E731
         st.download_button("Bars (CSV)", bars, "bars.csv", "text/csv", icon=":material/table:")
         st.download_button("Weights (CSV)", weights, "weights.csv", "text/csv", icon=":material/table:")
-        st.caption("Save a figure as PNG with the camera icon above it.")
+        st.caption("The report has a button that saves it as PDF; the camera icon above a figure saves it as PNG.")

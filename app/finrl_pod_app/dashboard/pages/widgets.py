@@ -48,6 +48,13 @@ def _draw_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, alt: str
     for name in shown.columns:
         if not pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_datetime64_any_dtype(shown[name]):
             shown[name] = [escape_formula(value) if isinstance(value, str) else value for value in shown[name]]
+    for (
+        name,
+        column,
+    ) in columns.items():  # Streamlit's own format has up to two decimals, a different number in each row
+        if isinstance(column, dict) and (column.get("type_config") or {}).get("format") == "percent":
+            shown[name] = 100 * shown[name].astype(float)
+            columns = {**columns, name: {**column, "type_config": {**column["type_config"], "format": "%.1f%%"}}}
     # Headings that come from files are saved with the table as well.
     safe = {name: escape_formula(name) for name in shown.columns if isinstance(name, str)}
     shown = shown.rename(columns=safe)

@@ -13,11 +13,13 @@ import pandas as pd
 import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
+from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest_result
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
@@ -33,7 +35,6 @@ from finrl_pod_app.services.sweeps import (
 
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
 SLOW_STRATEGIES = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # optimise at every rebalancing
-MIN_TRADE = 1e-9  # of equity; smaller changes are rounding errors
 MIN_INTERVAL_RETURNS = 20
 CONFIDENCE = 0.95
 
@@ -73,14 +74,19 @@ def strategy_decisions(
     return dataclasses.replace(decisions, market=market, prepared=prepared)
 
 
-def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | None) -> dict[str, Curve]:
-    """The account of each strategy under a proportional cost in basis points; None: the cost of its config."""
+def account_curves(
+    decisions: Mapping[str, DecisionTable], cost_bps: float | None, cash: float | None = None
+) -> dict[str, Curve]:
+    """The account of each strategy under a proportional cost in basis points; None: the cost of its config.
+
+    cash: what each starts with; None: that of its config.
+    """
     name_of = {id(table): name for name, table in decisions.items()}
     curves: dict[str, Curve] = {}
     for group in group_by_market(list(decisions.values())):
         tables = torch.from_numpy(np.stack([table.table for table in group]))
         jobs = [replay_job(table, place, _cost(table, cost_bps)) for place, table in enumerate(group)]
-        simulated = simulate_recorded(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
+        simulated = simulate_recorded(group[0].market, tables, jobs, cash or group[0].prepared.config.environment.cash)
         for place, (table, metrics) in enumerate(zip(group, simulated.metrics(), strict=True)):
             first, last = table.prepared.first, table.prepared.last
             times = table.market.times[first : last + 1]
@@ -89,42 +95,34 @@ def account_curves(decisions: Mapping[str, DecisionTable], cost_bps: float | Non
     return {name: curves[name] for name in decisions}
 
 
-def backtest_of(name: str, decisions: DecisionTable, cost_bps: float | None) -> BacktestResult:
+def backtest_of(
+    name: str, decisions: DecisionTable, cost_bps: float | None, cash: float | None = None
+) -> BacktestResult:
     """The full backtest of recorded decisions, with weights, turnover and costs per bar."""
     table = torch.from_numpy(decisions.table)
     acts = (~torch.isnan(table[:, 0])).tolist()
 
-    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor | None:  # noqa: ARG001
+    def decide(t: int, funds: Tensor, shares: Tensor) -> Tensor | None:  # noqa: ARG001
         return table[t].unsqueeze(0) if acts[t] else None
 
     job = replay_job(decisions, 0, _cost(decisions, cost_bps))
-    cash = decisions.prepared.config.environment.cash
-    simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, cash)
+    account = cash or decisions.prepared.config.environment.cash
+    simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, account)
     return backtest_result(name, decisions.market, simulation)
 
 
-def trades_table(result: BacktestResult, decisions: DecisionTable) -> pd.DataFrame:
-    """One row per fill: time (of its bar), symbol, side, shares, price, value in currency, weight (after it)."""
-    first, last = decisions.prepared.first, decisions.prepared.last
-    close, fill = (x.numpy()[first : last + 1] for x in (decisions.market.close, decisions.market.fill))
-    held = result.weights * result.equity[:, None] / close
-    change = np.diff(held, axis=0, prepend=0.0)
-    price = fill
-    if decisions.market.fill_rule != "same_close":  # orders fill in the bar after the decision
-        price = np.concatenate([close[:1], fill[:-1]])
-    bars, assets = np.nonzero(np.abs(change * price) > MIN_TRADE * np.abs(result.equity[:, None]))
-    shares, prices = change[bars, assets], price[bars, assets]
-    return pd.DataFrame(
-        {
-            "time": result.times[bars],
-            "symbol": np.array(result.symbols, dtype=object)[assets],
-            "side": np.where(shares > 0, "buy", "sell"),
-            "shares": np.abs(shares),
-            "price": prices,
-            "value": np.abs(shares) * prices,
-            "weight": result.weights[bars, assets],
-        }
-    )
+def trades_of(name: str, result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> pd.DataFrame:
+    """The trades of `backtest_of` (see `finrl_pod.evaluate.trades`), with a first column strategy."""
+    trades = trades_table(result, decisions.market, replay_job(decisions, 0, _cost(decisions, cost_bps)).rules)
+    trades.insert(0, "strategy", name)
+    return trades
+
+
+def profit_of(result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> dict[str, Any]:
+    """The attribution of `backtest_of`, in an object as reports have it."""
+    rules = replay_job(decisions, 0, _cost(decisions, cost_bps)).rules
+    found: dict[str, Any] = to_plain({"attribution": attribution(result, decisions.market, rules).plain()})
+    return found
 
 
 def metrics_table(curves: Mapping[str, Curve]) -> pd.DataFrame:
