@@ -75,6 +75,20 @@ def observed_launches(observer: Observer) -> Iterator[None]:
         _observers.pop()
 
 
+@contextmanager
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Multiply float32 matrices on a CUDA device in TF32 if precision is "tf32"; a setting of the whole process."""
+    if precision != "tf32" or device.type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def block_size(n: int) -> int:
     """The smallest power of two that is at least n: Triton's blocks have such sizes."""
     return 1 << max(n - 1, 0).bit_length()

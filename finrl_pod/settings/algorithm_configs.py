@@ -85,6 +85,9 @@ class AgentConfig:
     )
     learning_rate: float = setting(3e-3, "step size of the optimiser", above_and_at_most(0, 1))
     gamma: float = setting(0.95, "discount factor of rewards", FRACTION)
+    matmul_precision: Literal["float32", "tf32"] = setting(
+        "float32", "of matrix products on NVIDIA GPUs; tf32 keeps ten bits of the mantissa and is several times faster"
+    )
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,10 @@ class PPOConfig(OnPolicyConfig):
     )
     target_kl: float = setting(
         0.05, "a member beyond this KL divergence skips the remaining minibatches of an iteration", POSITIVE
+    )
+    activation_dtype: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        "of activations and stored accounts on GPUs; weights, log-probabilities, advantages and moments stay float32",
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 import torch
 from finrl_pod_app.bench.gpu import plan_iteration
 from finrl_pod_app.bench.launches import record
 from finrl_pod_envs.trading_envs import PortfolioEnv
 
+from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import as_on_device
+from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
 from tests.markets import random_market
@@ -39,8 +44,48 @@ def test_three_iterations_equal_those_of_autograd(policy: str, gaps: float, hidd
 
 
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
-def test_an_iteration_can_be_captured(policy: str) -> None:
-    run, _ = plan_iteration(policy, accounts=256, horizon=8, minibatches=2)  # type: ignore[arg-type]
+def test_bfloat16_rounds_activations_and_accounts_and_nothing_else(policy: str) -> None:
+    market = random_market(0, bars=80, assets=5, gaps=0.1)
+    agent = PPOConfig(policy=policy, horizon=8, minibatches=1, epochs=1, hidden=(8, 12), max_grad_norm=1e9)
+
+    def moved(dtype: Literal["float32", "bfloat16"]) -> tuple[torch.Tensor, Learner]:
+        with as_on_device():
+            env = PortfolioEnv(market, RULES, members=(0, 1), mandate=MandateConfig())
+            learner = Learner(env, replace(agent, activation_dtype=dtype), seed=5)
+            learner.learn(learner.iteration_samples)
+        assert isinstance(learner.algorithm, PPO)
+        return learner.algorithm.optimiser.first, learner  # type: ignore[attr-defined]
+
+    exact, _ = moved("float32")
+    rounded, learner = moved("bfloat16")
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    assert float(torch.cosine_similarity(rounded, exact).min()) > 0.995
+    torch.testing.assert_close(rounded.norm(dim=1), exact.norm(dim=1), rtol=0.02, atol=0)
+    with as_on_device():
+        algorithm, collector = learner.algorithm, learner.collector
+        assert isinstance(algorithm, PPO)
+        noise = algorithm.noise((*collector.shape[1:], algorithm.spec.action_size))
+        rollout = collector.collect(algorithm.explore, noise, account_dtype=algorithm.account_dtype)
+        bar, account = rollout.bar[0], rollout.account[0]
+        action, log_probability = algorithm.explore(bar, account, noise[0])
+    assert rollout.account.dtype == torch.bfloat16
+    assert {x.dtype for x in (rollout.action, rollout.log_probability, rollout.reward)} == {torch.float32}
+    torch.testing.assert_close(action, rollout.action[0])  # decided on what is stored
+    torch.testing.assert_close(log_probability, rollout.log_probability[0])
+
+
+def test_bfloat16_is_refused_where_the_policy_has_no_program() -> None:
+    env = PortfolioEnv(random_market(0, bars=80, assets=5), RULES)
+    agent = PPOConfig(activation_dtype="bfloat16", use_sde=True, policy="mlp", horizon=8)
+    with as_on_device(), pytest.raises(ConfigError, match="activation_dtype"):
+        Learner(env, agent)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("policy", ["mlp", "equivariant"])
+def test_an_iteration_can_be_captured(policy: str, dtype: str) -> None:
+    run, _ = plan_iteration(policy, accounts=256, horizon=8, minibatches=2, activation_dtype=dtype)  # type: ignore[arg-type]
     run()
     first, second = record(run), record(run)
     assert not second.syncs

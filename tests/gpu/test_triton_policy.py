@@ -54,6 +54,28 @@ def test_triton_tanh(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Non
         assert_close(*both_ways(lambda g=given: ops.tanh_backward(x, y, *g), monkeypatch), tolerance)  # type: ignore[misc]
 
 
+def test_triton_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are rounded where they are stored, and nowhere before."""
+    p, k, a, n, s = 2, 3, 5, 4, 7
+    draw = normal(6, torch.bfloat16)
+    x, base, y, pooled, weight = draw(3, 5, 7), draw(3, 7), torch.tanh(draw(3, 5, 7)), draw(3, 7), draw(3, 5)
+    code, shared, account, linear = draw(p, k, n, s), draw(p, k, s), draw(p, k, a, 1 + n), draw(p, k, n)
+    u, w, grad = draw(p, s), draw(p, s), draw(p, k, a, n)
+    works: tuple[Callable[[], Any], ...] = (
+        lambda: ops.tanh_of_sum(x, base),
+        lambda: ops.tanh_backward(x, y, pooled, weight),
+        lambda: ops.asset_scores(code, shared, account, linear, u, w),
+        lambda: ops.asset_scores_backward(grad, code, shared, account, u, w),
+    )
+    for work in works:
+        ours, theirs = both_ways(work, monkeypatch)
+        assert_close(ours, theirs, 2**-6)  # a step of bfloat16: the interpreter cuts off where torch rounds
+    exact = ops.asset_scores(*(z.double() for z in (code, shared, account, linear, u, w)))
+    scores = works[2]()
+    assert scores.dtype == torch.float32
+    assert_close(scores.double(), exact, 1e-5)
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 def test_triton_scores_of_assets(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     p, k, a, n, s = sizes

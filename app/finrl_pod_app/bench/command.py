@@ -53,7 +53,11 @@ DEFAULTS = {
     ),
 }
 # Flags that do not apply to a benchmark.
-UNUSED_FLAGS: dict[str, tuple[str, ...]] = {"analytic": ("minibatch", "epochs", "kind", "order", "observation")}
+PRECISION = ("matmul_precision", "activation_dtype")
+UNUSED_FLAGS: dict[str, tuple[str, ...]] = {
+    "env": PRECISION,
+    "analytic": ("minibatch", "epochs", "kind", "order", "observation", *PRECISION),
+}
 COMMANDS = ("backtest", *SPEED, "sac", "pipeline", "learn", "gate", "markets", "gpu")
 
 
@@ -211,10 +215,13 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without
         ("mandate", ("none", "equal_weight")),
         ("order", ("proportional", "sequential")),
         ("observation", ("flat", "table")),
+        ("matmul_precision", ("float32", "tf32")),
+        ("activation_dtype", ("float32", "bfloat16")),
     ):
         if name in without:
             continue
-        parser.add_argument(f"--{name}", choices=choices, default=getattr(defaults, name), help="default %(default)s")
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, choices=choices, default=getattr(defaults, name), help="default %(default)s")
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -81,6 +81,10 @@ def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
             yield f"ppo_{policy}_{envs}", partial(_ppo, policy, envs)
     for envs in SMALL[1:] if small else ENV_SIZES[1:]:
         yield f"env_{envs}", partial(_env, envs)
+    for envs in SMALL[:1] if small else PPO_SIZES[:1]:
+        for policy in ("equivariant", "mlp"):
+            yield f"ppo_{policy}_{envs}_tf32", partial(_ppo, policy, envs, matmul_precision="tf32")
+            yield f"ppo_{policy}_{envs}_bfloat16", partial(_ppo, policy, envs, activation_dtype="bfloat16")
     for members in (2,) if small else POPULATIONS:
         yield f"population_{members}", partial(_population, members)
     yield "leaked_future_seconds", partial(_leaked_future, SMALL_BARS if small else LEAK_BARS)
@@ -100,8 +104,8 @@ def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
     return replace(TRAINING, policy=policy, envs=envs, horizon=horizon, minibatch=envs * horizon // 4, members=members)
 
 
-def _ppo(policy: str, envs: int, device: torch.device) -> list[Row]:
-    return [ppo_row(_training(policy, envs), device)]
+def _ppo(policy: str, envs: int, device: torch.device, **precision: Any) -> list[Row]:
+    return [ppo_row(replace(_training(policy, envs), **precision), device)]
 
 
 def _population(members: int, device: torch.device) -> list[Row]:

@@ -68,7 +68,12 @@ class PlannedIteration:
 
 
 def plan_iteration(
-    policy: PolicyName, accounts: int, horizon: int, minibatches: int, fault: Fault | None = None
+    policy: PolicyName,
+    accounts: int,
+    horizon: int,
+    minibatches: int,
+    fault: Fault | None = None,
+    activation_dtype: Literal["float32", "bfloat16"] = "float32",
 ) -> tuple[Callable[[], None], int]:
     """(run, samples): `run()` is one PPO iteration in torch on the CPU, without the C++ kernels.
 
@@ -82,6 +87,7 @@ def plan_iteration(
         horizon=horizon,
         epochs=EPOCHS,
         minibatches=minibatches,
+        activation_dtype=activation_dtype,
     )
     with as_on_device():
         learner = Learner(make_speed_env(settings, torch.device("cpu")), agent)

@@ -66,6 +66,8 @@ def _work(settings: SpeedSettings, device: torch.device) -> tuple[Callable[[], i
         gamma=0.99,
         gae_lambda=0.95,
         target_kl=UNREACHABLE_KL,
+        matmul_precision=settings.matmul_precision,
+        activation_dtype=settings.activation_dtype,
     )
     learner = Learner(make_speed_env(settings, device), agent)
     if device.type == "cuda":  # the iteration after the warm-up is captured

@@ -29,7 +29,7 @@ class SpeedSettings:
     minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. mandate:
     its base portfolio, "none" for unconstrained weights. order: allocation of cash to buys. group: environments that
     share a window of days. members: agents; `envs` and `minibatch` are totals, split evenly among them. runs:
-    repetitions; the median is reported.
+    repetitions; the median is reported. matmul_precision, activation_dtype: as of `[agent]`, on GPUs.
     """
 
     envs: int = 1024
@@ -48,6 +48,8 @@ class SpeedSettings:
     group: int = 32
     members: int = 1
     runs: int = 5
+    matmul_precision: Literal["float32", "tf32"] = "float32"
+    activation_dtype: Literal["float32", "bfloat16"] = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 
+from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import on_device
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import (
@@ -26,7 +27,7 @@ from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout, gae
 from finrl_pod.rl.native.device_policy import DevicePolicy, make_device_policy
-from finrl_pod.rl.native.policy_kernel import make_policy_kernel
+from finrl_pod.rl.native.policy_kernel import PolicyKernel, make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
@@ -113,8 +114,13 @@ class PPO(OnPolicy):
         )
         # The native kernels implement the loss without regularisers, and Adam, and have no encoders.
         is_plain = self.regularisers is None and isinstance(self.optimiser, Adam) and not self.inputs.has_encoder
-        make = make_device_policy if on_device(self.device) else make_policy_kernel
-        self._kernel = make(self.policy, self.parameters, self.features, tradable) if is_plain else None
+        self._kernel = self._make_kernel() if is_plain else None
+        if self._kernel is None and on_device(self.device) and _in_bfloat16(config):
+            raise ConfigError(
+                "agent.activation_dtype = 'bfloat16' needs a policy of mlp, or equivariant with a mandate, without "
+                "encoder, gSDE, H-term and diversity bonus, and Adam; set it to 'float32'"
+            )
+        self.account_dtype = self._kernel.dtype if isinstance(self._kernel, DevicePolicy) else dtype
         self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor: RateFactor = 1.0
@@ -122,6 +128,13 @@ class PPO(OnPolicy):
         self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
         self._noises = generators(seed, self.member_ids, "actions", self.device)
         self._dropouts = generators(seed, self.member_ids, "dropout", self.device) if spec.dropout else []
+
+    def _make_kernel(self) -> DevicePolicy | PolicyKernel | None:
+        """The program that acts and learns in place of autograd, None if there is none for the policy."""
+        args = (self.policy, self.parameters, self.features, self.tradable)
+        if not on_device(self.device):
+            return make_policy_kernel(*args)
+        return make_device_policy(*args, torch.bfloat16 if _in_bfloat16(self.config) else None)
 
     # ------------------------------------------------------------------ one iteration
 
@@ -132,7 +145,7 @@ class PPO(OnPolicy):
         spec = self.spec
         self.inputs.drop(dropout_factors(self._dropouts, spec.encoder_size, spec.dropout, self.parameters.flat))
         try:
-            rollout = collector.collect(self.explore, noise, self.observation_normaliser)
+            rollout = collector.collect(self.explore, noise, self.observation_normaliser, self.account_dtype)
             return self.update(rollout, rate_factor)
         finally:
             self.inputs.drop(None)
@@ -348,10 +361,10 @@ class PPO(OnPolicy):
 
     def act(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """Mean scores [P, K, A, D] and their log standard deviation: bar [P, K], account [P, K, A, 1 + N]."""
-        views, account = self.parameters.views, account.to(self.dtype)
+        views = self.parameters.views
         if self._kernel is not None and not torch.is_grad_enabled():
-            return self._kernel.mean(bar, account), views["log_std"]
-        return self._decide(views, bar, account)
+            return self._kernel.mean(bar, account.to(self.account_dtype)), views["log_std"]
+        return self._decide(views, bar, account.to(self.dtype))
 
     def _decide(self, views: Mapping[str, Tensor], bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
         """`act` with the given weights, differentiable."""
@@ -366,7 +379,7 @@ class PPO(OnPolicy):
     @torch.no_grad()
     def explore(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         if self._kernel is not None:
-            return self._kernel.sample(bar, account.to(self.dtype), noise)
+            return self._kernel.sample(bar, account.to(self.account_dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             views = self.parameters.views
             features, account = self.inputs.of_actor(views, bar)[0], account.to(self.dtype)
@@ -384,6 +397,10 @@ class PPO(OnPolicy):
         bar, account = (x[:, :ENTROPY_ITEMS] for x in data[:2])
         mean, log_std = self.act(bar, account)
         return self.distribution.entropy(mean, log_std, self.valid_scores(bar))
+
+
+def _in_bfloat16(config: OnPolicyConfig) -> bool:
+    return isinstance(config, PPOConfig) and config.activation_dtype == "bfloat16"
 
 
 def _make_optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:

@@ -1,7 +1,8 @@
 """Operations of a policy's update on GPUs, each in torch and as a Triton kernel (`triton_policy.py`).
 
 The torch version defines the result; a test compares the two in Triton's interpreter. All tensors are contiguous,
-except that parameters may be views of the flat [P, W] tensor: only their first stride is another.
+except that parameters may be views of the flat [P, W] tensor: only their first stride is another. Tensors in bfloat16
+are read and written as such and computed with in float32.
 
 Shapes: P members, K items of A accounts, R = K * A rows, N assets, S units, D scores, W parameters.
 """
@@ -31,10 +32,21 @@ def _kernels() -> ModuleType:
     return triton_policy
 
 
+def computed_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which tensors of a dtype are computed with."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def _computed(*tensors: Tensor) -> list[Tensor]:
+    """The tensors in the dtype in which they are computed with."""
+    return [x.to(computed_dtype(x.dtype)) for x in tensors]
+
+
 def tanh_of_sum(x: Tensor, base: Tensor) -> Tensor:
     """tanh(x + base): x [B, R, H] with base [B, H], one row of it for the R rows of x."""
     if not use_triton(x):
-        return torch.tanh(x + base.unsqueeze(1))
+        wide, shift = _computed(x, base)
+        return torch.tanh(wide + shift.unsqueeze(1)).to(x.dtype)
     y, (_, rows, width) = torch.empty_like(x), x.shape
     grid = (-(-x.numel() // BLOCK),)
     launch(_kernels().tanh_of_sum, grid, x, base, y, x.numel(), rows, base.stride(0), H=width, BLOCK=BLOCK)
@@ -48,10 +60,11 @@ def tanh_backward(grad: Tensor, y: Tensor, pooled: Tensor | None = None, weight:
     """
     batch, rows, width = y.shape
     if not use_triton(y):
+        slope, value = _computed(grad, y)
         if pooled is not None:
             share = 1 / rows if weight is None else weight.unsqueeze(-1)
-            grad = grad + pooled.unsqueeze(1) * share
-        return grad * (1 - y * y)
+            slope = slope + _computed(pooled)[0].unsqueeze(1) * share
+        return (slope * (1 - value * value)).to(y.dtype)
     out, grid = torch.empty_like(y), (-(-y.numel() // BLOCK),)
     launch(
         _kernels().tanh_backward, grid, grad, y, pooled, weight, out, batch * rows * width, rows, SHARE=1 / rows,
@@ -61,13 +74,13 @@ def tanh_backward(grad: Tensor, y: Tensor, pooled: Tensor | None = None, weight:
 
 
 def asset_scores(code: Tensor, shared: Tensor, account: Tensor, linear: Tensor, u: Tensor, w: Tensor) -> Tensor:
-    """Scores [P, K, A, N]: w . tanh(code_n + shared + N holding_n u) + linear_n.
+    """Scores [P, K, A, N], not in bfloat16: w . tanh(code_n + shared + N holding_n u) + linear_n.
 
     code: [P, K, N, S]; shared: [P, K, S]; account: [P, K, A, own], the holdings after cash; linear: [P, K, N]; u, w:
     [P, S].
     """
     (p, k, n, size), (accounts, own) = code.shape, account.shape[2:]
-    scores = account.new_empty(p, k, accounts, n)
+    scores = code.new_empty(p, k, accounts, n, dtype=computed_dtype(code.dtype))
     if use_triton(code):
         tile = _tile(accounts, size)
         launch(
@@ -75,6 +88,7 @@ def asset_scores(code: Tensor, shared: Tensor, account: Tensor, linear: Tensor, 
             A=accounts, N=n, S=size, **tile,
         )  # fmt: skip
         return scores
+    code, shared, account, linear, u, w = _computed(code, shared, account, linear, u, w)
     for part in _parts(k, p * accounts * n * size):
         hidden, _ = _hidden(code[:, part], shared[:, part], account[:, part], u)
         scores[:, part] = torch.einsum("pkans,ps->pkan", hidden, w) + linear[:, part].unsqueeze(2)
@@ -97,6 +111,7 @@ def asset_scores_backward(
             k, own, u.stride(0), A=accounts, N=n, S=size, **tile,
         )  # fmt: skip
         return grad_code, grad_u, grad_w
+    grad, code, shared, account, u, w = _computed(grad, code, shared, account, u, w)
     for part in _parts(k, p * accounts * n * size):
         hidden, held = _hidden(code[:, part], shared[:, part], account[:, part], u)
         slope = grad[:, part]

@@ -27,29 +27,46 @@ GAUSSIAN = Gaussian()
 
 
 def make_device_policy(
-    policy: Policy, parameters: Parameters, features: Tensor, tradable: Tensor | None
+    policy: Policy,
+    parameters: Parameters,
+    features: Tensor,
+    tradable: Tensor | None,
+    activation_dtype: torch.dtype | None = None,
 ) -> DevicePolicy | None:
-    """The program of a policy on a GPU, or None if autograd has to be used; arguments as for `make_policy_kernel`."""
+    """The program of a policy on a GPU, or None if autograd has to be used; arguments as for `make_policy_kernel`.
+
+    activation_dtype: of features, accounts, activations and their gradients, that of the parameters if None.
+    """
     spec = policy.spec
     fits = spec.assets > 0 and spec.action != "discrete" and spec.activation == "tanh" and not spec.critic_only
     if not fits or features.dtype != parameters.flat.dtype:
         return None
     if type(policy) is MlpPolicy:
-        return _MlpDevicePolicy(policy, parameters, features, tradable)
+        return _MlpDevicePolicy(policy, parameters, features, tradable, activation_dtype)
     # Of equivariant policies those of a mandate: scores of assets alone, without inertia.
     if type(policy) is EquivariantPolicy and spec.action == "tilt" and not spec.has_extras and not spec.has_cash_score:
-        return _EquivariantDevicePolicy(policy, parameters, features, tradable)
+        return _EquivariantDevicePolicy(policy, parameters, features, tradable, activation_dtype)
     return None
 
 
 class DevicePolicy(ABC):
     """Forward pass, sampling and PPO's gradient step for P members that share a market table; as `PolicyKernel`."""
 
-    def __init__(self, policy: Any, parameters: Parameters, features: Tensor, tradable: Tensor | None) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        parameters: Parameters,
+        features: Tensor,
+        tradable: Tensor | None,
+        activation_dtype: torch.dtype | None = None,
+    ) -> None:
         self._policy, self.spec, self._parameters = policy, policy.spec, parameters
-        self._features, self._tradable = features, tradable
-        self._weights = parameters.views_of(parameters.flat)
-        self._gradient = torch.zeros_like(parameters.flat)
+        self.dtype = activation_dtype or parameters.flat.dtype
+        self._features, self._tradable = features.to(self.dtype), tradable
+        self._flat = parameters.flat.to(self.dtype)  # a copy if the dtype is another
+        self._weights = parameters.views_of(self._flat)
+        self._log_std = parameters.views_of(parameters.flat)["log_std"]
+        self._gradient = torch.zeros_like(self._flat)
         self._slopes = parameters.views_of(self._gradient)
 
     @staticmethod
@@ -71,12 +88,13 @@ class DevicePolicy(ABC):
         """One minibatch of PPO, in place; arguments and result as of `PolicyKernel.update`, `data` as of `pack`."""
         bar, account, action, numbers = (select_items(x, indices) for x in data)
         p = len(indices)
+        self._refresh()
         valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
         mean, value, saved = self._forward(bar, account)
         coefficients = (settings["clip_range"], settings["value_coefficient"], settings["entropy_coefficient"])
         grad_mean, grad_value, sums = ops.ppo_loss(
             mean.view(p, -1, mean.shape[-1]),
-            self._weights["log_std"],
+            self._log_std,
             value.view(p, -1),
             action.view(p, -1, action.shape[-1]),
             numbers.view(p, -1, numbers.shape[-1]),
@@ -85,31 +103,37 @@ class DevicePolicy(ABC):
         )
         of_spread = sums[:, ops.SUMS :]
         slope = self._slopes["log_std"]
-        if slope.shape[1] == 1:
-            torch.sum(of_spread, 1, keepdim=True, out=slope)
-        else:
-            slope.copy_(of_spread)
+        slope.copy_(of_spread.sum(1, keepdim=True) if slope.shape[1] == 1 else of_spread)
+        grad_mean, grad_value = (x.to(self.dtype) for x in (grad_mean, grad_value))
         self._backward(grad_mean.view_as(mean), grad_value.view_as(value), account, saved)
         limits = (settings["learning_rate"], settings["max_grad_norm"], settings["target_kl"])
-        state = (self._parameters.flat, optimiser.first, optimiser.second, optimiser.steps)
-        return ops.adam_clipped(state, self._gradient, sums, limits, active, alive, optimiser.constants)
+        flat = self._parameters.flat
+        state, gradient = (flat, optimiser.first, optimiser.second, optimiser.steps), self._gradient.to(flat.dtype)
+        return ops.adam_clipped(state, gradient, sums, limits, active, alive, optimiser.constants)
 
     @torch.no_grad()
     def mean(self, bar: Tensor, account: Tensor) -> Tensor:
         """Mean scores [P, K, A, D] for bars [P, K] and accounts [P, K, A, own]."""
-        return self._scores(*self._rows(bar), account)[0]
+        self._refresh()
+        return self._scores(*self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
 
     @torch.no_grad()
     def value(self, bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] for bars [P, K] and accounts [P, K, A, own]."""
-        return self._values(*self._rows(bar), account)[0]
+        self._refresh()
+        return self._values(*self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
 
     def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
-        mean, log_std = self.mean(bar, account), self._weights["log_std"]
+        mean, log_std = self.mean(bar, account), self._log_std
         action = GAUSSIAN.sample(mean, log_std, noise)
         valid = None if self._tradable is None else valid_scores(self._tradable[bar], self.spec.action_size)
         return action, GAUSSIAN.log_probability(action, mean, log_std, valid)
+
+    def _refresh(self) -> None:
+        """Round the weights, which were changed since."""
+        if self._flat is not self._parameters.flat:
+            self._flat.copy_(self._parameters.flat)
 
     def _rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
         """Features [P, K, N, F] and the mask [P, K, N] of bars [P, K]."""
@@ -122,6 +146,7 @@ class DevicePolicy(ABC):
         features, tradable = self._rows(bar)
         mean, actor = self._scores(features, tradable, account)
         value, critic = self._values(features, tradable, account)
+        mean, value = (x.to(self._log_std.dtype) for x in (mean, value))
         return mean, value, (features, tradable, actor, critic)
 
     @abstractmethod

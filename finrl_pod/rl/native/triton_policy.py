@@ -1,7 +1,8 @@
 """Triton kernels of a policy's update on GPUs: activations, scores of assets, PPO's loss, clipping and Adam.
 
 `device_operations.py` has the torch version of each and chooses between the two. Imported only where Triton is
-installed. Numbers are read in their dtype and computed with in that of the output. R: rows; H, S: units; D: scores.
+installed. Numbers are read in their dtype and computed with in it, those in bfloat16 in float32. R: rows; H, S:
+units; D: scores.
 """
 
 # Triton has no type hints, and its kernels take none.
@@ -19,12 +20,21 @@ def _tanh(x):
 
 
 @triton.jit
+def _load(pointer, mask):
+    """Numbers, 0 where masked out; those in bfloat16 as float32."""
+    x = tl.load(pointer, mask=mask, other=0.0)
+    if x.dtype == tl.bfloat16:
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
 def tanh_of_sum(x, base, y, count, rows, base_stride, H: tl.constexpr, BLOCK: tl.constexpr):
     """y = tanh(x + base): x, y [B, R, H]; base [B, H]."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = i < count
     at = i // (rows * H) * base_stride + i % H
-    total = tl.load(x + i, mask=here, other=0.0) + tl.load(base + at, mask=here, other=0.0)
+    total = _load(x + i, here) + _load(base + at, here)
     tl.store(y + i, _tanh(total), mask=here)
 
 
@@ -36,12 +46,12 @@ def tanh_backward(
     """out = (grad + weight pooled) (1 - y^2): grad, y, out [B, R, H]; pooled [B, H]; weight [B, R], else SHARE."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = i < count
-    value = tl.load(y + i, mask=here, other=0.0)
-    slope = tl.load(grad + i, mask=here, other=0.0)
+    value = _load(y + i, here)
+    slope = _load(grad + i, here)
     if POOLED:
-        shared = tl.load(pooled + i // (rows * H) * H + i % H, mask=here, other=0.0)
+        shared = _load(pooled + i // (rows * H) * H + i % H, here)
         if WEIGHTED:
-            slope += shared * tl.load(weight + i // H, mask=here, other=0.0)
+            slope += shared * _load(weight + i // H, here)
         else:
             slope += shared * SHARE
     tl.store(out + i, slope * (1 - value * value), mask=here)
@@ -57,17 +67,17 @@ def asset_scores(
     member = item // items
     s = tl.arange(0, S_BLOCK)
     units = s < S
-    direction = tl.load(u + member * parameter_stride + s, mask=units, other=0.0)
-    weight = tl.load(w + member * parameter_stride + s, mask=units, other=0.0)
-    context = tl.load(shared + item * S + s, mask=units, other=0.0)
+    direction = _load(u + member * parameter_stride + s, units)
+    weight = _load(w + member * parameter_stride + s, units)
+    context = _load(shared + item * S + s, units)
     for start in range(0, A, A_BLOCK):
         a = start + tl.arange(0, A_BLOCK)
         here = a < A
         for n in range(N):
-            inner = context + tl.load(code + (item * N + n) * S + s, mask=units, other=0.0)
-            held = tl.load(account + (item * A + a) * own + 1 + n, mask=here, other=0.0) * N
+            inner = context + _load(code + (item * N + n) * S + s, units)
+            held = _load(account + (item * A + a) * own + 1 + n, here) * N
             hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
-            score = tl.sum(hidden * weight[None, :], 1) + tl.load(linear + item * N + n)
+            score = tl.sum(hidden * weight[None, :], 1) + _load(linear + item * N + n, n < N)
             tl.store(scores + (item * A + a) * N + n, score, mask=here)
 
 
@@ -81,19 +91,19 @@ def asset_scores_backward(
     member = item // items
     s = tl.arange(0, S_BLOCK)
     units = s < S
-    direction = tl.load(u + member * parameter_stride + s, mask=units, other=0.0)
-    weight = tl.load(w + member * parameter_stride + s, mask=units, other=0.0)
-    context = tl.load(shared + item * S + s, mask=units, other=0.0)
+    direction = _load(u + member * parameter_stride + s, units)
+    weight = _load(w + member * parameter_stride + s, units)
+    context = _load(shared + item * S + s, units)
     slope_u = context * 0
     slope_w = context * 0
     for n in range(N):
-        inner = context + tl.load(code + (item * N + n) * S + s, mask=units, other=0.0)
+        inner = context + _load(code + (item * N + n) * S + s, units)
         slope_code = context * 0
         for start in range(0, A, A_BLOCK):
             a = start + tl.arange(0, A_BLOCK)
             here = a < A
-            held = tl.load(account + (item * A + a) * own + 1 + n, mask=here, other=0.0) * N
-            slope = tl.load(grad + (item * A + a) * N + n, mask=here, other=0.0)
+            held = _load(account + (item * A + a) * own + 1 + n, here) * N
+            slope = _load(grad + (item * A + a) * N + n, here)
             hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
             back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
             slope_code += tl.sum(back, 0)

@@ -17,6 +17,7 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import keep_freed_memory
+from finrl_pod.native.device import matmul_precision
 from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
@@ -104,9 +105,10 @@ class Learner:
         return self._graphed
 
     def _iterate(self, rate_factor: RateFactor) -> Metrics:
-        if self._graphed is not None:
-            return self._graphed.iterate(rate_factor)
-        return self.algorithm.iterate(self.collector, rate_factor)
+        with matmul_precision(self.config.matmul_precision, self.algorithm.alive.device):
+            if self._graphed is not None:
+                return self._graphed.iterate(rate_factor)
+            return self.algorithm.iterate(self.collector, rate_factor)
 
     @property
     def collector(self) -> RolloutCollector:

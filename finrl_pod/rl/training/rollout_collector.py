@@ -45,15 +45,23 @@ class RolloutCollector:
         self._kept: Observation | None = None
 
     @torch.no_grad()
-    def collect(self, explore: Explore, noise: Tensor, normaliser: ObservationNormaliser = IDENTITY) -> Rollout:
+    def collect(
+        self,
+        explore: Explore,
+        noise: Tensor,
+        normaliser: ObservationNormaliser = IDENTITY,
+        account_dtype: torch.dtype | None = None,
+    ) -> Rollout:
         """Collect a rollout of H steps.
 
         explore: (bar [P, G], account [P, G, A, 1 + N], noise [P, G, A, D]) -> (action, its log-probability).
 
         noise: [H, P, G, A, D], of the policy's distribution; the rollout has its dtype. normaliser: applied to
-        observations and rewards before they are stored.
+        observations and rewards before they are stored. account_dtype: of the accounts that are decided on and stored,
+        that of the noise if None.
         """
         env, horizon, dtype = self.env, noise.shape[0], noise.dtype
+        kept_dtype = account_dtype or dtype
         shape = self.shape
         buffer: list[Tensor] = []
         normaliser.start(self.observation)
@@ -63,11 +71,11 @@ class RolloutCollector:
         try:
             for h in range(horizon):
                 bar, account = as_pair(normaliser.normalise(self.observation))
-                account = account.view(*shape, -1).to(dtype)
+                account = account.view(*shape, -1).to(kept_dtype)
                 action, log_prob = explore(bar, account, noise[h])
                 decided = (bar, account, action, log_prob)
                 if not buffer:
-                    buffer = [_empty_rollout(horizon, x, dtype) for x in decided]
+                    buffer = [_empty_rollout(horizon, x, kept_dtype if x is account else dtype) for x in decided]
                 for kept, x in zip(
                     buffer, decided, strict=False
                 ):  # before the step, which may overwrite the observation
@@ -88,7 +96,7 @@ class RolloutCollector:
                 env.reuse_buffers(False)
             self.observe(self.observation)
         now = as_pair(normaliser.normalise(self.observation))
-        last, *rounds = (Observation(x.bar, x.account.to(dtype)) for x in (now, *finals.rounds))
+        last, *rounds = (Observation(x.bar, x.account.to(kept_dtype)) for x in (now, *finals.rounds))
         bar, account, action, log_prob, reward, terminated, truncated, truncated_groups = buffer
         return Rollout(
             bar, account, action, log_prob, reward, terminated, truncated, last, tuple(rounds), truncated_groups
