@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,3 +33,71 @@ def generators(
 ) -> list[torch.Generator]:
     """Generators for each member, in order."""
     return [generator(seed, member, purpose, device) for member in members]
+
+
+class RandomState(Protocol):
+    """State of one member's random numbers, as `torch.Generator` has it."""
+
+    def get_state(self) -> torch.Tensor: ...
+
+    def set_state(self, state: torch.Tensor, /) -> object: ...
+
+
+class RandomSource(Protocol):
+    """Random numbers of P members, each member's independent of the others': [P, *shape], with P in dimension `dim`."""
+
+    @property
+    def members(self) -> Sequence[RandomState]:
+        """The state of each member."""
+        ...
+
+    def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        """Standard normal numbers."""
+        ...
+
+    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        """Numbers in [0, 1)."""
+        ...
+
+    def exponential(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        """Numbers of the standard exponential distribution."""
+        ...
+
+    def integers(self, high: int, shape: tuple[int, ...], dim: int = 0) -> torch.Tensor:
+        """Integers in [0, high), int64."""
+        ...
+
+    def permutation(self, n: int) -> torch.Tensor:
+        """A random order of n items for each member: [P, n] int64."""
+        ...
+
+
+def members_of(*sources: RandomSource | None) -> list[RandomState]:
+    """States of all members of the sources, in order."""
+    return [state for source in sources if source is not None for state in source.members]
+
+
+class MemberGenerators:
+    """A `RandomSource` of one torch generator a member."""
+
+    def __init__(self, members: Sequence[torch.Generator]) -> None:
+        self.members = list(members)
+        self._device = members[0].device
+
+    def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        each = [torch.randn(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
+        return torch.stack(each, dim)
+
+    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        each = [torch.rand(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
+        return torch.stack(each, dim)
+
+    def exponential(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
+        empty = [torch.empty(shape, dtype=dtype, device=self._device) for _ in self.members]
+        return torch.stack([x.exponential_(generator=g) for x, g in zip(empty, self.members, strict=True)], dim)
+
+    def integers(self, high: int, shape: tuple[int, ...], dim: int = 0) -> torch.Tensor:
+        return torch.stack([torch.randint(high, shape, generator=g, device=self._device) for g in self.members], dim)
+
+    def permutation(self, n: int) -> torch.Tensor:
+        return torch.stack([torch.randperm(n, generator=g, device=self._device) for g in self.members])

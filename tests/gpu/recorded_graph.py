@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from finrl_pod.random import RandomState
 from finrl_pod.types import Tensor
 
 HOST_READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal.default")
@@ -17,7 +18,7 @@ HOST_READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal.default"
 class RecordedGraph(TorchDispatchMode):  # type: ignore[misc]
     """Keeps every tensor, and with it its address. Raises RuntimeError where the host would wait for a device."""
 
-    def __init__(self, work: Callable[[], None], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, work: Callable[[], None], generators: Sequence[RandomState]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
         with self:

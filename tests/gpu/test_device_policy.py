@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -13,6 +14,8 @@ from finrl_pod_envs.trading_envs import PortfolioEnv
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import as_on_device
+from finrl_pod.random import MemberGenerators, generators
+from finrl_pod.rl.algorithms import ppo
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
@@ -24,7 +27,12 @@ RULES = EnvironmentConfig(envs=8, group=4, window=20)
 @pytest.mark.parametrize("hidden", [(16,), (8, 12, 16)])
 @pytest.mark.parametrize("gaps", [0.0, 0.1])
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
-def test_three_iterations_equal_those_of_autograd(policy: str, gaps: float, hidden: tuple[int, ...]) -> None:
+def test_three_iterations_equal_those_of_autograd(
+    policy: str, gaps: float, hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_cpu(seed: int, members: Sequence[int], purpose: str, device: torch.device) -> MemberGenerators:
+        return MemberGenerators(generators(seed, members, purpose, device))
+
     market = random_market(0, bars=80, assets=5, gaps=gaps)
     agent = PPOConfig(policy=policy, horizon=8, minibatches=2, epochs=2, hidden=hidden, learning_rate=1e-2)  # type: ignore[arg-type]
 
@@ -34,6 +42,7 @@ def test_three_iterations_equal_those_of_autograd(policy: str, gaps: float, hidd
 
     plain = make()
     metrics = plain.learn(3 * plain.iteration_samples)
+    monkeypatch.setattr(ppo, "random_source", on_cpu)
     with as_on_device():
         learner = make()
         theirs = learner.learn(3 * plain.iteration_samples)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from finrl_pod.native import philox
 from finrl_pod.native.device import is_interpreted, is_triton_installed
 from finrl_pod.rl.native import device_operations as ops
 
@@ -52,6 +53,21 @@ def test_triton_tanh(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Non
     y = torch.tanh(draw(3, 5, 7))
     for given in ((), (pooled,), (pooled, weight)):
         assert_close(*both_ways(lambda g=given: ops.tanh_backward(x, y, *g), monkeypatch), tolerance)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("n", [1, 7, 1500])
+def test_triton_philox(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, counts = torch.tensor([-3, 1 << 61, 12345]), torch.tensor([0, 5, 1 << 35])
+    kinds: tuple[tuple[philox.Kind, torch.dtype, float], ...] = (
+        ("words", torch.int64, 0),
+        ("uniform", torch.float32, 0),
+        ("normal", torch.float64, 1e-12),
+    )
+    for kind, dtype, tolerance in kinds:
+        ours = philox.philox(keys, counts, n, kind, dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(philox, "use_triton", lambda x: False)
+            assert_close(ours, philox.philox(keys, counts, n, kind, dtype), tolerance)
 
 
 def test_triton_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.random import generator
+from finrl_pod.random import MemberGenerators, generator, generators
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import CATEGORICAL
 from finrl_pod.rl.training.learner import Learner
@@ -36,7 +36,7 @@ def test_categorical_matches_torch() -> None:
 
 def test_categorical_samples_follow_the_softmax() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0], dtype=DOUBLE)
-    noise = CATEGORICAL.noise((1, 200_000, 3), generator(1, 0, "draws"), DOUBLE)
+    noise = CATEGORICAL.noise((1, 200_000, 3), MemberGenerators(generators(1, (0,), "draws")), DOUBLE)
     samples = CATEGORICAL.sample(logits, logits, noise)
     share = torch.bincount(samples.flatten(), minlength=3) / samples.numel()
     torch.testing.assert_close(share.double(), torch.softmax(logits, -1), atol=0.005, rtol=0)

@@ -9,6 +9,7 @@ import torch
 
 from finrl_pod.data.worlds import LEAD_BARS
 from finrl_pod.errors import ConfigError
+from finrl_pod.random import MemberGenerators
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, distinct, dropout_factors
 from finrl_pod.rl.networks.lookback import Attention, Convolution, GatedRecurrence, LookbackEncoder
@@ -195,15 +196,16 @@ def test_long_tables_are_encoded_in_pieces_where_no_gradient_is_needed(
 
 
 def test_dropout_factors_are_drawn_from_each_members_generator() -> None:
-    generators = [torch.Generator().manual_seed(p) for p in range(2)]
-    factors = dropout_factors(generators, 1000, 0.25, torch.zeros(1))
+    members = [torch.Generator().manual_seed(p) for p in range(2)]
+    factors = dropout_factors(MemberGenerators(members), 1000, 0.25, torch.zeros(1))
     assert factors is not None
     assert factors.unique().tolist() == pytest.approx([0, 4 / 3])
     assert (factors == 0).double().mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.05)
-    alone = dropout_factors([torch.Generator().manual_seed(1)], 1000, 0.25, torch.zeros(1))
+    alone = dropout_factors(MemberGenerators([torch.Generator().manual_seed(1)]), 1000, 0.25, torch.zeros(1))
     assert alone is not None
     assert torch.equal(factors[1], alone[0])
-    assert dropout_factors([], 1000, 0.0, torch.zeros(1)) is None
+    assert dropout_factors(MemberGenerators(members), 1000, 0.0, torch.zeros(1)) is None
+    assert dropout_factors(None, 1000, 0.25, torch.zeros(1)) is None
 
 
 # ---------------------------------------------------------------------- in algorithms

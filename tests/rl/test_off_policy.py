@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from finrl_pod.random import generator
+from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import Batch
 from finrl_pod.rl.algorithms.sac import LOG_STD_BOUNDS, squashed
@@ -175,8 +175,8 @@ def test_combine_values_min_mean_and_subset() -> None:
 
 
 def test_critic_subsets_have_no_duplicates_and_are_uniform() -> None:
-    generators = [generator(0, member, "x") for member in (0, 1)]
-    subsets = torch.stack([draw_subsets(generators, 5, 2, torch.device("cpu")) for _ in range(3000)])
+    source = MemberGenerators(generators(0, (0, 1), "x"))
+    subsets = torch.stack([draw_subsets(source, 5, 2) for _ in range(3000)])
     assert (subsets[..., 0] != subsets[..., 1]).all()
     for member in (0, 1):
         counts = torch.bincount(subsets[:, member].flatten(), minlength=5)
@@ -320,10 +320,11 @@ def test_redq_targets_use_a_random_subset_and_the_delayed_actor_the_mean() -> No
     data, noise = batch(), draw(1, 2, B, 1, D)
     critic_values = algorithm.values(algorithm.train_state.targets["critic"].views, data.next_obs, data.action, 5)
     assert torch.equal(combine_values(critic_values, algorithm.actor_rule), critic_values.mean(1))
-    before = algorithm._update_generators[0].get_state()
+    generator = algorithm._update_noises.members[0]
+    before = generator.get_state()
     next_values = algorithm.next_values(data.next_obs, data.action)
-    algorithm._update_generators[0].set_state(before)
-    one, two = torch.randperm(5, generator=algorithm._update_generators[0])[:2].tolist()
+    generator.set_state(before)
+    one, two = torch.randperm(5, generator=generator)[:2].tolist()
     assert torch.equal(next_values, torch.minimum(critic_values[:, one], critic_values[:, two]))
     moved = []
     for _ in range(6):

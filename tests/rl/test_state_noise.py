@@ -12,7 +12,7 @@ from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.random import generator
+from finrl_pod.random import MemberGenerators, generator, generators
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import entropy, log_probability
 from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
@@ -74,10 +74,11 @@ def test_actions_log_prob_entropy_and_gradients_match_stable_baselines3() -> Non
 
 def test_noise_matrix_is_resampled_at_its_interval() -> None:
     def noise_matrices(interval: int) -> torch.Tensor:
-        return StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), generator(0, 0, "noise"), DOUBLE)
+        source = MemberGenerators(generators(0, (0, 1), "noise"))
+        return StateNoise(HIDDEN, interval).noise((7, 4, 1, SIZE), source, DOUBLE)
 
     three = noise_matrices(3)
-    assert three.shape == (7, 4, 1, HIDDEN, SIZE)
+    assert three.shape == (7, 2, 4, 1, HIDDEN, SIZE)
     assert torch.equal(three[0], three[2])
     assert torch.equal(three[3], three[5])
     assert not (three[2] == three[3]).any()

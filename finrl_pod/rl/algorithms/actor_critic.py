@@ -96,14 +96,11 @@ class ActorCritic(OffPolicy):
 
     def _random_action(self, groups: int) -> Tensor:
         shape = (groups, self.adapter.accounts, self.spec.action_size)
-        each = [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        return torch.stack(each) * 2 - 1
+        return self._noises.uniform(shape, self.dtype) * 2 - 1
 
     def _noise(self, groups: int) -> Tensor:
         shape = (groups, self.adapter.accounts, self.spec.action_size)
-        return torch.stack(
-            [torch.randn(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        )
+        return self._noises.normal(shape, self.dtype)
 
     def _to_env(self, action: Tensor) -> Tensor:
         return action.reshape(self.members, -1, self.spec.action_size) * scale_of(self.spec)
@@ -132,7 +129,7 @@ class ActorCritic(OffPolicy):
         return combine_values(values, self.rule, self._subset() if self.rule == "subset" else None)
 
     def _subset(self) -> Tensor:
-        return draw_subsets(self._update_generators, self.critics, self.subset, self.device)
+        return draw_subsets(self._update_noises, self.critics, self.subset)
 
     def _update_critics(self, batch: Batch, next_values: Tensor, factor: RateFactor) -> list[Tensor]:
         """One gradient step of all critics towards reward + gamma * next values [P, K, A]; returns the metrics."""

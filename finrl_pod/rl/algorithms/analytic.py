@@ -17,8 +17,9 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.native.philox import random_source
 from finrl_pod.protocols import DifferentiableVecEnv, MarketVecEnv
-from finrl_pod.random import generators
+from finrl_pod.random import RandomState, generators, members_of
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
@@ -89,9 +90,9 @@ class DifferentiableAlgorithm(ABC):
             config.l1_penalty,
         )
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
-        self._noises = generators(seed, members, "actions", self.device)
-        self._shuffles = generators(seed, members, "minibatches", self.device)
-        self._dropouts = generators(seed, members, "dropout", self.device) if spec.dropout else []
+        self._noises = random_source(seed, members, "actions", self.device)
+        self._shuffles = random_source(seed, members, "minibatches", self.device)
+        self._dropouts = random_source(seed, members, "dropout", self.device) if spec.dropout else None
         initial = [
             {**self.policy.init(s, dtype), **self.inputs.init(s, dtype)}
             for s in generators(seed, members, "initial weights")
@@ -161,10 +162,9 @@ class DifferentiableAlgorithm(ABC):
         return self.policy.mean(views, features, account, tradable)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        """exploration_noise x standard normal [H, P, *shape], from each member's own generator."""
-        size = (self.config.horizon, *shape)
-        each = [torch.randn(size, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        return torch.stack(each, 1) * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
+        """exploration_noise x standard normal [H, P, *shape], each member's own."""
+        drawn = self._noises.normal((self.config.horizon, *shape), self.dtype, dim=1)
+        return drawn * self.settings["exploration_noise"].view(1, -1, *[1] * len(shape))
 
     def _fix_reward_scale(self, reward: Tensor) -> None:
         """Set the scale that makes the first trajectory's rewards have standard deviation 1; later calls keep it."""
@@ -219,8 +219,8 @@ class DifferentiableAlgorithm(ABC):
     def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
         pass
 
-    def generators(self) -> list[torch.Generator]:
-        return [*self._noises, *self._shuffles, *self._dropouts]
+    def generators(self) -> list[RandomState]:
+        return members_of(self._noises, self._shuffles, self._dropouts)
 
     @property
     def slot_items(self) -> int:

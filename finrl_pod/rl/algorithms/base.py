@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.random import RandomState
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor
@@ -97,7 +98,7 @@ class Algorithm(Protocol):
         """Declare the agent of slot p new: it warms up again, whatever the slot's replay buffer holds."""
         ...
 
-    def generators(self) -> list[torch.Generator]:
+    def generators(self) -> list[RandomState]:
         """All random generators in a fixed order, as saved in checkpoints."""
         ...
 

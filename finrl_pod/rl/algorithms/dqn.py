@@ -41,8 +41,7 @@ class DQN(OffPolicy):
 
     def _random_action(self, groups: int) -> Tensor:
         shape = (groups, self.adapter.accounts)
-        choices = self.spec.action_size
-        return torch.stack([torch.randint(choices, shape, generator=s, device=self.device) for s in self._noises])
+        return self._noises.integers(self.spec.action_size, shape)
 
     @property
     def epsilon(self) -> Tensor:
@@ -54,10 +53,7 @@ class DQN(OffPolicy):
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         best = self._greedy_action(self.adapter.decode(items))
         random = self._random_action(best.shape[1])
-        shape = best.shape[1:]
-        uniform = torch.stack(
-            [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._noises]
-        )
+        uniform = self._noises.uniform(tuple(best.shape[1:]), self.dtype)
         return torch.where(uniform < self.epsilon.view(-1, 1, 1), random, best)
 
     def _to_env(self, action: Tensor) -> Tensor:

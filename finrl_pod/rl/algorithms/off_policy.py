@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.native.philox import random_source
 from finrl_pod.protocols import VecEnv, group_shape
-from finrl_pod.random import generators
+from finrl_pod.random import RandomState, generators, members_of
 from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics, scale_of_rewards, settings_of
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.networks.feature_table import dropout_factors
@@ -77,10 +78,10 @@ class OffPolicy(ABC):
         self.samples = 0  # samples collected so far in each slot
         self.ages = [0] * self.members  # samples since the weights were new, also those of an ancestor
         self.slot_ages = [0] * self.members  # samples since a new agent took the slot
-        self._choices = generators(seed, members, "replay", self.device)
-        self._noises = generators(seed, members, "actions", self.device)
-        self._update_generators = generators(seed, members, "updates", self.device)
-        self._dropouts = generators(seed, members, "dropout", self.device) if self.spec.dropout else []
+        self._choices = random_source(seed, members, "replay", self.device)
+        self._noises = random_source(seed, members, "actions", self.device)
+        self._update_noises = random_source(seed, members, "updates", self.device)
+        self._dropouts = random_source(seed, members, "dropout", self.device) if self.spec.dropout else None
         self.items = max(1, config.batch_size // adapter.accounts)  # items of a batch, each with A transitions
         self._build(generators(seed, members, "initial weights"))
         account = (adapter.accounts,)
@@ -200,17 +201,18 @@ class OffPolicy(ABC):
         warming = self.warming_up
         if not warming:
             return self._sample_action(items)
-        before = [generator.get_state() for generator in self._noises]
+        generators = self._noises.members
+        before = [generator.get_state() for generator in generators]
         random = self._random_action(self.adapter.groups)
         if len(warming) == self.members:
             return random
         # Each member draws from its generator only what it would draw alone.
-        after = [generator.get_state() for generator in self._noises]
-        for generator, state in zip(self._noises, before, strict=True):
+        after = [generator.get_state() for generator in generators]
+        for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
         action = self._sample_action(items)
         for p in warming:
-            self._noises[p].set_state(after[p])
+            generators[p].set_state(after[p])
             action[p] = random[p]
         return action
 
@@ -237,21 +239,11 @@ class OffPolicy(ABC):
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
         """Samples and normal numbers for `count` updates."""
-        shape = (count, self.items)
-        indices = torch.stack(
-            [torch.randint(self.replay.count, shape, generator=s, device=self.device) for s in self._choices], 1
-        )
+        indices = self._choices.integers(self.replay.count, (count, self.items), dim=1)
         data = self.replay.take(indices)  # [U, P, K, ...]
         scale = torch.where(self.reward_scale == 0, 1.0, self.reward_scale).view(1, -1, 1, 1)
         reward, not_done = data["reward"] * scale, (~data["terminated"]).to(self.dtype)
-        noise_shape = (count, *self._noise_shape())
-        noises = torch.stack(
-            [
-                torch.randn(noise_shape, generator=s, dtype=self.dtype, device=self.device)
-                for s in self._update_generators
-            ],
-            1,
-        )
+        noises = self._update_noises.normal((count, *self._noise_shape()), self.dtype, dim=1)
         return [
             (
                 Batch(
@@ -314,8 +306,8 @@ class OffPolicy(ABC):
         self.reward_scale[p] = rest["reward_scale"]
         self._has_reward_scale = False
 
-    def generators(self) -> list[torch.Generator]:
-        return [*self._choices, *self._noises, *self._update_generators, *self._dropouts]
+    def generators(self) -> list[RandomState]:
+        return members_of(self._choices, self._noises, self._update_noises, self._dropouts)
 
     @property
     def slot_items(self) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
+from finrl_pod.random import RandomSource, RandomState, members_of
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
 from finrl_pod.rl.buffers.rollout import Rollout
@@ -56,9 +57,9 @@ class OnPolicy(ABC):
     reward_scale: Tensor
     regularisers: Regularisers | None
     running: RunningNormaliser | None
-    _shuffles: list[torch.Generator]
-    _noises: list[torch.Generator]
-    _dropouts: list[torch.Generator]
+    _shuffles: RandomSource
+    _noises: RandomSource
+    _dropouts: RandomSource | None
 
     @abstractmethod
     def act(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,8 +142,9 @@ class OnPolicy(ABC):
     def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
         pass
 
-    def generators(self) -> list[torch.Generator]:
-        return [*self._shuffles, *self._noises, *(self.h_term.generators if self.h_term else ()), *self._dropouts]
+    def generators(self) -> list[RandomState]:
+        of_h_term = self.h_term.source if self.h_term else None
+        return members_of(self._shuffles, self._noises, of_h_term, self._dropouts)
 
     @property
     def slot_items(self) -> int:

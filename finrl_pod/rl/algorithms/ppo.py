@@ -15,6 +15,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import on_device
+from finrl_pod.native.philox import random_source
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
@@ -125,9 +126,9 @@ class PPO(OnPolicy):
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._clip_factor: RateFactor = 1.0
         self._step_settings = self.settings  # of the current update's gradient steps
-        self._shuffles = generators(seed, self.member_ids, "minibatches", self.device)
-        self._noises = generators(seed, self.member_ids, "actions", self.device)
-        self._dropouts = generators(seed, self.member_ids, "dropout", self.device) if spec.dropout else []
+        self._shuffles = random_source(seed, self.member_ids, "minibatches", self.device)
+        self._noises = random_source(seed, self.member_ids, "actions", self.device)
+        self._dropouts = random_source(seed, self.member_ids, "dropout", self.device) if spec.dropout else None
 
     def _make_kernel(self) -> DevicePolicy | PolicyKernel | None:
         """The program that acts and learns in place of autograd, None if there is none for the policy."""
@@ -166,7 +167,7 @@ class PPO(OnPolicy):
         size = items // config.minibatches
 
         # Minibatches. Permutations are drawn for all epochs at once: stopping early must not shift later shuffles.
-        permutations = [self._permutation(items) for _ in range(config.epochs)]  # [P, I] each
+        permutations = [self._shuffles.permutation(items) for _ in range(config.epochs)]  # [P, I] each
         active = self.alive.clone()  # [P], members within target_kl
         self._step_settings = {
             **self.settings,
@@ -260,10 +261,6 @@ class PPO(OnPolicy):
         return reward * self.reward_scale.view(1, -1, 1, 1)
 
     # ------------------------------------------------------------------ one minibatch
-
-    def _permutation(self, items: int) -> Tensor:
-        """A random order of the items for each member, from its own generator: [P, I]."""
-        return torch.stack([torch.randperm(items, generator=s, device=self.device) for s in self._shuffles])
 
     def _minibatch(self, data: Sequence[Tensor], indices: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step of the active members; returns diagnostics [5, P] and the KL [P] before the step.
@@ -387,9 +384,8 @@ class PPO(OnPolicy):
         return super().explore(bar, account, noise)
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Exploration noise [H, P, *shape] of the distribution, from each member's own generator."""
-        whole = (self.config.horizon, *shape)
-        return torch.stack([self.distribution.noise(whole, s, self.dtype) for s in self._noises], 1)
+        """Exploration noise [H, P, *shape] of the distribution, each member's own."""
+        return self.distribution.noise((self.config.horizon, *shape), self._noises, self.dtype)
 
     @torch.no_grad()
     def entropy(self, data: Sequence[Tensor]) -> Tensor:

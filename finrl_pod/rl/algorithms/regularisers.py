@@ -37,7 +37,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from finrl_pod.random import generators
+from finrl_pod.native.philox import random_source
+from finrl_pod.random import RandomSource
 from finrl_pod.rl.buffers.replay import Replay
 from finrl_pod.rl.buffers.rollout import Rollout
 from finrl_pod.rl.networks.distributions import distribution_of
@@ -116,12 +117,12 @@ class HTerm:
         self,
         config: OnPolicyConfig,
         spec: PolicySpec,
-        generators: Sequence[torch.Generator],
+        source: RandomSource,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """generators: one per member, for sampling. Raises ConfigError if the buffer does not fit into memory."""
-        self.config, self.generators, self.device = config, generators, device
+        """source: draws the trajectories of each member. Raises ConfigError if the buffer does not fit into memory."""
+        self.config, self.source, self.device = config, source, device
         k, seen = config.h_steps, spec.own
         choice = spec.action == "discrete"
         fields = {
@@ -132,7 +133,7 @@ class HTerm:
             "reward": ((k,), dtype),
         }
         self.buffer = Replay(
-            fields, len(generators), config.h_buffer, device, setting="agent.h_buffer", what="trajectories"
+            fields, len(source.members), config.h_buffer, device, setting="agent.h_buffer", what="trajectories"
         )
         self._draws: Iterator[Tensor] = iter(())
 
@@ -141,7 +142,7 @@ class HTerm:
         """Store the best trajectories of a rollout, and sample for the gradient steps that follow.
 
         reward: [H, P, G, A] scaled; discount: [P]. All is sampled here, so that skipped steps do not
-        shift the generators.
+        shift the random numbers.
         """
         horizon, p, groups, accounts = reward.shape
         k, over = self.config.h_steps, rollout.terminated | rollout.truncated
@@ -165,8 +166,7 @@ class HTerm:
         chosen = {name: cut(x)[member, best] for name, x in parts_of.items()}
         self.buffer.add({"bar": cut(bar)[member, best], "reward": earned[member, best], **chosen})
         size = (steps, self.config.h_trajectories)
-        each = [torch.randint(self.buffer.count, size, generator=s, device=self.device) for s in self.generators]
-        self._draws = iter(torch.stack(each, 1))
+        self._draws = iter(self.source.integers(self.buffer.count, size, dim=1))
 
     def energy(self, log_probability: LogProbability, discount: Tensor, valid: Valid = lambda _: None) -> Tensor:
         """H [P] of the next L trajectories sampled for each member, differentiable by the policy."""
@@ -237,7 +237,7 @@ class Regularisers:
         diverse = len(members) > 1 and bool(settings["diversity"].any())
         h_term, flat = None, parameters.flat
         if settings["h_term"].any():
-            h_term = HTerm(config, spec, generators(seed, members, "h-term", flat.device), flat.dtype, flat.device)
+            h_term = HTerm(config, spec, random_source(seed, members, "h-term", flat.device), flat.dtype, flat.device)
         if h_term is None and not diverse:
             return None
         return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)

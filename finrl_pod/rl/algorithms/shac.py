@@ -107,8 +107,7 @@ class SHAC(DifferentiableAlgorithm):
         size, member = items // self.config.minibatches, torch.arange(p, device=self.device).unsqueeze(1)
         log = []
         for _ in range(self.config.epochs):
-            each = [torch.randperm(items, generator=s, device=self.device) for s in self._shuffles]
-            order = torch.stack(each)
+            order = self._shuffles.permutation(items)
             for i in range(self.config.minibatches):
                 indices = order[:, i * size : (i + 1) * size]
                 bar, account, returns = (x[member, indices] for x in data)

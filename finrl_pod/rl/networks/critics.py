@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 
+from finrl_pod.random import RandomSource
 from finrl_pod.rl.networks.account_inputs import split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, weighted_codes
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
@@ -32,10 +33,9 @@ def combine_values(values: Tensor, rule: str, subset: Tensor | None = None) -> T
     return values.amin(1)
 
 
-def draw_subsets(generators: Sequence[torch.Generator], critics: int, size: int, device: torch.device) -> Tensor:
+def draw_subsets(source: RandomSource, critics: int, size: int) -> Tensor:
     """A uniformly random subset of `size` of the critics for each member: [P, size] int64."""
-    each = [torch.randperm(critics, generator=generator, device=device)[:size] for generator in generators]
-    return torch.stack(each)
+    return source.permutation(critics)[:, :size]
 
 
 class CriticNetwork(Protocol):

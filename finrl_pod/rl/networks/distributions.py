@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from finrl_pod.random import RandomSource
 from finrl_pod.types import Tensor
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -67,8 +68,8 @@ def _width(log_std: Tensor, size: int) -> Tensor:
 class Distribution(Protocol):
     """mean: output of the policy's last layer, [P, ..., D]; log_std: [P, D or 1] or [P, ..., D], unused if discrete."""
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Noise for `sample`, on the generator's device."""
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
+        """Noise for `sample` in H steps, shape [H, ...] for each member: [H, P, ...]."""
         ...
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
@@ -91,9 +92,9 @@ class Distribution(Protocol):
 class Gaussian:
     """N(mean, exp(log_std)^2). Actions [P, ..., D]."""
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
         """Standard normal."""
-        return torch.randn(shape, generator=generator, dtype=dtype, device=generator.device)
+        return source.normal(shape, dtype, dim=1)
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
         return sample(mean, log_std, noise)
@@ -111,10 +112,9 @@ class Gaussian:
 class Categorical:
     """Choice c with probability softmax(mean)_c. Actions [P, ..., 1] int64."""
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
         """Gumbel noise: the argmax of logits plus noise is a softmax sample (Gumbel 1954)."""
-        exponential = torch.empty(shape, dtype=dtype, device=generator.device).exponential_(generator=generator)
-        return -exponential.log()
+        return -source.exponential(shape, dtype, dim=1).log()
 
     def sample(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
         return (mean + noise).argmax(-1, keepdim=True)

@@ -6,11 +6,11 @@ that were not listed yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
+from finrl_pod.random import RandomSource
 from finrl_pod.types import Tensor
 
 
@@ -98,13 +98,13 @@ def distinct(bar: Tensor) -> tuple[Tensor, Tensor | None]:
     return ordered[:, :1].repeat(1, count).scatter_(1, rank, ordered), position
 
 
-def dropout_factors(generators: Sequence[torch.Generator], size: int, rate: float, like: Tensor) -> Tensor | None:
-    """Factors [P, size] of codes: 0 with probability `rate`, else 1 / (1 - rate); None if the rate is 0.
+def dropout_factors(source: RandomSource | None, size: int, rate: float, like: Tensor) -> Tensor | None:
+    """Factors [P, size] of codes: 0 with probability `rate`, else 1 / (1 - rate); None without a source or rate.
 
     Whole channels are dropped, the same at all rows and assets (Tompson et al. 2015; Gal and Ghahramani 2016), and for
     a whole iteration: the policy that collects a rollout is then the one whose gradient is taken.
     """
-    if not rate:
+    if source is None or not rate:
         return None
-    drawn = torch.stack([torch.rand(size, generator=s, dtype=like.dtype, device=like.device) for s in generators])
+    drawn = source.uniform((size,), like.dtype)
     return (drawn >= rate).to(like.dtype) / (1 - rate)

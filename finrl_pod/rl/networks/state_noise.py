@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import torch
 
+from finrl_pod.random import RandomSource
 from finrl_pod.rl.networks.distributions import Gaussian, log_probability
 from finrl_pod.rl.networks.policies import DEFAULT_INIT, MlpPolicy, PolicyInit
 from finrl_pod.types import Tensor
@@ -71,9 +72,9 @@ class StateNoise(Gaussian):
     def __init__(self, hidden: int, interval: int) -> None:
         self.hidden, self.interval = hidden, interval
 
-    def noise(self, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Matrices [H, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
+    def noise(self, shape: tuple[int, ...], source: RandomSource, dtype: torch.dtype) -> Tensor:
+        """Matrices [H, P, ..., hidden, D] for actions of shape [H, ..., D] in H steps."""
         steps, *inner, size = shape
         interval = self.interval or steps
-        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), generator, dtype)
+        drawn = super().noise((-(-steps // interval), *inner, self.hidden, size), source, dtype)
         return drawn.repeat_interleave(interval, 0)[:steps]

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from finrl_pod.protocols import MarketVecEnv
+from finrl_pod.random import RandomState
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
@@ -34,17 +35,18 @@ class Graph(Protocol):
         ...
 
 
-# Records work, done once by the time this returns. generators: those that the work draws from.
-MakeGraph = Callable[[Callable[[], None], Sequence[torch.Generator]], Graph]
+# Records work, done once by the time this returns. The second argument: random states that the work draws from.
+MakeGraph = Callable[[Callable[[], None], Sequence[RandomState]], Graph]
 
 
 class CudaGraph:
     """A CUDA graph; torch raises RuntimeError for work that cannot be captured, such as a host synchronisation."""
 
-    def __init__(self, work: Callable[[], None], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, work: Callable[[], None], generators: Sequence[RandomState]) -> None:
         self._graph = torch.cuda.CUDAGraph()
         for generator in generators:
-            self._graph.register_generator_state(generator)
+            if isinstance(generator, torch.Generator):  # others keep their state in tensors
+                self._graph.register_generator_state(generator)
         with torch.cuda.graph(self._graph):  # records, and runs nothing
             work()
         self.replay()
