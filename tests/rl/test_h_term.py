@@ -62,7 +62,7 @@ def test_energy_matches_numpy(policy: str, baseline: bool) -> None:
     assert rollout.truncated.any()
     scaled = ppo._scale_rewards(rollout.reward)
     generator = torch.Generator()
-    generator.set_state(ppo.h_term.generators[0].get_state())
+    generator.set_state(ppo.h_term.source.members[0].get_state())
     ppo.h_term.remember(rollout, scaled, ppo.settings["gamma"], steps=2)
     ppo.parameters.flat.add_(0.05)  # the policy differs from the one that collected the rollout
 
