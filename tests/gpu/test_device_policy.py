@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from finrl_pod.native.device import as_on_device
 from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.rl.algorithms import ppo
 from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.native import device_policy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
 from tests.markets import random_market
@@ -50,6 +51,37 @@ def test_three_iterations_equal_those_of_autograd(
         torch.testing.assert_close(learner.algorithm.weights()[name], values, rtol=1e-9, atol=1e-11)
     for name, column in metrics.items():
         torch.testing.assert_close(theirs[name], column, rtol=1e-9, atol=1e-11)
+
+
+def test_encoding_the_table_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where items share rows of the market table, the table is encoded once; acting and learning stay the same."""
+    market = random_market(0, bars=30, assets=5, gaps=0.1)
+    agent = PPOConfig(horizon=8, minibatches=2, epochs=2, hidden=(8, 12, 16), learning_rate=1e-2)
+    tables = []
+    encode = device_policy._EquivariantDevicePolicy._encode
+
+    def noted(self: Any, prefix: str, features: torch.Tensor, tradable: torch.Tensor | None) -> Any:
+        tables.append(features.shape[1])
+        return encode(self, prefix, features, tradable)
+
+    monkeypatch.setattr(device_policy._EquivariantDevicePolicy, "_encode", noted)
+
+    def trained(repeats: float) -> Learner:
+        monkeypatch.setattr(device_policy, "TABLE_REPEATS", repeats)
+        rules = EnvironmentConfig(envs=64, group=2, window=20)
+        env = PortfolioEnv(market, rules, members=(0, 1), dtype=torch.float64, mandate=MandateConfig())
+        with as_on_device():
+            learner = Learner(env, agent, seed=5, dtype=torch.float64)
+            learner.learn(2 * learner.iteration_samples)
+        return learner
+
+    once = trained(1)
+    assert set(tables) == {30}
+    each = trained(1e9)
+    for name, values in each.algorithm.weights().items():
+        torch.testing.assert_close(once.algorithm.weights()[name], values, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("policy", ["mlp", "equivariant"])
@@ -92,8 +124,9 @@ def test_bfloat16_is_refused_where_the_policy_has_no_program() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("policy", ["mlp", "equivariant"])
-def test_an_iteration_can_be_captured(policy: str, dtype: str) -> None:
+@pytest.mark.parametrize(("policy", "repeats"), [("mlp", 2), ("equivariant", 2), ("equivariant", 0)])
+def test_an_iteration_can_be_captured(policy: str, repeats: float, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_policy, "TABLE_REPEATS", repeats)  # 0: the table is encoded
     run, _ = plan_iteration(policy, accounts=256, horizon=8, minibatches=2, activation_dtype=dtype)  # type: ignore[arg-type]
     run()
     first, second = record(run), record(run)

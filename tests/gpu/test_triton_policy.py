@@ -105,6 +105,24 @@ def test_triton_scores_of_assets(sizes: tuple[int, ...], monkeypatch: pytest.Mon
     assert_close(*both_ways(lambda: ops.asset_scores_backward(*args), monkeypatch))
 
 
+@pytest.mark.parametrize("sizes", SIZES)
+def test_triton_scores_of_items_that_share_rows(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    p, r, a, n, s = sizes
+    k, draw = 4 * r + 1, normal(7)
+    code, shared, account, linear = draw(p, r, n, s), draw(p, r, s), draw(p, k, a, 1 + n), draw(p, r, n)
+    u, w, grad, slope = draw(p, s), draw(p, s), draw(p, k, a, n), draw(p, k, a, s)
+    row = torch.randint(r, (p, k), generator=torch.Generator().manual_seed(1))
+    items, summed = ops.ItemsOfRows.of(row, r), draw(p, k, s)
+    for work in (
+        lambda: ops.asset_scores(code, shared, account, linear, u, w, row),
+        lambda: ops.asset_scores_backward(grad, code, shared, account, u, w, row, items),
+        lambda: ops.held_codes(account, code, row),
+        lambda: ops.held_codes_backward(slope, account, code, row, items),
+        lambda: ops.sum_over_rows(summed, row, items),
+    ):
+        assert_close(*both_ways(work, monkeypatch))
+
+
 def test_torch_version_of_the_triton_scores_has_the_gradient_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = normal(3)
     code, shared, account = draw(2, 3, 4, 5), draw(2, 3, 5), draw(2, 3, 6, 5)
@@ -115,8 +133,9 @@ def test_torch_version_of_the_triton_scores_has_the_gradient_of_autograd(monkeyp
     expected = torch.autograd.grad((scores * grad).sum(), leaves)
     with torch.no_grad():
         monkeypatch.setattr(ops, "CHUNK_NUMBERS", 200)  # several chunks
-        of_code, of_u, of_w = ops.asset_scores_backward(grad, code, shared, account, u, w)
+        of_code, of_linear, of_u, of_w = ops.asset_scores_backward(grad, code, shared, account, u, w)
     assert_close((of_code, of_u.sum(1), of_w.sum(1)), expected)
+    assert_close(of_linear, grad.sum(2))
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -4,13 +4,14 @@ The torch version defines the result; a test compares the two in Triton's interp
 except that parameters may be views of the flat [P, W] tensor: only their first stride is another. Tensors in bfloat16
 are read and written as such and computed with in float32.
 
-Shapes: P members, K items of A accounts, R = K * A rows, N assets, S units, D scores, W parameters.
+Shapes: P members, K items of A accounts, R rows, N assets, S units, D scores, W parameters.
 """
 
 from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -73,53 +74,148 @@ def tanh_backward(grad: Tensor, y: Tensor, pooled: Tensor | None = None, weight:
     return out
 
 
-def asset_scores(code: Tensor, shared: Tensor, account: Tensor, linear: Tensor, u: Tensor, w: Tensor) -> Tensor:
+class ItemsOfRows(NamedTuple):
+    """The items of each of R encoded rows, of which several items may share one.
+
+    order: [P, K], items sorted by row; starts: [P, R + 1], where those of each row begin in `order`.
+    """
+
+    order: Tensor
+    starts: Tensor
+
+    @classmethod
+    def of(cls, row: Tensor, rows: int) -> ItemsOfRows:
+        """From the row of each item [P, K]."""
+        ordered, order = row.sort(stable=True, dim=1)
+        wanted = torch.arange(rows + 1, device=row.device).expand(len(row), -1).contiguous()
+        return cls(order, torch.searchsorted(ordered, wanted))
+
+
+def asset_scores(
+    code: Tensor, shared: Tensor, account: Tensor, linear: Tensor, u: Tensor, w: Tensor, row: Tensor | None = None
+) -> Tensor:
     """Scores [P, K, A, N], not in bfloat16: w . tanh(code_n + shared + N holding_n u) + linear_n.
 
-    code: [P, K, N, S]; shared: [P, K, S]; account: [P, K, A, own], the holdings after cash; linear: [P, K, N]; u, w:
-    [P, S].
+    code: [P, R, N, S]; shared: [P, R, S]; linear: [P, R, N]; row: [P, K] int64, the row of each item; without it R = K
+    and items are rows. account: [P, K, A, own], the holdings after cash; u, w: [P, S].
     """
-    (p, k, n, size), (accounts, own) = code.shape, account.shape[2:]
+    (p, rows, n, size), (k, accounts, own) = code.shape, account.shape[1:]
     scores = code.new_empty(p, k, accounts, n, dtype=computed_dtype(code.dtype))
     if use_triton(code):
-        tile = _tile(accounts, size)
         launch(
-            _kernels().asset_scores, (p * k,), code, shared, account, linear, u, w, scores, k, own, u.stride(0),
-            A=accounts, N=n, S=size, **tile,
+            _kernels().asset_scores, (p * k,), code, shared, account, linear, u, w, scores, row, k, rows, own,
+            u.stride(0), SHARED_ROWS=row is not None, A=accounts, N=n, S=size, **_tile(accounts, size),
         )  # fmt: skip
         return scores
     code, shared, account, linear, u, w = _computed(code, shared, account, linear, u, w)
     for part in _parts(k, p * accounts * n * size):
-        hidden, _ = _hidden(code[:, part], shared[:, part], account[:, part], u)
-        scores[:, part] = torch.einsum("pkans,ps->pkan", hidden, w) + linear[:, part].unsqueeze(2)
+        own_code, own_shared, own_linear = (_of_items(x, row, part) for x in (code, shared, linear))
+        hidden, _ = _hidden(own_code, own_shared, account[:, part], u)
+        scores[:, part] = torch.einsum("pkans,ps->pkan", hidden, w) + own_linear.unsqueeze(2)
     return scores
 
 
 def asset_scores_backward(
-    grad: Tensor, code: Tensor, shared: Tensor, account: Tensor, u: Tensor, w: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `asset_scores` with respect to code [P, K, N, S], and to u and w for each item [P, K, S].
+    grad: Tensor,
+    code: Tensor,
+    shared: Tensor,
+    account: Tensor,
+    u: Tensor,
+    w: Tensor,
+    row: Tensor | None = None,
+    items: ItemsOfRows | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `asset_scores`: of code [P, R, N, S] and linear [P, R, N], and of u and w by row [P, R, S].
 
-    Hidden units are computed again instead of being kept: at 30 assets of 64 units they are 8 kB a sample.
+    Hidden units are computed again instead of being kept: at 30 assets of 64 units they are 8 kB a sample. items: as
+    given by row, of a minibatch whose items share rows. Order: code, linear, u, w.
     """
-    (p, k, n, size), (accounts, own) = code.shape, account.shape[2:]
-    grad_code, grad_u, grad_w = torch.empty_like(code), torch.empty_like(shared), torch.empty_like(shared)
+    (p, rows, n, size), (k, accounts, own) = code.shape, account.shape[1:]
     if use_triton(code):
-        tile = _tile(accounts, size)
+        out = [torch.empty_like(code), torch.empty_like(code[..., 0]), *(torch.empty_like(shared) for _ in "uw")]
         launch(
-            _kernels().asset_scores_backward, (p * k,), grad, code, shared, account, u, w, grad_code, grad_u, grad_w,
-            k, own, u.stride(0), A=accounts, N=n, S=size, **tile,
+            _kernels().asset_scores_backward, (p * rows,), grad, code, shared, account, u, w, *out,
+            *(items or (None, None)), k, rows, own, u.stride(0), SHARED_ROWS=items is not None, A=accounts, N=n, S=size,
+            **_tile(accounts, size),
         )  # fmt: skip
-        return grad_code, grad_u, grad_w
+        return out[0], out[1], out[2], out[3]
+    dtype = code.dtype
     grad, code, shared, account, u, w = _computed(grad, code, shared, account, u, w)
+    total = [torch.zeros_like(x) for x in (code, code[..., 0], shared, shared)]
     for part in _parts(k, p * accounts * n * size):
-        hidden, held = _hidden(code[:, part], shared[:, part], account[:, part], u)
+        own_code, own_shared = _of_items(code, row, part), _of_items(shared, row, part)
+        hidden, held = _hidden(own_code, own_shared, account[:, part], u)
         slope = grad[:, part]
-        grad_w[:, part] = torch.einsum("pkan,pkans->pks", slope, hidden)
+        of_w = torch.einsum("pkan,pkans->pks", slope, hidden)
         back = hidden.square_().neg_().add_(1).mul_(slope.unsqueeze(-1)).mul_(w.view(p, 1, 1, 1, size))
-        grad_code[:, part] = back.sum(2)
-        grad_u[:, part] = torch.einsum("pkan,pkans->pks", held, back)
-    return grad_code, grad_u, grad_w
+        of_u = torch.einsum("pkan,pkans->pks", held, back)
+        for sums, x in zip(total, (back.sum(2), slope.sum(2), of_u, of_w), strict=True):
+            _add_to_rows(sums, x, row, part)
+    return tuple(x.to(dtype) for x in total)  # type: ignore[return-value]
+
+
+def held_codes(account: Tensor, code: Tensor, row: Tensor) -> Tensor:
+    """Codes of the rows [P, R, N, H] summed with the holdings as weights: [P, K, A, H]."""
+    (p, rows, n, size), (k, accounts, own) = code.shape, account.shape[1:]
+    out = code.new_empty(p, k, accounts, size)
+    if use_triton(code):
+        launch(
+            _kernels().held_codes, (p * k,), account, code, out, row, k, rows, own, A=accounts, N=n, S=size,
+            **_tile(accounts, size),
+        )  # fmt: skip
+        return out
+    account, wide = _computed(account, code)
+    for part in _parts(k, p * n * size):
+        out[:, part] = account[:, part, :, 1 : 1 + n] @ _of_items(wide, row, part)
+    return out
+
+
+def held_codes_backward(grad: Tensor, account: Tensor, code: Tensor, row: Tensor, items: ItemsOfRows) -> Tensor:
+    """Gradient of `held_codes` with respect to code [P, R, N, H] from that of its result [P, K, A, H]."""
+    (p, rows, n, size), (k, accounts, own) = code.shape, account.shape[1:]
+    if use_triton(code):
+        out = torch.empty_like(code)
+        launch(
+            _kernels().held_codes_backward, (p * rows,), grad, account, out, *items, k, rows, own, A=accounts, N=n,
+            S=size, **_tile(accounts, size),
+        )  # fmt: skip
+        return out
+    grad, account = _computed(grad, account)
+    total = torch.zeros_like(code, dtype=grad.dtype)
+    for part in _parts(k, p * n * size):
+        _add_to_rows(total, account[:, part, :, 1 : 1 + n].transpose(2, 3) @ grad[:, part], row, part)
+    return total.to(code.dtype)
+
+
+def sum_over_rows(x: Tensor, row: Tensor, items: ItemsOfRows) -> Tensor:
+    """Sums [P, R, S] of x [P, K, S] over the items of each row."""
+    (p, k, size), rows = x.shape, items.starts.shape[1] - 1
+    if use_triton(x):
+        out = x.new_empty(p, rows, size)
+        wide = block_size(size)
+        launch(_kernels().sum_over_rows, (p * rows,), x, out, *items, k, rows, S=size, S_BLOCK=wide)
+        return out
+    total = torch.zeros(p, rows, size, dtype=computed_dtype(x.dtype), device=x.device)
+    _add_to_rows(total, x, row, slice(0, k))
+    return total.to(x.dtype)
+
+
+def _of_items(x: Tensor, row: Tensor | None, part: slice) -> Tensor:
+    """Rows of x [P, R, ...] that a range of items has: [P, items, ...]."""
+    if row is None:
+        return x[:, part]
+    members = torch.arange(len(x), device=x.device).unsqueeze(1)
+    return x[members, row[:, part]]
+
+
+def _add_to_rows(total: Tensor, x: Tensor, row: Tensor | None, part: slice) -> None:
+    """Add numbers of a range of items [P, items, ...] to those of their rows [P, R, ...]."""
+    if row is None:
+        total[:, part] += x
+        return
+    p, rows = total.shape[:2]
+    flat = row[:, part] + torch.arange(0, p * rows, rows, device=x.device).unsqueeze(1)
+    total.view(p * rows, *total.shape[2:]).index_add_(0, flat.reshape(-1), x.flatten(0, 1).to(total.dtype))
 
 
 def _hidden(code: Tensor, shared: Tensor, account: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,14 +4,15 @@ The gradient is that of the autograd path, to which a test compares it. Written 
 launches, nothing of size [.., A, N, S] is kept, and every launch has fixed shapes, so that it can be captured. Matrix
 products are torch's, all else is in `device_operations.py`.
 
-Shapes: P members, K items (a bar and its A accounts), N assets of F features, H and S units, D scores.
+Shapes: P members, K items (a bar and its A accounts), R rows of the market table, N assets of F features, H and S
+units, D scores.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +25,18 @@ from finrl_pod.rl.training.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor
 
 GAUSSIAN = Gaussian()
+TABLE_REPEATS = 2  # with so many items a row of the market table, the table is encoded instead of every item
+
+
+class Rows(NamedTuple):
+    """Rows of the market table that a batch needs: features [P, R, N, F] and the mask [P, R, N] or None.
+
+    of_item: [P, K], the row of each item; None where R = K and every item has a row of its own.
+    """
+
+    features: Tensor
+    tradable: Tensor | None
+    of_item: Tensor | None
 
 
 def make_device_policy(
@@ -115,13 +128,13 @@ class DevicePolicy(ABC):
     def mean(self, bar: Tensor, account: Tensor) -> Tensor:
         """Mean scores [P, K, A, D] for bars [P, K] and accounts [P, K, A, own]."""
         self._refresh()
-        return self._scores(*self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
+        return self._scores(self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
 
     @torch.no_grad()
     def value(self, bar: Tensor, account: Tensor) -> Tensor:
         """Values [P, K, A] for bars [P, K] and accounts [P, K, A, own]."""
         self._refresh()
-        return self._values(*self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
+        return self._values(self._rows(bar), account.to(self.dtype))[0].to(self._log_std.dtype)
 
     def sample(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [P, K, A, D] made with standard normal noise of that shape, and their log-probability [P, K, A]."""
@@ -135,25 +148,25 @@ class DevicePolicy(ABC):
         if self._flat is not self._parameters.flat:
             self._flat.copy_(self._parameters.flat)
 
-    def _rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Features [P, K, N, F] and the mask [P, K, N] of bars [P, K]."""
+    def _rows(self, bar: Tensor) -> Rows:
+        """A row for each of the bars [P, K]."""
         flat = bar.reshape(-1)
         features = self._features.index_select(0, flat).view(*bar.shape, *self._features.shape[1:])
-        return features, None if self._tradable is None else self._tradable[bar]
+        return Rows(features, None if self._tradable is None else self._tradable[bar], None)
 
     def _forward(self, bar: Tensor, account: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
         """Means [P, K, A, D], values [P, K, A], and what `_backward` needs."""
-        features, tradable = self._rows(bar)
-        mean, actor = self._scores(features, tradable, account)
-        value, critic = self._values(features, tradable, account)
+        rows = self._rows(bar)
+        mean, actor = self._scores(rows, account)
+        value, critic = self._values(rows, account)
         mean, value = (x.to(self._log_std.dtype) for x in (mean, value))
-        return mean, value, (features, tradable, actor, critic)
+        return mean, value, (rows, actor, critic)
 
     @abstractmethod
-    def _scores(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
 
     @abstractmethod
-    def _values(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]: ...
 
     @abstractmethod
     def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
@@ -172,21 +185,13 @@ class DevicePolicy(ABC):
 
 
 class _MlpDevicePolicy(DevicePolicy):
-    def _scores(
-        self,
-        features: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
-        account: Tensor,
-    ) -> tuple[Tensor, tuple[Any, ...]]:
-        return self._tower("actor", features, account)
+    # The mask is not needed: features of assets that are not tradable are 0.
 
-    def _values(
-        self,
-        features: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  as above
-        account: Tensor,
-    ) -> tuple[Tensor, tuple[Any, ...]]:
-        out, hidden = self._tower("critic", features, account)
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        return self._tower("actor", rows.features, account)
+
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        out, hidden = self._tower("critic", rows.features, account)
         return out.squeeze(-1), hidden
 
     def _tower(self, name: str, features: Tensor, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -202,9 +207,9 @@ class _MlpDevicePolicy(DevicePolicy):
         return affine(x, weights[f"{name}_w{last}"], weights[f"{name}_b{last}"]).view(p, k, accounts, -1), tuple(hidden)
 
     def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
-        features, _, actor, critic = saved
-        self._tower_backward("actor", grad_mean, features, account, actor)
-        self._tower_backward("critic", grad_value.unsqueeze(-1), features, account, critic)
+        rows, actor, critic = saved
+        self._tower_backward("actor", grad_mean, rows.features, account, actor)
+        self._tower_backward("critic", grad_value.unsqueeze(-1), rows.features, account, critic)
 
     def _tower_backward(
         self, name: str, grad: Tensor, features: Tensor, account: Tensor, hidden: Sequence[Tensor]
@@ -223,8 +228,17 @@ class _MlpDevicePolicy(DevicePolicy):
 
 
 class _EquivariantDevicePolicy(DevicePolicy):
+    """Encodes R rows: those of the K items, or the whole market table where many items share its rows."""
+
+    def _rows(self, bar: Tensor) -> Rows:
+        table = self._features
+        if bar.shape[1] < TABLE_REPEATS * len(table):
+            return super()._rows(bar)
+        mask = None if self._tradable is None else self._tradable.expand(len(bar), -1, -1)
+        return Rows(table.expand(len(bar), -1, -1, -1), mask, bar)
+
     def _encode(self, prefix: str, features: Tensor, tradable: Tensor | None) -> tuple[list[Tensor], Tensor]:
-        """Codes [P, K, N, H] of every layer, the last one's mean over assets [P, K, H]."""
+        """Codes [P, R, N, H] of every layer, the last one's mean over assets [P, R, H]."""
         p, k, n, _ = features.shape
         layers, codes = len(self.spec.hidden) - 1 or 1, []
         x = features
@@ -235,53 +249,60 @@ class _EquivariantDevicePolicy(DevicePolicy):
             codes.append(x)
         return codes, mean_over_assets(x, tradable)
 
-    def _scores(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        weights, (p, k, n, _) = self._weights, features.shape
-        codes, context = self._encode("", features, tradable)
-        shared = affine(context, weights["context_w"], weights["code_b"])  # [P, K, S]
-        mixed = product(codes[-1], weights["code_w"])  # [P, K, N, S]
-        linear = torch.bmm(features.view(p, k * n, -1), weights["linear_w"].unsqueeze(-1)).view(p, k, n)
-        scores = ops.asset_scores(mixed, shared, account, linear, weights["holding_w"], weights["score_w"])
+    def _scores(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weights, (p, r, n, _) = self._weights, rows.features.shape
+        codes, context = self._encode("", rows.features, rows.tradable)
+        shared = affine(context, weights["context_w"], weights["code_b"])  # [P, R, S]
+        mixed = product(codes[-1], weights["code_w"])  # [P, R, N, S]
+        linear = torch.bmm(rows.features.reshape(p, r * n, -1), weights["linear_w"].unsqueeze(-1)).view(p, r, n)
+        of_item = rows.of_item
+        scores = ops.asset_scores(mixed, shared, account, linear, weights["holding_w"], weights["score_w"], of_item)
         return scores, (codes, context, mixed, shared)
 
-    def _values(self, features: Tensor, tradable: Tensor | None, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        weights, (p, k, accounts, _), n = self._weights, account.shape, features.shape[2]
-        codes, context = self._encode("value_", features, tradable)
-        shared = affine(context, weights["value_context_w"], weights["value_b"])  # [P, K, S]
-        held = weighted_codes(account[..., 1 : 1 + n], codes[-1])  # [P, K, A, H]
+    def _values(self, rows: Rows, account: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weights, (p, k, accounts, _), n = self._weights, account.shape, rows.features.shape[2]
+        codes, context = self._encode("value_", rows.features, rows.tradable)
+        shared = affine(context, weights["value_context_w"], weights["value_b"])  # [P, R, S]
+        if rows.of_item is None:
+            held = weighted_codes(account[..., 1 : 1 + n], codes[-1])  # [P, K, A, H]
+        else:
+            held = ops.held_codes(account, codes[-1], rows.of_item)
+            shared = select_items(shared, rows.of_item)  # [P, K, S]
         mixed = product(held, weights["value_holding_w"])
         hidden = ops.tanh_of_sum(mixed.view(p * k, accounts, -1), shared.view(p * k, -1)).view(p, k * accounts, -1)
         value = affine(hidden, weights["value_w"].unsqueeze(-1), weights["value_out_b"])
         return value.view(p, k, accounts), (codes, context, held, hidden)
 
     def _backward(self, grad_mean: Tensor, grad_value: Tensor, account: Tensor, saved: tuple[Any, ...]) -> None:
-        features, tradable, actor, critic = saved
-        self._scores_backward(grad_mean, features, tradable, account, *actor)
-        self._values_backward(grad_value, features, tradable, account, *critic)
+        rows, actor, critic = saved
+        items = None if rows.of_item is None else ops.ItemsOfRows.of(rows.of_item, rows.features.shape[1])
+        self._scores_backward(grad_mean, rows, items, account, *actor)
+        self._values_backward(grad_value, rows, items, account, *critic)
 
     def _scores_backward(
-        self, grad: Tensor, features: Tensor, tradable: Tensor | None, account: Tensor,
+        self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
         codes: list[Tensor], context: Tensor, mixed: Tensor, shared: Tensor,
     ) -> None:  # fmt: skip
-        weights, (p, k, n, size) = self._weights, mixed.shape
-        back = ops.asset_scores_backward(grad, mixed, shared, account, weights["holding_w"], weights["score_w"])
-        grad_mixed, of_holding, of_score = back
+        weights, (p, r, n, size) = self._weights, mixed.shape
+        grad_mixed, of_linear, of_holding, of_score = ops.asset_scores_backward(
+            grad, mixed, shared, account, weights["holding_w"], weights["score_w"], rows.of_item, items
+        )
         self._bias_slope("holding_w", of_holding)
         self._bias_slope("score_w", of_score)
-        self._weight_slope("linear_w", features, grad.sum(2).unsqueeze(-1))
+        self._weight_slope("linear_w", rows.features, of_linear.unsqueeze(-1))
         self._weight_slope("code_w", codes[-1], grad_mixed)
-        grad_shared = grad_mixed.sum(2)  # [P, K, S]
+        grad_shared = grad_mixed.sum(2)  # [P, R, S]
         self._weight_slope("context_w", context, grad_shared)
         self._bias_slope("code_b", grad_shared)
         of_context = torch.bmm(grad_shared, weights["context_w"].transpose(1, 2))
-        of_code = torch.bmm(grad_mixed.view(p, k * n, size), weights["code_w"].transpose(1, 2))
-        self._encode_backward("", of_code, of_context, features, tradable, codes)
+        of_code = torch.bmm(grad_mixed.view(p, r * n, size), weights["code_w"].transpose(1, 2))
+        self._encode_backward("", of_code, of_context, rows, codes)
 
     def _values_backward(
-        self, grad: Tensor, features: Tensor, tradable: Tensor | None, account: Tensor,
+        self, grad: Tensor, rows: Rows, items: ops.ItemsOfRows | None, account: Tensor,
         codes: list[Tensor], context: Tensor, held: Tensor, hidden: Tensor,
     ) -> None:  # fmt: skip
-        weights, (p, k, n, size), accounts = self._weights, codes[-1].shape, account.shape[2]
+        weights, (p, r, n, size), (k, accounts) = self._weights, codes[-1].shape, account.shape[1:3]
         grad = grad.reshape(p, k * accounts, 1)
         self._weight_slope("value_w", hidden, grad)
         self._bias_slope("value_out_b", grad)
@@ -289,28 +310,30 @@ class _EquivariantDevicePolicy(DevicePolicy):
         self._weight_slope("value_holding_w", held, grad)
         of_held = torch.bmm(grad, weights["value_holding_w"].transpose(1, 2)).view(p * k, accounts, size)
         of_shared = grad.view(p, k, accounts, -1).sum(2)
+        if rows.of_item is not None and items is not None:
+            of_shared = ops.sum_over_rows(of_shared, rows.of_item, items)
         self._weight_slope("value_context_w", context, of_shared)
         self._bias_slope("value_b", of_shared)
         of_context = torch.bmm(of_shared, weights["value_context_w"].transpose(1, 2))
-        holdings = account[..., 1 : 1 + n].reshape(p * k, accounts, n)
-        of_code = torch.bmm(holdings.transpose(1, 2), of_held).view(p, k * n, size)
-        self._encode_backward("value_", of_code, of_context, features, tradable, codes)
+        if rows.of_item is not None and items is not None:
+            of_held = of_held.view(p, k, accounts, size)
+            of_code = ops.held_codes_backward(of_held, account, codes[-1], rows.of_item, items).view(p, r * n, size)
+        else:
+            holdings = account[..., 1 : 1 + n].reshape(p * k, accounts, n)
+            of_code = torch.bmm(holdings.transpose(1, 2), of_held).view(p, r * n, size)
+        self._encode_backward("value_", of_code, of_context, rows, codes)
 
-    def _encode_backward(
-        self, prefix: str, grad: Tensor, of_context: Tensor, features: Tensor, tradable: Tensor | None,
-        codes: list[Tensor],
-    ) -> None:  # fmt: skip
-        """Gradients of the layers of `_encode` from those of its codes [P, K N, H] and of their mean [P, K, H]."""
-        p, k, n, _ = features.shape
+    def _encode_backward(self, prefix: str, grad: Tensor, of_context: Tensor, rows: Rows, codes: list[Tensor]) -> None:
+        """Gradients of the layers of `_encode` from those of its codes [P, R N, H] and of their mean [P, R, H]."""
+        features, tradable, (p, r, n, _) = rows.features, rows.tradable, rows.features.shape
         weight = None
         if tradable is not None:
             mask = tradable.to(grad.dtype)
-            weight = (mask / mask.sum(2, keepdim=True).clamp(min=1)).view(p * k, n)
-        pooled: Tensor | None = of_context.view(p * k, -1)
+            weight = (mask / mask.sum(2, keepdim=True).clamp(min=1)).reshape(p * r, n)
+        pooled: Tensor | None = of_context.view(p * r, -1)
         for i in range(len(codes) - 1, -1, -1):
-            grad = ops.tanh_backward(grad.view(p * k, n, -1), codes[i].view(p * k, n, -1), pooled, weight).view(
-                p, k * n, -1
-            )
+            grad = ops.tanh_backward(grad.view(p * r, n, -1), codes[i].view(p * r, n, -1), pooled, weight)
+            grad = grad.view(p, r * n, -1)
             pooled = weight = None
             below = codes[i - 1] if i else features
             self._weight_slope(_layer(prefix, "w", i), below, grad)

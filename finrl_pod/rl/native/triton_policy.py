@@ -29,6 +29,12 @@ def _load(pointer, mask):
 
 
 @triton.jit
+def _zeros(like, SIZE: tl.constexpr):
+    """Zeros in the dtype that numbers of a pointer's dtype are computed with in."""
+    return tl.zeros((SIZE,), tl.float64) if like.dtype.element_ty == tl.float64 else tl.zeros((SIZE,), tl.float32)
+
+
+@triton.jit
 def tanh_of_sum(x, base, y, count, rows, base_stride, H: tl.constexpr, BLOCK: tl.constexpr):
     """y = tanh(x + base): x, y [B, R, H]; base [B, H]."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -59,59 +65,141 @@ def tanh_backward(
 
 @triton.jit
 def asset_scores(
-    code, shared, account, linear, u, w, scores, items, own, parameter_stride,
-    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+    code, shared, account, linear, u, w, scores, rows_of, items, rows, own, parameter_stride,
+    SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr,
+    S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """scores_an = w . tanh(code_n + shared + N holding_an u) + linear_n; a program computes those of one item."""
+    """scores_an = w . tanh(code_n + shared + N holding_an u) + linear_n; a program computes those of one item.
+
+    rows_of: [P, K], the row of each item if SHARED_ROWS, else items are rows.
+    """
     item = tl.program_id(0).to(tl.int64)
     member = item // items
+    row = item
+    if SHARED_ROWS:
+        row = member * rows + tl.load(rows_of + item)
     s = tl.arange(0, S_BLOCK)
     units = s < S
     direction = _load(u + member * parameter_stride + s, units)
     weight = _load(w + member * parameter_stride + s, units)
-    context = _load(shared + item * S + s, units)
+    context = _load(shared + row * S + s, units)
     for start in range(0, A, A_BLOCK):
         a = start + tl.arange(0, A_BLOCK)
         here = a < A
         for n in range(N):
-            inner = context + _load(code + (item * N + n) * S + s, units)
+            inner = context + _load(code + (row * N + n) * S + s, units)
             held = _load(account + (item * A + a) * own + 1 + n, here) * N
             hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
-            score = tl.sum(hidden * weight[None, :], 1) + _load(linear + item * N + n, n < N)
+            score = tl.sum(hidden * weight[None, :], 1) + _load(linear + row * N + n, n < N)
             tl.store(scores + (item * A + a) * N + n, score, mask=here)
 
 
 @triton.jit
 def asset_scores_backward(
-    grad, code, shared, account, u, w, grad_code, grad_u, grad_w, items, own, parameter_stride,
-    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+    grad, code, shared, account, u, w, grad_code, grad_linear, grad_u, grad_w, order, starts, items, rows, own,
+    parameter_stride, SHARED_ROWS: tl.constexpr, A: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+    A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of `asset_scores`; hidden units are computed again. grad_u, grad_w: [items, S]."""
-    item = tl.program_id(0).to(tl.int64)
-    member = item // items
+    """Gradients of `asset_scores` for one row, over its items in a fixed order; hidden units are computed again.
+
+    grad_u, grad_w: [P, R, S]. order, starts: of `ItemsOfRows` if SHARED_ROWS, else items are rows.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    member = row // rows
     s = tl.arange(0, S_BLOCK)
     units = s < S
     direction = _load(u + member * parameter_stride + s, units)
     weight = _load(w + member * parameter_stride + s, units)
-    context = _load(shared + item * S + s, units)
+    context = _load(shared + row * S + s, units)
     slope_u = context * 0
     slope_w = context * 0
+    begin, end = 0, 1
+    if SHARED_ROWS:
+        begin = tl.load(starts + row + member)
+        end = tl.load(starts + row + member + 1)
     for n in range(N):
-        inner = context + _load(code + (item * N + n) * S + s, units)
+        inner = context + _load(code + (row * N + n) * S + s, units)
         slope_code = context * 0
-        for start in range(0, A, A_BLOCK):
-            a = start + tl.arange(0, A_BLOCK)
-            here = a < A
-            held = _load(account + (item * A + a) * own + 1 + n, here) * N
-            slope = _load(grad + (item * A + a) * N + n, here)
-            hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
-            back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
-            slope_code += tl.sum(back, 0)
-            slope_u += tl.sum(back * held[:, None], 0)
-            slope_w += tl.sum(slope[:, None] * hidden, 0)
-        tl.store(grad_code + (item * N + n) * S + s, slope_code, mask=units)
-    tl.store(grad_u + item * S + s, slope_u, mask=units)
-    tl.store(grad_w + item * S + s, slope_w, mask=units)
+        slope_linear = tl.sum(context * 0, 0)
+        for j in range(begin, end):
+            item = row
+            if SHARED_ROWS:
+                item = member * items + tl.load(order + member * items + j)
+            for start in range(0, A, A_BLOCK):
+                a = start + tl.arange(0, A_BLOCK)
+                here = a < A
+                held = _load(account + (item * A + a) * own + 1 + n, here) * N
+                slope = _load(grad + (item * A + a) * N + n, here)
+                hidden = _tanh(inner[None, :] + held[:, None] * direction[None, :])
+                back = slope[:, None] * weight[None, :] * (1 - hidden * hidden)
+                slope_code += tl.sum(back, 0)
+                slope_linear += tl.sum(slope, 0)
+                slope_u += tl.sum(back * held[:, None], 0)
+                slope_w += tl.sum(slope[:, None] * hidden, 0)
+        tl.store(grad_code + (row * N + n) * S + s, slope_code, mask=units)
+        tl.store(grad_linear + row * N + n, slope_linear)
+    tl.store(grad_u + row * S + s, slope_u, mask=units)
+    tl.store(grad_w + row * S + s, slope_w, mask=units)
+
+
+@triton.jit
+def held_codes(
+    account, code, out, rows_of, items, rows, own,
+    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out_as = sum over n of holding_an code_ns, of the item's row; a program computes those of one item."""
+    item = tl.program_id(0).to(tl.int64)
+    row = item // items * rows + tl.load(rows_of + item)
+    s = tl.arange(0, S_BLOCK)
+    units = s < S
+    for start in range(0, A, A_BLOCK):
+        a = start + tl.arange(0, A_BLOCK)
+        here = a < A
+        total = _load(account + (item * A + a) * own, here)[:, None] * _load(code + row * N * S + s, units)[None, :] * 0
+        for n in range(N):
+            held = _load(account + (item * A + a) * own + 1 + n, here)
+            total += held[:, None] * _load(code + (row * N + n) * S + s, units)[None, :]
+        to = out + (item * A + a)[:, None] * S + s[None, :]
+        tl.store(to, total, mask=here[:, None] & units[None, :])
+
+
+@triton.jit
+def held_codes_backward(
+    grad, account, grad_code, order, starts, items, rows, own,
+    A: tl.constexpr, N: tl.constexpr, S: tl.constexpr, A_BLOCK: tl.constexpr, S_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of `held_codes` for the codes of one row, over its items in a fixed order."""
+    row = tl.program_id(0).to(tl.int64)
+    member = row // rows
+    s = tl.arange(0, S_BLOCK)
+    units = s < S
+    begin, end = tl.load(starts + row + member), tl.load(starts + row + member + 1)
+    for n in range(N):
+        total = _zeros(grad_code, S_BLOCK)
+        for j in range(begin, end):
+            item = member * items + tl.load(order + member * items + j)
+            for start in range(0, A, A_BLOCK):
+                a = start + tl.arange(0, A_BLOCK)
+                here = a < A
+                held = _load(account + (item * A + a) * own + 1 + n, here)
+                slope = _load(grad + (item * A + a)[:, None] * S + s[None, :], here[:, None] & units[None, :])
+                total += tl.sum(held[:, None] * slope, 0)
+        tl.store(grad_code + (row * N + n) * S + s, total, mask=units)
+
+
+@triton.jit
+def sum_over_rows(x, out, order, starts, items, rows, S: tl.constexpr, S_BLOCK: tl.constexpr):
+    """out [P, R, S]: sums of x [P, K, S] over the items of each row, in a fixed order; a program computes one row."""
+    row = tl.program_id(0).to(tl.int64)
+    member = row // rows
+    s = tl.arange(0, S_BLOCK)
+    units = s < S
+    begin, end = tl.load(starts + row + member), tl.load(starts + row + member + 1)
+    total = _zeros(out, S_BLOCK)
+    for j in range(begin, end):
+        item = member * items + tl.load(order + member * items + j)
+        total += _load(x + item * S + s, units)
+    tl.store(out + row * S + s, total, mask=units)
 
 
 @triton.jit
