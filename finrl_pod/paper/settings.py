@@ -33,6 +33,8 @@ MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
 SHARE_TOLERANCE = 1e-9
 MAX_SLICES = 80  # of an order; the ids of its orders have two digits
 PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
+PAPER_ONLY = {"strategy", "run", "champion", "strategies", "symbols", "journal", "broker", "schedule"}
+OF_TOURNAMENTS = ("tournament", "agent", "features", "environment", "splits")  # sections of a run's config
 RENAMED = {"outside": "monitoring"}  # former sections
 
 
@@ -298,6 +300,11 @@ def load(path: Path) -> PaperConfig:
 
 def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
     """Build and check a config from plain values. Raises ConfigError for the first invalid one."""
+    if not values.keys() & PAPER_ONLY and (theirs := [name for name in OF_TOURNAMENTS if name in values]):
+        raise ConfigError(
+            f"{where} is the config of a tournament: it has [{theirs[0]}]. The daemon needs one with strategy, run or "
+            "champion and symbols, see docs/paper-trading.md"
+        )
     config: PaperConfig = build_record(PaperConfig, values, where, renamed={"": RENAMED})
     check(config, where)
     return config

@@ -128,6 +128,8 @@ def check_settings(prefix: str, config: object) -> None:
 def check_setting(prefix: str, config: object, name: str, value: object) -> None:
     """Check a value that may replace the one in `config`. Raises ConfigError with value, constraint and default."""
     _, constraint = _declaration(type(config), name)
+    if isinstance(value, bool) and type(getattr(type(config), name, None)) in (int, float):
+        raise ConfigError(f"{prefix}{name} must be a number, got {str(value).lower()}")
     if constraint is not None:
         check_value(prefix, config, name, value, constraint)
 

@@ -67,6 +67,7 @@ __all__ = [
     "rename_former_keys",
 ]
 
+OF_DAEMONS = ("strategy", "run", "champion", "strategies", "broker", "schedule", "journal", "monitoring")
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
@@ -489,6 +490,11 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     where: source of the values, for messages.
     """
     given = dict(values)
+    if theirs := [name for name in OF_DAEMONS if name in given]:
+        raise ConfigError(
+            f"{where} is the config of the paper-trading daemon: it has {theirs[0]}. Run it with finrl-pod paper run; "
+            "a config for training is written by finrl-pod init"
+        )
     if "agent" in given:
         given["agent"] = _parse_agent(given["agent"], "agent", where)
     if isinstance(given.get("cohorts"), list | tuple):

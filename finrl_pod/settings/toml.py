@@ -8,12 +8,13 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
 
 MAX_ITEMS_PER_LINE = 4
+NAMES_OF_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
 FormerKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now, or a hint
 
 
@@ -44,6 +45,7 @@ def build_record(
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
+    _check_types(record, values, where, [place] if place else [])
     adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
     try:
         return adapter.validate_python(values)
@@ -52,7 +54,7 @@ def build_record(
         path = [*([place] if place else []), *map(str, first["loc"])]
         key = ".".join(path)
         if first["type"] != "unexpected_keyword_argument":
-            raise ConfigError(f"{where}: {key}: {first['msg']}, got {first['input']!r}") from None
+            raise ConfigError(f"{where}: {key} {_rule(first)}") from None
         parent = ".".join(path[:-1])
         if new := (renamed or {}).get(parent, {}).get(path[-1]):
             raise ConfigError(f"{where}: {key} was renamed: use {f'{parent}.' if parent else ''}{new}") from None
@@ -63,6 +65,56 @@ def build_record(
             nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]
         known = [field.name for field in dataclasses.fields(nested)]
         raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
+
+
+def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
+    """Raises ConfigError for values that a checker of types would convert: booleans and texts are no numbers.
+
+    Values of unknown keys and of types that are not named here are left to the checker.
+    """
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        hints = get_type_hints(hint)
+        for name, item in value.items():
+            if name in hints:
+                _check_types(hints[name], item, where, [*path, name])
+    elif get_origin(hint) is tuple and isinstance(value, list | tuple):
+        (each, *others) = get_args(hint)
+        repeated = others == [Ellipsis]
+        for i, item in enumerate(value):
+            if repeated or i <= len(others):
+                _check_types(each if repeated or i == 0 else others[i - 1], item, where, [*path, str(i)])
+    elif hint in NAMES_OF_TYPES:
+        is_bool = isinstance(value, bool)
+        fits = {
+            bool: is_bool,
+            int: isinstance(value, int | float) and not is_bool and value == value // 1,
+            float: isinstance(value, int | float) and not is_bool,
+            str: isinstance(value, str),
+        }
+        if not fits[hint]:
+            raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_shown(value)}")
+
+
+def _rule(error: Any) -> str:
+    """What a value must be, of an error of pydantic's."""
+    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    if kind == "missing":
+        return "is missing; add it"
+    rules = {
+        "finite_number": "a finite number",
+        "literal_error": f"one of {context.get('expected', '')}",
+        "tuple_type": "a list",
+        "dataclass_type": "a section with settings",
+        "dict_type": "a section with settings",
+        "int_from_float": NAMES_OF_TYPES[int],
+        "too_long": f"a list of at most {context.get('max_length')} values",
+        "too_short": f"a list of at least {context.get('min_length')} values",
+    }
+    return f"must be {rules[kind]}, got {_shown(value)}" if kind in rules else f"is not valid, got {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    return value_text(value) if isinstance(value, bool) else repr(value)
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:

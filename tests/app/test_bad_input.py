@@ -96,11 +96,17 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "invalid TOML": (("pods = 3", "pods = "), "is not TOML"),
     "string instead of a number": (
         ("cost_bps = 10.0", 'cost_bps = "cheap"'),
-        "environment.cost_bps: Input should be a valid",
+        "environment.cost_bps must be a number, got",
     ),
-    "float instead of an integer": (("pods = 3", "pods = 2.5"), "tournament.pods: Input should be a valid integer"),
-    "NaN": (("cash = 1_000_000.0", "cash = nan"), "environment.cash: Input should be a finite number"),
-    "infinity": (("cash = 1_000_000.0", "cash = inf"), "environment.cash: Input should be a finite number"),
+    "float instead of an integer": (("pods = 3", "pods = 2.5"), "tournament.pods must be a whole number, got 2.5"),
+    "boolean instead of an integer": (("pods = 3", "pods = true"), "tournament.pods must be a whole number, got true"),
+    "number instead of a boolean": (("short = false", "short = 0"), "environment.short must be true or false, got 0"),
+    "config of the daemon": (
+        ("seed = 5", 'strategy = "equal_weight"'),
+        "is the config of the paper-trading daemon: it has strategy. Run it with finrl-pod paper run",
+    ),
+    "NaN": (("cash = 1_000_000.0", "cash = nan"), "environment.cash must be a finite number"),
+    "infinity": (("cash = 1_000_000.0", "cash = inf"), "environment.cash must be a finite number"),
     "negative cost": (("cost_bps = 10.0", "cost_bps = -1.0"), "environment.cost_bps is out of its range, got -1.0"),
     "unknown reward": (
         ('reward = "log_return"', 'reward = "profit"'),

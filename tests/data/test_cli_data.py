@@ -258,3 +258,10 @@ def test_fetch_without_keys_names_the_variables(call: Call, monkeypatch: pytest.
 @pytest.mark.parametrize("command", ["list", "show", "fetch", "import", "check"])
 def test_every_command_has_an_example(call: Call, command: str) -> None:
     assert "Example: finrl-pod data" in " ".join(call(command, "--help").stdout.split())
+
+
+def test_a_panel_too_short_to_train_on_is_stored_with_a_note(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("date,symbol,close\n2020-01-02,AAA,10\n")
+    result = call("import", str(tmp_path / "one.csv"), "--name", "one")
+    assert result.exit_code == 0
+    assert "note: one has 1 bar; agents need hundreds" in result.stderr

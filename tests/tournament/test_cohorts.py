@@ -196,7 +196,7 @@ def test_slots_are_assigned_to_configured_cohorts() -> None:
         ),
         ({"agent": {"algorithm": "sac", "critcs": 3}}, "unknown key agent.critcs; did you mean critics?"),
         ({"cohorts": [{"algorithm": "sax"}]}, "cohorts.0.algorithm: there is no algorithm 'sax'; did you mean sac?"),
-        ({"cohorts": [{"algorithm": "td3", "critics": "x"}]}, "cohorts.0.critics: Input should be a valid integer"),
+        ({"cohorts": [{"algorithm": "td3", "critics": "x"}]}, "cohorts.0.critics must be a whole number, got 'x'"),
         ({"agent": 3}, "agent must be a table of settings, got 3"),
     ],
 )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
 
 HARD_FLAWS = 1
+FEW_BARS = 60  # of a stored panel that gets a note
 
 app = typer.Typer(help="Fetch, import, list and check prices.", no_args_is_help=True)
 
@@ -91,7 +92,7 @@ def fetch(
     store.check_name(name)
     panel = open_source(source).fetch(tickers, first, last, bar)
     query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
-    _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
+    _show_saved(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 
 class Payment(StrEnum):
@@ -160,7 +161,7 @@ def import_file(
         allow_gaps=allow_gaps,
         **{key: value for key, value in given.items() if value is not None},
     )
-    _show(store.save(dataclasses.replace(panel, name=name), query), as_json)
+    _show_saved(store.save(dataclasses.replace(panel, name=name), query), as_json)
 
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
@@ -195,6 +196,16 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
         make_console().print(table)
     if hard:
         raise typer.Exit(HARD_FLAWS)
+
+
+def _show_saved(manifest: Manifest, as_json: bool) -> None:
+    _show(manifest, as_json)
+    if manifest.bars < FEW_BARS:
+        typer.echo(
+            f"note: {manifest.name} has {manifest.bars} bar{'s' * (manifest.bars != 1)}; agents need hundreds to be "
+            "trained, selected and tested on",
+            err=True,
+        )
 
 
 def _show(manifest: Manifest, as_json: bool) -> None:

@@ -1,0 +1,104 @@
+"""Types of settings: what is refused before any conversion, and the sentence for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_type_hints
+
+import pytest
+
+from finrl_pod.errors import ConfigError
+from finrl_pod.paper import settings as paper
+from finrl_pod.settings.algorithm_registry import ALGORITHMS
+from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.run import RunConfig, TournamentConfig, parse
+from finrl_pod.settings.toml import build_record
+
+
+def numbers(record: type[Any], place: str = "") -> list[tuple[str, str]]:
+    """Dotted name and type of every setting that is a number, in all sections."""
+    found = []
+    for name, hint in get_type_hints(record).items():
+        if dataclasses.is_dataclass(hint) and place == "" and name != "agent":
+            found += numbers(hint, f"{name}.")  # type: ignore[arg-type]
+        elif hint in (int, float):
+            found.append((f"{place}{name}", hint.__name__))
+    return found
+
+
+NUMBERS = [("run", *each) for each in numbers(RunConfig)] + [("paper", *each) for each in numbers(paper.PaperConfig)]
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), NUMBERS)
+@pytest.mark.parametrize("value", [True, "4"])
+def test_booleans_and_texts_are_no_numbers(kind: str, name: str, hint: str, value: object) -> None:
+    section, _, key = name.rpartition(".")
+    values: dict[str, Any] = {section: {key: value}} if section else {key: value}
+    wanted = "a whole number" if hint == "int" else "a number"
+    shown = "true" if value is True else "'4'"
+    with pytest.raises(ConfigError, match=f"{name} must be {wanted}, got {shown}"):
+        parse(values) if kind == "run" else paper.parse({"symbols": ["A"], "strategy": "equal_weight", **values})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_integers_of_agents_are_no_booleans(algorithm: str) -> None:
+    record = ALGORITHMS[algorithm].config_class
+    for name, hint in get_type_hints(record).items():
+        if hint is int:
+            with pytest.raises(ConfigError, match=f"agent.{name} must be a whole number, got true"):
+                parse({"agent": {"algorithm": algorithm, name: True}})
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    pair: tuple[int, float] = (1, 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    count: int = 1
+    flag: bool = False
+    word: str = ""
+    many: tuple[int, ...] = ()
+    inner: Inner = dataclasses.field(default_factory=Inner)
+    list_of_tables: tuple[Inner, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"flag": 1}, "flag must be true or false, got 1"),
+        ({"flag": "yes"}, "flag must be true or false, got 'yes'"),
+        ({"word": 1}, "word must be text in quotes, got 1"),
+        ({"count": 1.5}, "count must be a whole number, got 1.5"),
+        ({"count": float("nan")}, "count must be a whole number, got nan"),
+        ({"many": [1, True]}, r"many\.1 must be a whole number, got true"),
+        ({"many": 3}, "many must be a list, got 3"),
+        ({"inner": {"pair": [True, 1.0]}}, r"inner\.pair\.0 must be a whole number"),
+        ({"inner": {"pair": [1, False]}}, r"inner\.pair\.1 must be a number, got false"),
+        ({"inner": 3}, "inner must be a section with settings, got 3"),
+        ({"list_of_tables": [{"pair": ["a", 1]}]}, r"list_of_tables\.0\.pair\.0 must be a whole number, got 'a'"),
+    ],
+)
+def test_wrong_types_are_one_sentence(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^here: {message}"):
+        build_record(Sample, values, "here")
+
+
+def test_right_types_are_kept() -> None:
+    values = {"count": 2.0, "flag": True, "many": [1, 2], "inner": {"pair": [1, 2]}}
+    built = build_record(Sample, values, "here")
+    assert (built.count, built.flag, built.many, built.inner.pair) == (2, True, (1, 2), (1, 2.0))
+    assert isinstance(built.count, int)
+
+
+def test_records_made_in_python_are_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"^tournament\.pods must be a number, got true"):
+        check_settings("tournament.", TournamentConfig(pods=True))
+
+
+def test_configs_of_the_daemon_and_of_tournaments_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match=r"^a\.toml is the config of a tournament: it has \[agent\]\."):
+        paper.parse({"seed": 1, "agent": {"algorithm": "ppo"}}, "a.toml")
+    with pytest.raises(ConfigError, match=r"^b\.toml is the config of the paper-trading daemon: it has champion\."):
+        parse({"champion": "main"}, "b.toml")
