@@ -20,7 +20,8 @@ _URI = "urn:alpaca"
 
 
 @cache
-def _document(name: str) -> dict[str, Any]:
+def document(name: str) -> dict[str, Any]:
+    """An OpenAPI file: "trading" or "market-data"."""
     spec = find_spec("alpaca_mcp_server")
     if spec is None or spec.origin is None:
         pytest.fail("alpaca-mcp-server is not installed; run `make setup` (which installs it without dependencies)")
@@ -51,15 +52,15 @@ def check(name: str, method: str, path: str, status: int, response: Any) -> None
 
     name: "trading" or "market-data". path: as in the file, with {placeholders}.
     """
-    responses = _document(name)["paths"][path][method.lower()]["responses"]
+    responses = document(name)["paths"][path][method.lower()]["responses"]
     assert "schema" in responses[str(status)]["content"]["application/json"]
     place = ("paths", _escaped(path), method.lower(), "responses", str(status))
     _validate(name, f"{_URI}#/{'/'.join(place)}/content/{_escaped('application/json')}/schema", response)
 
 
 def _validate(name: str, pointer: str, value: Any) -> None:
-    document = _document(name)
-    resource = referencing.Resource.from_contents(document, default_specification=referencing.jsonschema.DRAFT202012)
+    whole = document(name)
+    resource = referencing.Resource.from_contents(whole, default_specification=referencing.jsonschema.DRAFT202012)
     registry: Any = referencing.Registry().with_resource(_URI, resource)
     jsonschema.Draft202012Validator({"$ref": pointer}, registry=registry, format_checker=_format_checker()).validate(
         value
@@ -73,7 +74,7 @@ def check_schema(name: str, schema: str, value: Any) -> None:
 
 def properties(name: str, schema: str) -> set[str]:
     """Names of the fields of a schema of the file."""
-    return set(_document(name)["components"]["schemas"][schema]["properties"])
+    return set(document(name)["components"]["schemas"][schema]["properties"])
 
 
 def _escaped(part: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finrl_pod.paper.journal import schema
-from tests.paper.factories import SimulatedDaemon, own_orders
+from tests.paper.factories import SimulatedDaemon, for_first_calls, own_orders
 
 DAY = date(2024, 1, 9)  # the first orders fill here
 DECISION_TIME = datetime(2024, 1, 9, 14, 0, tzinfo=UTC)  # 30 minutes before the exchange opens
@@ -46,3 +47,19 @@ def test_broker_clock_is_queried_before_each_cycle(tmp_path: Path) -> None:
     sim.run_to(DECISION_TIME + timedelta(minutes=5))
     assert sim.store.count(schema.decisions) == 1
     assert sim.broker.called("clock") == 2  # at startup and before the cycle
+
+
+def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Path) -> None:
+    """The step comes after the broker's clock was checked, so that the daemon starts to wait for the wrong day."""
+    sim = SimulatedDaemon(tmp_path)
+    sim.clock.sleep((DECISION_TIME - timedelta(hours=1) - sim.clock.now()).total_seconds())
+
+    def step(original: Any) -> Any:
+        sim.host.step = timedelta(hours=3)
+        return original()
+
+    sim.broker.overrides["positions"] = for_first_calls(1, step)
+    sim.day(DAY)
+    decision = sim.store.rows(schema.decisions)[0]
+    assert (decision.bar, decision.outcome) == ("2024-01-08", "orders")
+    assert abs(datetime.fromisoformat(decision.at) - DECISION_TIME) < timedelta(minutes=11)

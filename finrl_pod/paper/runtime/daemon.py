@@ -162,14 +162,16 @@ class Daemon:
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
         """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt immediately.
 
-        interruptible: any command or a stop ends the wait. The wait ends when monotonic or wall time has passed: while
-        the machine sleeps only wall time advances.
+        interruptible: any command, a stop or a step of the host's clock ends the wait. The wait ends when monotonic or
+        wall time has passed: while the machine sleeps only wall time advances.
         """
         end, until = self._time.monotonic() + seconds, self._time.now() + timedelta(seconds=seconds)
         while (left := min(end - self._time.monotonic(), (until - self._time.now()).total_seconds())) > 0:
             self._heartbeat.beat(trading=self.trading)
             if self._check_commands() and interruptible:
                 return
+            if interruptible and abs(self._time.clock_slip) > MAX_CLOCK_SLIP:
+                return  # the wait may be for the wrong time
             self._time.sleep(left, COMMAND_POLL)
 
     # ------------------------------------------------------------------ one iteration
