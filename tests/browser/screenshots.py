@@ -23,7 +23,7 @@ SETTLE_TIME = 1_200  # milliseconds, until figures have the new size
 TABS = {"paper": ["Orders and fills", "Costs", "Risk", "Log"]}
 # Texts to click for further views, by page, after the tabs.
 VIEWS = {
-    "data": ["Prices", "Correlations"],
+    "data": ["Prices", "Availability of bars", "Correlations", "Features"],
     "run": ["Allocation", "Profit", "Training"],
     "train": ["Monitor"],
     "compare": ["Drawdown", "Monthly returns", "Weights", "Profit by asset", "Trades"],

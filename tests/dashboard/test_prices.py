@@ -147,3 +147,29 @@ def test_issues_name_symbol_and_day(panel: Panel) -> None:
     jump = table[table["kind"] == "jump"].iloc[0]
     assert jump["day"]
     assert jump["symbol"] in jump["message"]
+
+
+def test_missing_bars_by_day_and_their_calendar(panel: Panel) -> None:
+    table = prices.missing_by_day(panel).set_index("day")
+    assert table["expected"].tolist() == [2, 2, 3, 3, 3, 3]
+    assert table["missing"].tolist() == [0, 0, 1, 1, 0, 0]
+    assert table["which"].tolist()[2:4] == ["B", "B"]
+    heat = figures.missing_calendar(table.reset_index(), 2020).data[0]
+    known = np.isfinite(np.array(heat.z, dtype=float))
+    assert known.sum() == 6
+    assert heat.y[2] == "Wed"
+    assert heat.z[2][0] == 0  # 2020-01-01 was a Wednesday
+    assert heat.z[4][0] == pytest.approx(1 / 3)
+    assert "1 of 3 bars missing (B)" in heat.text[4][0]
+
+
+def test_memberships(panel: Panel) -> None:
+    members = np.ones(panel.close.shape, dtype=bool)
+    members[3:, 2] = False
+    inside = dataclasses.replace(panel, members=members)
+    table = prices.members_table(inside).set_index("symbol")
+    assert table.loc["C", "share"] == 0.5
+    assert str(table.loc["C", "last"])[:10] == "2020-01-03"
+    heat = figures.membership(inside).data[0]
+    assert heat.text[2][-1] == "not a member"
+    assert heat.text[0][0] == "no bar"

@@ -96,6 +96,7 @@ def profit_figure(document: Mapping[str, Any]) -> Any:
     )
     figure = go.Figure(bars)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, automargin=True)
+    figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)")  # room between names and bars
     figure.update_xaxes(tickprefix="$", tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
     return figure
 

@@ -1,4 +1,4 @@
-"""Figures of stored prices: growth of 1, available bars, correlations."""
+"""Figures of stored prices: growth of 1, available bars, a calendar of missing ones, correlations."""
 
 from __future__ import annotations
 
@@ -106,6 +106,76 @@ def available_bars(panel: Panel) -> Any:
             showscale=False,
             ygap=1,
             hovertemplate="%{y} from %{x}: %{z:.0%} of bars<extra></extra>",
+        )
+    )
+    figure.update_layout(hovermode="closest")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
+
+
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def missing_calendar(table: pd.DataFrame, year: int) -> Any:
+    """Calendar of a year: the share of missing bars by week and weekday; days without any bar are empty.
+
+    table: from `missing_by_day`.
+    """
+    import plotly.graph_objects as go
+
+    rows = {str(row["day"])[:10]: row for row in table.to_dict("records")}
+    days = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]")
+    weekday = (days.astype(int) + 3) % 7
+    week = (np.arange(len(days)) + weekday[0]) // 7
+    values = np.full((7, int(week[-1]) + 1), np.nan)
+    text = np.full(values.shape, "", dtype=object)
+    for day, i, j in zip(days, weekday, week, strict=True):
+        if (row := rows.get(str(day))) is not None:
+            lacking = f" ({theme.escape_html(row['which'])})" if row["which"] else ""
+            values[i, j] = row["share"]
+            text[i, j] = f"{day}: {row['missing']:,} of {row['expected']:,} bars missing{lacking}"
+    figure = go.Figure(
+        go.Heatmap(
+            z=values,
+            y=list(WEEKDAYS),
+            text=text,
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, theme.GOOD], [0.001, "#e0c27a"], [1, theme.BAD]],
+            showscale=False,
+            xgap=2,
+            ygap=2,
+            hovertemplate="%{text}<extra></extra>",
+            hoverongaps=False,
+        )
+    )
+    starts = [int(week[i]) for i in range(len(days)) if str(days[i]).endswith("-01")]
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(tickvals=starts, ticktext=list(MONTHS), showgrid=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
+
+
+def membership(panel: Panel) -> Any:
+    """Map of memberships: whether each ticker had no bar, a bar without being a member, or was a member."""
+    import plotly.graph_objects as go
+
+    places = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
+    state = (panel.tradable.astype(int) + panel.investable)[places]
+    words = np.array(["no bar", "not a member", "member"], dtype=object)
+    figure = go.Figure(
+        go.Heatmap(
+            z=state.T,
+            x=[str(day) for day in panel.times[places].astype("datetime64[D]")],
+            y=[theme.escape_html(symbol) for symbol in panel.symbols],
+            text=words[state].T,
+            zmin=0,
+            zmax=2,
+            colorscale=[[0, "rgba(128,128,128,0.15)"], [0.5, "#e0c27a"], [1, theme.GOOD]],
+            showscale=False,
+            ygap=1,
+            hovertemplate="%{y} on %{x}: %{text}<extra></extra>",
         )
     )
     figure.update_layout(hovermode="closest")

@@ -143,6 +143,23 @@ def panel(name: str, sha256: str) -> Panel:  # noqa: ARG001 - cache key
     return Store().load(name)
 
 
+@st.cache_data(max_entries=40, show_spinner="Analysing the feature")
+def feature_analysis(name: str, sha256: str, feature: str) -> dict[str, Any]:  # noqa: ARG001 - cache key
+    """Figures of one feature on a panel: its training bars if it is built in, else all bars.
+
+    Raises FinrlPodError for a feature that cannot rank assets.
+    """
+    from finrl_pod.settings.run import BUILT_IN_SPLITS, DataConfig
+    from finrl_pod_app.services.feature_analysis import analyse_features
+
+    if name == DataConfig().name:
+        return analyse_features([feature])
+    splits = BUILT_IN_SPLITS.get(name)
+    if splits is None:
+        return analyse_features([feature], data=name, split="all")
+    return analyse_features([feature], data=name, start=splits.train[0], end=splits.train[1]) | {"split": "train"}
+
+
 @st.cache_resource(max_entries=1, show_spinner=False)
 def strategies() -> tuple[str, ...]:
     """Names of the built-in strategies."""

@@ -9,11 +9,12 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.data_features import show_features
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries.import_job import ImportJob
 from finrl_pod_app.dashboard.settings import Settings
 
-VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations")
+VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features")
 DEFAULT_TICKERS, MAX_TICKERS = 6, 40  # drawn at first
 CANDLES = 120  # bars drawn as candles; more are too narrow
 QUICK_IMPORT = 2.0  # seconds that a page waits for a file before it shows progress
@@ -59,6 +60,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
         "Availability of bars": _show_available_bars,
         "Jumps": _show_jumps,
         "Correlations": _show_correlations,
+        "Features": show_features,
     }[view]
     show_view(panel)
 
@@ -115,6 +117,48 @@ def _show_available_bars(panel: Any) -> None:
     }
     alt = "Each ticker with its first and last bar and the number of bars missing between them."
     show_table(prices.missing_bars(panel), columns, "missing", alt=alt)
+    _show_calendar(panel)
+    if panel.members is not None:
+        _show_members(panel)
+
+
+def _show_calendar(panel: Any) -> None:
+    """Draw the missing bars of a year as a calendar, at first of the year with the most."""
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.queries import prices
+
+    st.header("Calendar of missing bars", anchor=False)
+    table = prices.missing_by_day(panel)
+    days = table["day"].dt.year.to_numpy()
+    by_year = {int(year): int(table["missing"].to_numpy()[days == year].sum()) for year in set(days.tolist())}
+    years = sorted(by_year, reverse=True)
+    worst = max(years, key=lambda year: by_year[year])  # the latest where none is missing
+    year = st.selectbox("Year", years, index=years.index(worst), key=f"data: calendar {panel.name}")
+    figure = figures.missing_calendar(table, year)
+    alt = f"Share of missing bars on each day of {year}."
+    show_figure(figure, f"missing bars of {year}", alt=alt, height=260)
+    st.caption(
+        f"{by_year[year]:,} bars are missing in {year}, {sum(by_year.values()):,} in all years. Days without any bar "
+        "are empty: the exchange was closed, or the prices lack the session."
+    )
+
+
+def _show_members(panel: Any) -> None:
+    """Draw when each ticker belonged to the universe."""
+    from finrl_pod_app.dashboard.figures import prices as figures
+    from finrl_pod_app.dashboard.queries import prices
+
+    st.header("Membership of the universe", anchor=False, help="A ticker can be bought only while it is a member.")
+    alt, height = "When each ticker belonged to the universe.", 120 + 18 * len(panel.symbols)
+    show_figure(figures.membership(panel), "membership", alt=alt, height=height)
+    column: Any = st.column_config
+    columns = {
+        "symbol": column.TextColumn("Symbol"),
+        "first": column.DatetimeColumn("First as a member", format="YYYY-MM-DD"),
+        "last": column.DatetimeColumn("Last", format="YYYY-MM-DD"),
+        "share": column.NumberColumn("Share of its bars", format="percent"),
+    }
+    show_table(prices.members_table(panel), columns, "members", alt="Each ticker with its time as a member.")
 
 
 def _show_jumps(panel: Any) -> None:

@@ -18,11 +18,12 @@ from finrl_pod.data.panel import check
 from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
-from finrl_pod.types import Panel
+from finrl_pod.types import Bools, Panel
 
 FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
 SPLITS = ((2, 1), (3, 1), (3, 2), (4, 1), (5, 1), (7, 1), (10, 1), (20, 1))  # usual ratios of new to old shares
+NAMES = 5  # of tickers that lack a bar
 SPLIT_TOLERANCE = 0.04  # of the ratio: prices also move on the day
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._ -]")
 
@@ -63,6 +64,42 @@ def missing_bars(panel: Panel) -> pd.DataFrame:
         gaps = life - len(alive)
         rows.append((symbol, panel.times[alive[0]], panel.times[alive[-1]], len(alive), gaps, gaps / life))
     return pd.DataFrame(rows, columns=["symbol", "first", "last", "bars", "missing", "share"])
+
+
+def missing_by_day(panel: Panel) -> pd.DataFrame:
+    """One row per day with bars: day, expected bars (of tickers between their first and last), missing, share, which.
+
+    which: the first tickers that lack a bar, as text.
+    """
+    row = np.arange(len(panel.times))[:, None]
+    first = np.where(panel.tradable, row, len(panel.times)).min(0)
+    last = np.where(panel.tradable, row, -1).max(0)
+    alive = (row >= first) & (row <= last)
+    gaps = alive & ~panel.tradable
+    days, place = np.unique(panel.times.astype("datetime64[D]"), return_inverse=True)
+    expected, missing = (np.bincount(place, weights=x.sum(1)).astype(int) for x in (alive, gaps))
+    names = [""] * len(days)
+    for t in np.flatnonzero(gaps.any(1)):
+        names[place[t]] = names[place[t]] or _first_names(panel, gaps[t])
+    share = missing / np.maximum(expected, 1)
+    return pd.DataFrame(
+        {"day": days.astype("datetime64[ns]"), "expected": expected, "missing": missing, "share": share, "which": names}
+    )
+
+
+def _first_names(panel: Panel, lacking: Bools) -> str:
+    found = [panel.symbols[n] for n in np.flatnonzero(lacking)]
+    return ", ".join(found[:NAMES]) + (f" and {len(found) - NAMES} more" if len(found) > NAMES else "")
+
+
+def members_table(panel: Panel) -> pd.DataFrame:
+    """One row per ticker: symbol, first and last day on which it can be bought as a member, share of its bars."""
+    rows = []
+    for n, symbol in enumerate(panel.symbols):
+        inside = np.flatnonzero(panel.investable[:, n])
+        days = (panel.times[inside[0]], panel.times[inside[-1]]) if inside.size else (pd.NaT, pd.NaT)
+        rows.append((symbol, *days, len(inside) / max(int(panel.tradable[:, n].sum()), 1)))
+    return pd.DataFrame(rows, columns=["symbol", "first", "last", "share"])
 
 
 def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
