@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.report.palette import Style
 
+FEW_POINTS = 30  # of a line, which are then marked
 _MAIN = theme.COLOURS[1]
 _BAND = "rgba(20, 138, 205, 0.18)"
 _BEST = theme.COLOURS[0]
@@ -21,6 +23,74 @@ def learning_curve(frame: pd.DataFrame, name: str) -> Any:
     figure.update_xaxes(title="samples per pod")
     figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), exponentformat="none")  # 0.0006, not 600µ
     return figure
+
+
+def pod_curves(frame: pd.DataFrame, name: str, columns: int) -> Any:
+    """A small figure for each pod, with the same axes. frame: slot, samples, value, as in `queries.pod_curves`."""
+    from plotly.subplots import make_subplots
+
+    slots = sorted({int(slot) for slot in frame["slot"]})
+    rows = max(-(-len(slots) // columns), 1)
+    figure = make_subplots(
+        rows=rows,
+        cols=columns,
+        shared_xaxes=True,
+        shared_yaxes=True,
+        subplot_titles=[f"slot {slot}" for slot in slots],
+        horizontal_spacing=0.03,
+        vertical_spacing=min(0.12, 0.35 / rows),
+    )
+    for place, slot in enumerate(slots):
+        own = frame[frame["slot"] == slot]
+        figure.add_scatter(
+            x=own["samples"],
+            y=own["value"],
+            mode="lines+markers" if len(own) < FEW_POINTS else "lines",
+            line={"color": _MAIN, "width": 1.6},
+            marker={"size": 4},
+            name=f"slot {slot}",
+            hovertemplate="%{x:,} samples: %{y:.4g}<extra></extra>",
+            row=place // columns + 1,
+            col=place % columns + 1,
+        )
+    figure.update_layout(showlegend=False, hovermode="closest", title={"text": ""})
+    figure.update_annotations(font_size=12)
+    figure.update_xaxes(nticks=3, tickformat="~s")
+    figure.update_yaxes(nticks=4, exponentformat="none")
+    figure.update_yaxes(title=theme.escape_html(name.replace("_", " ")), row=(rows + 1) // 2, col=1)
+    return figure
+
+
+def overlaid_curves(frames: Mapping[str, pd.DataFrame], name: str, styles: Mapping[str, Style]) -> Any:
+    """The learning curves of several runs: medians over their pods, in the style of each run."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for run, frame in frames.items():
+        _add_run(figure, run, frame["samples"], frame["median"], styles[run])
+    figure.update_xaxes(title="samples per pod")
+    figure.update_yaxes(title=f"{theme.escape_html(name.replace('_', ' '))}, median", exponentformat="none")
+    return figure
+
+
+def overlaid_scores(tables: Mapping[str, pd.DataFrame], styles: Mapping[str, Style]) -> Any:
+    """The best validation score so far of several runs by generation. tables: agents of each run."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for run, agents in tables.items():
+        best = agents[np.isfinite(agents["score"])].groupby("generation")["score"].max().cummax()
+        _add_run(figure, run, best.index + 1, best, styles[run])
+    figure.update_traces(line_shape="hv", hovertemplate="%{y:.2f}")
+    figure.update_xaxes(title="generation", dtick=_tick(pd.concat([table["generation"] for table in tables.values()])))
+    figure.update_yaxes(title="best validation Sharpe ratio")
+    return figure
+
+
+def _add_run(figure: Any, run: str, x: Any, y: Any, style: Style) -> None:
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    mode = "lines+markers" if len(x) < FEW_POINTS else "lines"
+    figure.add_scatter(x=x, y=y, name=theme.escape_html(run), mode=mode, line=line, hovertemplate="%{y:.4g}")
 
 
 def hyperparameter_drift(frame: pd.DataFrame, name: str) -> Any:
@@ -117,7 +187,7 @@ def band_figure(x: Any, frame: pd.DataFrame, name: str) -> Any:
     figure.add_scatter(x=x, y=frame["low"], showlegend=False, **hidden)
     figure.add_scatter(x=x, y=frame["high"], fill="tonexty", fillcolor=_BAND, name="10-90% of the pods", **hidden)
     line = {"color": _MAIN, "width": 2.4}
-    mode = "lines+markers" if len(frame) < 30 else "lines"
+    mode = "lines+markers" if len(frame) < FEW_POINTS else "lines"
     figure.add_scatter(x=x, y=frame["median"], name=name, mode=mode, line=line, hovertemplate="%{y:.4g}")
     return figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import streamlit as st
 
@@ -13,13 +14,16 @@ from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
-from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors, show_figure, show_table
+from finrl_pod_app.dashboard.pages.widgets import choose_run, is_touch, page_of, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.queries.stages import STAGES, position
 from finrl_pod_app.dashboard.settings import Settings
 
 PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
+PODS_VIEWS = ("Median", "Each pod")
+MAX_OVERLAID = 7  # more curves cannot be told apart
+WIDE_COLUMNS, NARROW_COLUMNS, SMALL_HEIGHT = 4, 2, 150  # of the figures of each pod; pixels
 
 
 def show_run(settings: Settings) -> None:
@@ -139,14 +143,7 @@ def show_training(settings: Settings, name: str) -> None:
         st.caption("Learning curves appear after the first generation.")
         return
     agents = training.agents_table(run, generations)
-    left, right = st.columns(2)
-    with left:
-        metric = st.selectbox("Learning curve", training.metric_names(generations), format_func=_label)
-        figure = figures.learning_curve(training.learning_curve(generations, metric), metric)
-        show_figure(figure, "learning curve", alt="Learning curve: median over the pods, with a band.")
-    with right:
-        st.markdown("Validation scores", help=definition("validation_score"))
-        show_figure(figures.scores(agents), "scores", alt="Validation scores by generation.", height=420)
+    _show_curves(settings, run, generations, agents)
     st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
     leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS, cached.config(run).tournament.max_root_share)
@@ -182,6 +179,44 @@ def show_training(settings: Settings, name: str) -> None:
         name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label)
         figure = figures.hyperparameter_drift(training.hyperparameter_drift(agents, name), name)
         show_figure(figure, "drift", alt="A hyperparameter over the generations.")
+
+
+def _show_curves(settings: Settings, run: runs.RunFiles, generations: list[dict[str, Any]], agents: Any) -> None:
+    """Draw learning curves and validation scores: of all pods, of each pod, or with those of other runs."""
+    found = {other.name: other for other in cached.found_runs(settings)}
+    names = [name for name, other in found.items() if name != run.name and training.generation_files(other)]
+    left, middle, right = st.columns([2, 2, 3])
+    metric = left.selectbox("Learning curve", training.metric_names(generations), format_func=_label)
+    view = middle.segmented_control("Pods", PODS_VIEWS, default=PODS_VIEWS[0], required=True, key="pods of the curves")
+    others = right.multiselect(
+        "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="overlaid runs"
+    )
+    if view == PODS_VIEWS[1]:
+        curves = training.pod_curves(generations, metric)
+        columns = NARROW_COLUMNS if is_touch() else WIDE_COLUMNS
+        height = 90 + SMALL_HEIGHT * -(-max(curves["slot"].nunique(), 1) // columns)
+        figure = figures.pod_curves(curves, metric, columns)
+        show_figure(figure, f"{metric} of each pod", alt=f"{_label(metric)} of each pod over the run.", height=height)
+        return
+    own = {run.name: (training.learning_curve(generations, metric), agents)}
+    for name in others:
+        files = training.generation_files(found[name])
+        theirs = [cached.generation(file, modified) for file, modified in files]
+        own[name] = (training.learning_curve(theirs, metric), training.agents_table(found[name], theirs))
+    left, right = st.columns(2)
+    styles = {name: theme.style_of(name, [*reversed(list(found))]) for name in own}
+    with left:
+        if others:
+            figure = figures.overlaid_curves({name: part[0] for name, part in own.items()}, metric, styles)
+        else:
+            figure = figures.learning_curve(own[run.name][0], metric)
+        show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
+    with right:
+        if others:
+            figure = figures.overlaid_scores({name: part[1] for name, part in own.items()}, styles)
+        else:
+            figure = figures.scores(agents)
+        show_figure(figure, "scores", alt="Validation scores by generation.")
 
 
 def _label(name: str) -> str:

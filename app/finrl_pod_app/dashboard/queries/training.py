@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,25 @@ def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.Da
     may continue another agent in the next generation.
     """
     points: dict[int, list[float]] = {}
+    for _, samples, value in _points(generations, name):
+        points.setdefault(samples, []).append(value)
+    places = sorted(points)
+    quantiles = [np.quantile(points[place], (0.5, LOW, HIGH)) for place in places]
+    frame = pd.DataFrame(quantiles, columns=["median", "low", "high"], dtype=np.float64)
+    frame.insert(0, SAMPLES, places)
+    frame["pods"] = [len(points[place]) for place in places]
+    return frame
+
+
+def pod_curves(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """A metric of each pod over the run: slot, samples (as in `learning_curve`), value; by slot, then samples."""
+    frame = pd.DataFrame(_points(generations, name), columns=["slot", SAMPLES, "value"])
+    ordered: pd.DataFrame = frame.sort_values(["slot", SAMPLES], kind="stable", ignore_index=True)
+    return ordered
+
+
+def _points(generations: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[int, int, float]]:
+    """(slot, samples from the start of the run, value) of every recorded value of a metric."""
     base = 0
     for generation in generations:
         first: dict[int, int] = {}
@@ -56,14 +75,8 @@ def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.Da
                 start = first.setdefault(slot, samples - steps[slot])
                 reached = max(reached, samples - start)
                 if value is not None:
-                    points.setdefault(base + samples - start, []).append(value)
+                    yield int(generation["slots"][slot]), base + samples - start, value
         base += reached
-    places = sorted(points)
-    quantiles = [np.quantile(points[place], (0.5, LOW, HIGH)) for place in places]
-    frame = pd.DataFrame(quantiles, columns=["median", "low", "high"], dtype=np.float64)
-    frame.insert(0, SAMPLES, places)
-    frame["pods"] = [len(points[place]) for place in places]
-    return frame
 
 
 def _samples_per_iteration(generation: Mapping[str, Any], slot: int) -> int:
