@@ -7,6 +7,7 @@ from typing import Any
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.actions import choice_scores, number_of_choices, scores_to_weights, weight_change
 from finrl_pod.market.execution import trades_to_weights
+from finrl_pod.native.device import on_device
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep, MarketTensor, Tensor
 from finrl_pod_envs.market_env import MarketEnv
@@ -94,8 +95,12 @@ class DiscreteTradingEnv(MarketEnv):
         self.actions = number_of_choices(self.assets)
 
     def step(self, action: Tensor, out: Tensor | None = None) -> EnvStep:
-        """As `MarketEnv.step`. Raises InputError for an action that is not a choice."""
-        if bool(((action < 0) | (action >= self.actions) | (action != action.round())).any()):
+        """As `MarketEnv.step`. Raises InputError for an action that is not a choice.
+
+        On a GPU such an action trades nothing, because a check would wait for the device.
+        """
+        wrong = (action < 0) | (action >= self.actions) | (action != action.round())
+        if not on_device(self.device) and bool(wrong.any()):
             low, high = action.min().item(), action.max().item()
             raise InputError(
                 f"actions must be whole numbers from 0 to {self.actions - 1}, got numbers from {low:g} to {high:g}"

@@ -65,8 +65,9 @@ def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
 
     0: none; 1 to N: `trade_fraction` more of asset n; N + 1 to 2 N: `trade_fraction` less of asset n.
     """
-    moves = torch.nn.functional.one_hot(choice.long(), number_of_choices(assets)).double()
-    return (moves[..., 1 : assets + 1] - moves[..., assets + 1 :]) * trade_fraction
+    bought = torch.arange(1, assets + 1, device=choice.device)
+    chosen = choice.long().unsqueeze(-1)
+    return ((chosen == bought).double() - (chosen == bought + assets).double()) * trade_fraction
 
 
 def choice_scores(choice: Tensor, assets: int) -> Tensor:

@@ -64,7 +64,7 @@ class PhiloxGenerator:
         return torch.argsort(self._draw("words", (n,), torch.int64, 0), dim=1, stable=True)
 
     def _draw(self, kind: Kind, shape: tuple[int, ...], dtype: torch.dtype, dim: int) -> Tensor:
-        drawn = philox(self.keys, self.counts, math.prod(shape), kind, dtype).view(-1, *shape)
+        drawn = philox(self.keys, self.counts, math.prod(shape), kind, dtype).view(len(self.keys), *shape)
         self.counts += 1
         return drawn.movedim(0, dim).contiguous() if dim else drawn
 
@@ -89,7 +89,7 @@ def philox(keys: Tensor, counts: Tensor, n: int, kind: Kind, dtype: torch.dtype)
     (i, 0, count, 0), or made of words j and j + 1 in pairs for normal numbers.
     """
     members, blocks = len(keys), -(-n // 4)
-    if use_triton(keys):
+    if use_triton(keys) and n:
         out = torch.empty(members, n, dtype=dtype, device=keys.device)
         grid = (members, -(-blocks // BLOCK))
         launch(_kernels().philox, grid, keys, counts, out, n, KIND=kind, BLOCK=BLOCK)

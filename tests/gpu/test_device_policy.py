@@ -10,7 +10,7 @@ import pytest
 import torch
 from finrl_pod_app.bench.gpu import plan_iteration
 from finrl_pod_app.bench.launches import record
-from finrl_pod_envs.trading_envs import PortfolioEnv
+from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import as_on_device
@@ -19,6 +19,17 @@ from finrl_pod.rl.algorithms import ppo
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.native import device_policy
 from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import (
+    A2CConfig,
+    AgentConfig,
+    AnalyticConfig,
+    DDPGConfig,
+    DQNConfig,
+    REDQConfig,
+    SACConfig,
+    SHACConfig,
+    TD3Config,
+)
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
 from tests.markets import random_market
 
@@ -133,6 +144,32 @@ def test_an_iteration_can_be_captured(policy: str, repeats: float, dtype: str, m
     assert not second.syncs
     assert not first.moved_buffers(second)
     assert not first.baked_numbers(second)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        SACConfig(learning_starts=0, buffer_size=4096),
+        TD3Config(learning_starts=0, buffer_size=4096),
+        DDPGConfig(learning_starts=0, buffer_size=4096),
+        REDQConfig(learning_starts=0, buffer_size=4096),
+        AnalyticConfig(horizon=8),
+        SHACConfig(horizon=8),
+        A2CConfig(),
+        DQNConfig(learning_starts=0, buffer_size=4096),
+    ],
+    ids=lambda agent: agent.algorithm,
+)
+def test_other_algorithms_do_not_wait_for_the_device(agent: AgentConfig) -> None:
+    """They run eagerly, and the host may run ahead of the device."""
+    with as_on_device():
+        market = random_market(0, bars=80, assets=5, gaps=0.1)
+        is_discrete = agent.algorithm == "dqn"
+        rules = EnvironmentConfig(kind="discrete" if is_discrete else "portfolio", envs=32, group=4, window=40)
+        learner = Learner(make_env(market, rules, mandate=None if is_discrete else MandateConfig()), agent)
+        learner.learn(2 * learner.iteration_samples)
+        recording = record(lambda: learner.algorithm.iterate(learner.collector, torch.ones(1)))
+    assert not recording.syncs
 
 
 def test_no_tensor_of_an_equivariant_update_is_wide() -> None:

@@ -74,6 +74,10 @@ def test_numbers_of_a_member_depend_on_its_key_and_its_draws_alone() -> None:
     assert not torch.equal(moved[:, 0], moved[:, 2])
 
 
+def test_a_draw_may_be_empty() -> None:
+    assert PhiloxGenerator([1, 2]).normal((3, 0), torch.float32, dim=1).shape == (3, 2, 0)
+
+
 def test_state_of_a_member_is_restored() -> None:
     source = PhiloxGenerator([1, 2])
     source.normal((3,), torch.float32)

@@ -60,7 +60,10 @@ def make_gymnasium(name: str, render_mode: str | None = None) -> gymnasium.Env[A
     if not name.startswith(PREFIX) or name == PREFIX:
         raise ConfigError(f"the environment's name must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
     try:
-        return gymnasium.make(name.removeprefix(PREFIX), render_mode=render_mode, disable_env_checker=True)
+        rendering: dict[str, Any] = (
+            {} if render_mode is None else {"render_mode": render_mode}
+        )  # not every environment has it
+        return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True, **rendering)
     except gymnasium.error.DependencyNotInstalled as error:
         raise SetupError(f"{name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

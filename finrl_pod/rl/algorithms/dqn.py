@@ -46,8 +46,7 @@ class DQN(OffPolicy):
     @property
     def epsilon(self) -> Tensor:
         """Share of random actions [P]; falls linearly from 1 to final_epsilon with the agent's own age."""
-        ages = torch.tensor(self.ages, dtype=self.dtype, device=self.device)
-        done = (ages / max(self.config.exploration_samples, 1)).clamp(max=1.0)
+        done = (self.ages.to(self.dtype) / max(self.config.exploration_samples, 1)).clamp(max=1.0)
         return 1 + (self.settings["final_epsilon"] - 1) * done
 
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:

@@ -76,7 +76,8 @@ class OffPolicy(ABC):
         self._has_reward_scale = False  # of all members
         self.updates = 0
         self.samples = 0  # samples collected so far in each slot
-        self.ages = [0] * self.members  # samples since the weights were new, also those of an ancestor
+        # [P], samples since the weights were new, also those of an ancestor
+        self.ages = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self.slot_ages = [0] * self.members  # samples since a new agent took the slot
         self._choices = random_source(seed, members, "replay", self.device)
         self._noises = random_source(seed, members, "actions", self.device)
@@ -191,7 +192,7 @@ class OffPolicy(ABC):
             )
             collector.observation = out.observation
             self.samples += groups * accounts
-            self.ages = [age + groups * accounts for age in self.ages]
+            self.ages += groups * accounts
             self.slot_ages = [age + groups * accounts for age in self.slot_ages]
             total += reward.mean((1, 2))
         return total / self.config.horizon

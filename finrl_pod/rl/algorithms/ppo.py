@@ -54,6 +54,7 @@ MEMBER_SETTINGS = (*ROLLOUT_SETTINGS, "clip_range", "target_kl")
 # On a CPU a minibatch is processed in chunks whose widest layer has this many numbers, so that activations stay in the
 # cache. One core, 8 members, 20 assets: 12,500 samples/s whole, 30,000 in chunks.
 CACHE_FLOATS = 1_000_000
+DEVICE_FLOATS = 500_000_000  # the same on a GPU: 2 GB, several of which autograd keeps
 ENCODER_SHARE = 8  # an item's window counts for so many times less: short passes of encoders cost more than the cache
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
@@ -326,13 +327,12 @@ class PPO(OnPolicy):
         return loss, torch.stack([kl, clip_fraction, policy_loss.detach(), value_loss.detach()])
 
     def _chunk_items(self, like: Tensor) -> int:
-        """How many items of [P, M, A] to process at once: on a CPU as many as fit the cache."""
-        if self.device.type != "cpu":
-            return like.shape[1]
+        """How many items of [P, M, A] to process at once: as many as fit the cache of a CPU, or a part of a GPU."""
         p, _, accounts = like.shape
         spec = self.spec
         window = spec.lookback * spec.assets * spec.encoder_size / ENCODER_SHARE
-        return max(1, int(CACHE_FLOATS // (p * (accounts * self.policy.width + window))))
+        floats = DEVICE_FLOATS if on_device(self.device) else CACHE_FLOATS
+        return max(1, int(floats // (p * (accounts * self.policy.width + window))))
 
     @property
     def gradient_steps(self) -> int:

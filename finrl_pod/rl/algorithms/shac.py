@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.native.device import on_device
 from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
@@ -65,7 +66,7 @@ class SHAC(DifferentiableAlgorithm):
         views = self.train_state.targets["critic"].views
         last = self._value(views, trajectory.bar[-1] + 1, trajectory.reached[-1].to(self.dtype))
         truncated_groups = (trajectory.done & ~trajectory.terminated).any(-1)  # [H, P, G]
-        if not bool(truncated_groups.any()):
+        if not on_device(self.device) and not bool(truncated_groups.any()):  # a GPU would have to be waited for
             return last, torch.zeros_like(last)
         step = truncated_groups.int().argmax(0)  # [P, G]
         bar = trajectory.bar.gather(0, step.unsqueeze(0))[0] + 1

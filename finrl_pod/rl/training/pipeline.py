@@ -169,7 +169,8 @@ class Pipeline:
             due = max(learned_from, 0) * config.gradient_steps // self.samples_per_iteration - algorithm.updates
             self._register_items(int(counts[WRITTEN]))
             if due > 0:
-                algorithm.samples, algorithm.ages = collected, [collected] * algorithm.members
+                algorithm.samples = collected
+                algorithm.ages.fill_(collected)
                 factor = max(1 - algorithm.updates / total, 0.0) if decays else 1.0
                 algorithm.learn(min(due, AHEAD * config.gradient_steps), factor)
                 self._publish_weights()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from finrl_pod.errors import RunError
+from finrl_pod.native.device import on_device
 from finrl_pod.rl.native import kernels
 from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, WeightDecay, clip_by_member
 from finrl_pod.types import Tensor
@@ -111,7 +112,7 @@ class TrainState:
         gradient, norm = clip_by_member(gradient, limit)
         total = norm + loss
         # On a CPU checking one sum is cheap; on a GPU reading it would force a synchronisation.
-        if self.device.type != "cpu" or not math.isfinite(float(total.sum())):
+        if on_device(self.device) or not math.isfinite(float(total.sum())):
             self.alive = self.alive & torch.isfinite(total).view(self.members, per).all(1)
         optimiser.step(parameters.flat, gradient, rate, self._active(per))
         return norm.view(self.members, per).amax(1) if per > 1 else norm
@@ -132,7 +133,7 @@ class TrainState:
 
     def _active(self, per: int) -> Tensor | None:
         """Rows of living members, None for all (checked on a CPU only, where it needs no synchronisation)."""
-        if self.device.type == "cpu" and bool(self.alive.all()):
+        if not on_device(self.device) and bool(self.alive.all()):
             return None
         return self.alive.repeat_interleave(per) if per > 1 else self.alive
 
