@@ -67,7 +67,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         if warning:
             console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
-        console.print(verdict_sentence(verdict), markup=False, soft_wrap=not console.is_terminal)
+        for line in verdict_lines(verdict):
+            console.print(line, markup=False, soft_wrap=not console.is_terminal)
     elif looks := looks_sentence(document):
         console.print(looks, markup=False, soft_wrap=not console.is_terminal)
     if added := added_sentence(document):
@@ -242,6 +243,19 @@ def show_findings(findings: Sequence[Finding]) -> None:
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
         if finding.fix:
             console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 12), expand=False))
+
+
+def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """The verdict as a list: the outcome, each rule in words, and where the words are explained."""
+    rules = verdict.get("rules", [])
+    if not rules:
+        return [verdict_sentence(verdict)]
+    passed = sum(bool(rule["passed"]) for rule in rules)
+    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
+    lines = [f"The champion {outcome}: {passed} of {len(rules)} rules pass."]
+    for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
+        lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
+    return [*lines, "Words: finrl-pod glossary"]
 
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:

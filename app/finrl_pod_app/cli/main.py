@@ -84,6 +84,8 @@ app.command("retrain", epilog="Example: finrl-pod retrain mine.toml --strategy m
 app.add_typer(dashboard.app, name="dashboard")
 app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(setup_commands.algorithms)
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(setup_commands.doctor)
+app.command("glossary", epilog="Example: finrl-pod glossary PBO")(setup_commands.glossary)
+app.command("completion", epilog="Example: finrl-pod completion bash >> ~/.bashrc")(setup_commands.completion)
 app.command(
     "bench",
     epilog="Example: finrl-pod bench learn --json",
@@ -118,10 +120,17 @@ def run(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode shows codes, not a traceback
+    completes = setup_commands.COMPLETE in os.environ
+    if completes:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit:  # raised by typer when the reader of a pipe is gone
+    except SystemExit as left:  # raised by typer when the reader of a pipe is gone, and after completions
+        if completes and isinstance(left.code, int):
+            return left.code
         return FinrlPodError.exit_code
     except FinrlPodError as error:
         return _fail(str(error), error.exit_code)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from finrl_pod_app.cli.options import Json
+
+COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the shell's script asks for completions
 
 
 def init(
@@ -72,6 +75,43 @@ def migrate(
         typer.echo(f"already current: {len(result.files)} files")
     for path in result.backups:
         typer.echo(f"backup: {path}")
+
+
+class Shell(StrEnum):
+    """Shells whose completion is supported."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
+) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    bash: finrl-pod completion bash >> ~/.bashrc. zsh: save it as _finrl-pod in a folder of $fpath. fish: finrl-pod
+    completion fish > ~/.config/fish/completions/finrl-pod.fish.
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    typer.echo(get_completion_script(prog_name="finrl-pod", complete_var=COMPLETE, shell=shell.value))
+
+
+def glossary(
+    word: Annotated[str | None, typer.Argument(metavar="[WORD]", help="Part of a word; default: all.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Explain the words of verdicts, reports and commands."""
+    from finrl_pod_app.cli.options import print_json
+    from finrl_pod_app.services.glossary import meanings
+
+    found = meanings(word)
+    if as_json:
+        print_json({"words": found})
+        return
+    for name, meaning in found.items():
+        typer.echo(f"{name}: {meaning}")
 
 
 def algorithms(

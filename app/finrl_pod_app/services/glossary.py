@@ -1,0 +1,82 @@
+"""Words of verdicts, reports and commands with their meaning; docs/glossary.md is made from here.
+
+python -m finrl_pod_app.services.glossary > docs/glossary.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from finrl_pod.errors import InputError
+
+GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
+    "active return": "return of an account less that of its base",
+    "active share": "half the sum of absolute differences between an account's weights and its base's",
+    "agent": "one set of trained weights with its hyperparameters",
+    "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
+    "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
+    "champion": "the ensemble that a tournament selects on validation",
+    "cohort": "the pods of one algorithm, trained as one batched program",
+    "drawdown": "loss since the highest equity so far",
+    "edge": "growth over the reference that chance and selection do not explain",
+    "effective holdings": (
+        "(sum of weights)² / sum of squared weights: the number of equal positions that are as concentrated"
+    ),
+    "effective trials": (
+        "the number of independent trials that correlated ones amount to, by which a selection is discounted"
+    ),
+    "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
+    "information ratio": "mean active return over its standard deviation, a year",
+    "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
+    "look-back": "past bars that a policy's encoder reads",
+    "mandate": "bounds on what an agent may hold and trade",
+    "p-value": "probability of a result at least as good as this one if there were no edge",
+    "panel": "prices [T, N] of N symbols on T bars, with volumes, spreads and sectors where there are any",
+    "pod": "one agent in training, with its own accounts",
+    "probabilistic Sharpe ratio (PSR)": (
+        "confidence that a Sharpe ratio exceeds a benchmark's, given length, skewness and kurtosis of the returns"
+    ),
+    "probability of backtest overfitting (PBO)": (
+        "share of splits of the data in which the best trial of one half is below the median of the other"
+    ),
+    "root": "the first ancestor of an agent's lineage",
+    "shard": "a process that trains one assignment of a tournament at a time",
+    "Sharpe ratio": "mean excess return over its standard deviation, a year",
+    "slippage": "fill price against the price at the decision",
+    "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
+    "tracking error": "standard deviation of active returns, a year",
+    "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
+    "trial": "a trained and scored agent; every one is counted",
+    "turnover": "half the sum of absolute trades over equity, a year",
+    "z-score": "difference from zero in units of its standard error",
+}
+_LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")
+
+
+def page() -> str:
+    """Text of docs/glossary.md."""
+    rows = "".join(f"| {word} | {meaning} |\n" for word, meaning in GLOSSARY.items())
+    return f"# Glossary\n\n| word | meaning |\n|---|---|\n{rows}"
+
+
+def meanings(word: str | None = None) -> dict[str, str]:
+    """Words and their meaning without links: all, or those that contain `word`, in any case.
+
+    Raises InputError for a word that is not in the glossary.
+    """
+    plain = {name: _LINK.sub("", meaning) for name, meaning in GLOSSARY.items()}
+    if word is None:
+        return plain
+    found = {name: meaning for name, meaning in plain.items() if word.lower() in name.lower()}
+    if not found:
+        close = get_close_matches(word.lower(), [name.lower() for name in plain], n=1)
+        hint = f"did you mean {close[0]}?" if close else "finrl-pod glossary lists all words"
+        raise InputError(f"{word!r} is not in the glossary; {hint}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,81 @@
+"""Commands that only inform: shell completion, the glossary, lists; they load no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from finrl_pod_app.cli.console import verdict_lines
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
+
+
+@pytest.mark.parametrize("shell", Shell)
+def test_script_asks_the_command_itself(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell.value]) == 0
+    script = capsys.readouterr().out
+    assert f"{COMPLETE}=complete_{shell.value}" in script
+    if shell is Shell.bash:
+        assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("finrl-pod tour", ["tournament"]),
+        ("finrl-pod data im", ["import"]),
+        ("finrl-pod backtest --cost", ["--cost-bps"]),
+    ],
+)
+def test_commands_and_options_are_completed(
+    words: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(COMPLETE, "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert run([]) == 0
+    assert capsys.readouterr().out.split() == expected
+
+
+def test_unknown_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", "tcsh"]) == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+
+
+def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["glossary", "pbo"]) == 0
+    assert capsys.readouterr().out.startswith("probability of backtest overfitting (PBO): share of splits")
+    assert run(["glossary"]) == 0
+    assert "](" not in capsys.readouterr().out
+    assert run(["glossary", "tunrover"]) == 2
+    assert "did you mean turnover?" in capsys.readouterr().err
+
+
+def test_the_verdict_is_a_list_of_rules() -> None:
+    rules = [
+        {"passed": True, "sentence": "The audit found no failures."},
+        {"passed": False, "sentence": "PSR against equal weight: 0.52, required 0.95"},
+    ]
+    assert verdict_lines({"promoted": False, "rules": rules, "reasons": []}) == [
+        "The champion is not promoted: 1 of 2 rules pass.",
+        "- FAIL: PSR against equal weight: 0.52, required 0.95",
+        "- pass: The audit found no failures",
+        "Words: finrl-pod glossary",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["data", "list"], ["trials"], ["--help"], ["glossary"], ["completion", "zsh"], ["algorithms"]]
+)
+def test_commands_that_inform_load_no_torch(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        f"import sys\nfrom finrl_pod_app.cli.main import run\nassert run({arguments!r}) == 0\n"
+        "heavy = [name for name in ('torch', 'scipy', 'plotly') if name in sys.modules]\n"
+        "sys.stderr.write(','.join(heavy))"
+    )
+    home = {**os.environ, "FINRL_POD_HOME": str(tmp_path), "FINRL_POD_DATA": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=home)
+    assert (done.returncode, done.stderr) == (0, "")
