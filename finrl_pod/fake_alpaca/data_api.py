@@ -51,7 +51,7 @@ class MarketData:
         parameters = _parameters(query)
         requested = self._symbols(query) if symbols is None else symbols
         timeframe = query.get("timeframe") or ""
-        minutes = 0 if timeframe in ("1Day", "1D") else minutes_of(timeframe)
+        minutes = 0 if timeframe in ("1Day", "1D") else self._minutes_of(timeframe)
         adjustment = query.get("adjustment") or "raw"
         if adjustment not in _ADJUSTMENTS:
             raise ApiError(400, None, f"invalid adjustment: {adjustment}")
@@ -60,7 +60,8 @@ class MarketData:
         self._check_feed(query, end, moment)
         first, as_of = parameters.page_start(), self._as_of(moment)
         if minutes:
-            days = self.prices.sessions.between(new_york(start).date(), new_york(end).date())
+            day = timedelta(days=1)  # a UTC day may begin on the date before in New York
+            days = self.prices.sessions.between(new_york(start).date() - day, new_york(end).date() + day)
             starts = bar_starts(days, minutes, start, end, moment)
             if query.get("sort") == "desc":
                 starts.reverse()
@@ -90,6 +91,10 @@ class MarketData:
             if bar is not None:
                 found.setdefault(symbol, []).append(bar)
         return {"bars": found, "next_page_token": next_page_token(first, limit, total)}
+
+    def _minutes_of(self, timeframe: str) -> int:
+        """Minutes of a timeframe; hours start on the clock around the clock only."""
+        return 60 if self.prices.sessions.continuous and timeframe in ("1Hour", "1H") else minutes_of(timeframe)
 
     def _removed(self, symbol: str, session: Session) -> bool:
         edits, stale = self.flaws.edits, self.flaws.stale_after

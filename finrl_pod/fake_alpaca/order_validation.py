@@ -26,6 +26,7 @@ from finrl_pod.fake_alpaca.wire_format import (
 )
 
 _ORDER_TYPES = ("market", "limit", "stop", "stop_limit")
+_CRYPTO_TIMES = ("gtc", "ioc")
 _TIMES_IN_FORCE = ("day", "gtc", "opg", "cls", "ioc", "fok")
 _PRICES_OF_TYPE = {"limit": ("limit_price",), "stop": ("stop_price",), "stop_limit": ("limit_price", "stop_price")}
 _MIN_NOTIONAL = Decimal(1)  # dollars of a fractional order
@@ -51,7 +52,7 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         raise _invalid(f"invalid order_class: {str(order_class)[:40]}")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
-    time_in_force = _parse_choice(body, "time_in_force", _TIMES_IN_FORCE)
+    time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
     qty, notional = parse_decimal(body, "qty"), parse_decimal(body, "notional")
     if qty is None and notional is None:
         raise _invalid("qty or notional is required")
@@ -84,7 +85,7 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         position_intent=body.get("position_intent"),
         order_class=order_class,
     )
-    _check_prices(ticket)
+    _check_prices(ticket, crypto=settings.crypto)
     return ticket
 
 
@@ -108,7 +109,7 @@ def _parse_choice(body: Mapping[str, Any], name: str, allowed: tuple[str, ...]) 
     return str(value)
 
 
-def _check_prices(ticket: OrderTicket) -> None:
+def _check_prices(ticket: OrderTicket, *, crypto: bool) -> None:
     for name in ("limit_price", "stop_price"):
         price = getattr(ticket, name)
         required = name in _PRICES_OF_TYPE.get(ticket.type, ())
@@ -118,7 +119,7 @@ def _check_prices(ticket: OrderTicket) -> None:
             raise _invalid(f"{ticket.type} orders require no {name.replace('_', ' ')}")
         if price is not None:
             _check_price_increment(name, price)
-    if ticket.fractional and ticket.time_in_force != "day":
+    if ticket.fractional and ticket.time_in_force != "day" and not crypto:
         raise ApiError(422, UNPROCESSABLE, "fractional orders must be DAY orders")
     if ticket.time_in_force in ("opg", "cls") and ticket.type not in ("market", "limit"):
         raise ApiError(422, UNPROCESSABLE, f"{ticket.time_in_force} orders must be market or limit orders")

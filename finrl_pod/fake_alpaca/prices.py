@@ -24,17 +24,18 @@ class Prices:
 
     Within a session the price moves linearly from the open through low and high (high first if the day closes below
     its open) to the close, one third of the session each. A panel with closes only trades at its close all day.
-    Moments are UTC epoch seconds. Raises InputError for a panel without daily bars, and for a corporate action on a
-    date or symbol without a bar.
+    Moments are UTC epoch seconds. continuous: see `Sessions`. Raises InputError for a panel without daily bars, and for
+    a corporate action on a date or symbol without a bar.
     """
 
-    def __init__(self, panel: Panel, actions: tuple[CorporateAction, ...] = ()) -> None:
+    def __init__(self, panel: Panel, actions: tuple[CorporateAction, ...] = (), *, continuous: bool = False) -> None:
         if panel.bar != "1d":
             raise InputError(f"the fake server needs daily bars; panel {panel.name!r} has {panel.bar} bars")
         self.symbols = panel.symbols
         self.dates: list[date] = [d.item() for d in panel.times.astype("datetime64[D]")]
         self.tradable = panel.tradable
-        self.sessions = Sessions(self.dates[0], date(self.dates[-1].year + 1, 12, 31))
+        last = date(self.dates[-1].year + 1, 12, 31)
+        self.sessions = Sessions(self.dates[0], last, continuous=continuous)
         self.actions = actions
         self._column = {s: n for n, s in enumerate(panel.symbols)}
         close = panel.close

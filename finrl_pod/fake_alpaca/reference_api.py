@@ -86,8 +86,8 @@ def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     tradable = exchange.tradable(symbol, moment)
     return {
         "id": asset_id(symbol),
-        "class": "us_equity",
-        "exchange": "NASDAQ",
+        "class": "crypto" if exchange.settings.crypto else "us_equity",
+        "exchange": "CRYPTO" if exchange.settings.crypto else "NASDAQ",
         "symbol": symbol,
         "name": f"{symbol} common stock",
         "status": "active" if tradable else "inactive",

@@ -169,6 +169,8 @@ def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/stocks/snapshots", lambda r: (OK, data.latest("snapshots", r.query, r.moment))),
         ("GET", "/v2/stocks/{symbol}/bars", bars_of_symbol),
         ("GET", "/v2/stocks/{symbol}/snapshot", latest_of_symbol("snapshots")),
+        ("GET", "/v1beta3/crypto/us/bars", lambda r: (OK, data.bars(r.query, r.moment))),
+        ("GET", "/v1beta3/crypto/us/latest/trades", latest("trades")),
         ("GET", "/v1/corporate-actions", lambda r: (OK, data.corporate_actions(r.query, r.moment))),
     ]
     for what in ("trades", "quotes"):

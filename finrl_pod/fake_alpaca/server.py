@@ -71,7 +71,7 @@ class FakeAlpaca:
         busy_speed: float | None = None,
     ) -> None:
         self.settings = settings or Settings()
-        prices = Prices(panel, self.settings.actions)
+        prices = Prices(panel, self.settings.actions, continuous=self.settings.crypto)
         saved = None if state is None or not state.exists() else _read_state(state, panel, self.settings)
         begin = _start_time(prices, start) if saved is None else datetime.fromisoformat(saved["now"])
         self.log = TrafficLog(log)

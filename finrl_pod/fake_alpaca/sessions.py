@@ -6,11 +6,12 @@ import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 NEW_YORK = ZoneInfo("America/New_York")
 _EXCHANGE = "XNYS"
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,14 @@ class Session:
 
 
 class Sessions:
-    """Every session from `start` to `end`, both inclusive. Moments are UTC epoch seconds."""
+    """Every session from `start` to `end`, both inclusive. Moments are UTC epoch seconds.
 
-    def __init__(self, start: date, end: date) -> None:
-        self.all: Sequence[Session] = _sessions(start, end)
+    continuous: sessions are UTC days, whose midnight is their open.
+    """
+
+    def __init__(self, start: date, end: date, *, continuous: bool = False) -> None:
+        self.continuous = continuous
+        self.all: Sequence[Session] = _utc_days(start, end) if continuous else _sessions(start, end)
         self._opens = [s.open for s in self.all]
         self._closes = [s.close for s in self.all]
         self._dates = [s.date for s in self.all]
@@ -81,6 +86,12 @@ def _sessions(start: date, end: date) -> tuple[Session, ...]:
         Session(day.date(), open_.timestamp(), close.timestamp(), _midnight(day.date()))
         for day, open_, close in zip(table.index, table["open"], table["close"], strict=True)
     )
+
+
+def _utc_days(start: date, end: date) -> tuple[Session, ...]:
+    midnight = datetime(start.year, start.month, start.day, tzinfo=UTC).timestamp()
+    opens = [midnight + k * _DAY for k in range((end - start).days + 1)]
+    return tuple(Session(datetime.fromtimestamp(t, UTC).date(), t, t + _DAY, t) for t in opens)
 
 
 def trading_windows(sessions: Sequence[Session], before: float, after: float) -> tuple[tuple[float, float], ...]:

@@ -52,7 +52,8 @@ class Settings:
     day_trading_fields: serve the account's day-trading fields that Alpaca removed in 2026.
     day_trading_rule: refuse, as until 2026, the fourth day trade of an account below $25,000.
     capitalised_action_types: write corporate announcements' types as "Split" (documentation), else "split" (client).
-    sip: the account may read the consolidated feed. actions: corporate actions of the panel.
+    sip: the account may read the consolidated feed. crypto: the panel's symbols are pairs such as BTC/USD, which trade
+    around the clock by GTC and IOC orders; it needs a bar of every day. actions: corporate actions of the panel.
 
     Raises InputError for a value out of range.
     """
@@ -77,6 +78,7 @@ class Settings:
     day_trading_rule: bool = False
     capitalised_action_types: bool = True
     sip: bool = True
+    crypto: bool = False
     actions: tuple[CorporateAction, ...] = field(default=())
 
     def __post_init__(self) -> None:

@@ -106,9 +106,9 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     gain, today = value - cost, holding.qty * (price - last)
     return {
         "asset_id": asset_id(symbol),
-        "symbol": symbol,
-        "exchange": "NASDAQ",
-        "asset_class": "us_equity",
+        "symbol": symbol.replace("/", "") if exchange.settings.crypto else symbol,
+        "exchange": "CRYPTO" if exchange.settings.crypto else "NASDAQ",
+        "asset_class": "crypto" if exchange.settings.crypto else "us_equity",
         "asset_marginable": True,
         "qty": decimal_text(holding.qty),
         "qty_available": decimal_text(exchange.available(symbol)),
@@ -128,7 +128,7 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
 
 def _held_symbol(exchange: Exchange, name: str) -> str:
     """The symbol of a position that is named by its symbol or its asset id."""
-    return next((s for s in exchange.ledger.holdings if name == asset_id(s)), name)
+    return next((s for s in exchange.ledger.holdings if name in (asset_id(s), s.replace("/", ""))), name)
 
 
 def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:

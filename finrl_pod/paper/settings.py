@@ -26,7 +26,7 @@ from finrl_pod.settings.constraints import (
 from finrl_pod.settings.toml import build_record, read_toml
 from finrl_pod.user_files import is_file_reference, is_own
 
-BROKERS = ("simulated", "alpaca", "alpaca-trade-api")
+BROKERS = ("simulated", "alpaca", "alpaca-trade-api", "alpaca-crypto")
 DAY = 86_400  # seconds
 MAX_NAME_LENGTH = 64
 MAX_CAPITAL = 1e12  # larger floats do not represent cents exactly
@@ -44,7 +44,7 @@ class BrokerSettings:
 
     kind: str = setting(
         "alpaca",
-        "broker, or client library of Alpaca (alpaca | alpaca-trade-api | simulated), or file.py:Name of one's own",
+        f"broker, or client library of Alpaca ({' | '.join(sorted(BROKERS))}), or file.py:Name of one's own",
         Constraint(
             f"one of {', '.join(BROKERS)}, file.py:Name, or the entry point of a package",
             lambda kind: kind in BROKERS or is_own("brokers", kind),
@@ -58,6 +58,11 @@ class BrokerSettings:
     cost_bps: float = setting(
         0.0, "simulated: cost of a trade in basis points, each side", at_least_and_below(0, 10_000)
     )
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it trades around the clock."""
+        return self.kind == "alpaca-crypto"
 
 
 @dataclass(frozen=True)
@@ -379,6 +384,7 @@ def check(config: PaperConfig, where: str) -> None:
     _validate_slices(config, where)
     _validate_extended_hours(config, where)
     _validate_intraday(config, where)
+    _validate_continuous(config, where)
 
 
 def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
@@ -484,6 +490,18 @@ def _validate_intraday(config: PaperConfig, where: str) -> None:
     if not config.data.window:
         raise ConfigError(
             f"{where}: data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
+        )
+
+
+def _validate_continuous(config: PaperConfig, where: str) -> None:
+    if not config.broker.continuous:
+        return
+    if not config.orders.fractional:
+        raise ConfigError(f'{where}: broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true')
+    if config.slicing.schedule != "none" or config.intraday.minutes or config.orders.extended_hours:
+        raise ConfigError(
+            f'{where}: crypto is decided once a day and sent in whole orders; set slicing.schedule = "none", '
+            "intraday.minutes = 0 and orders.extended_hours = false"
         )
 
 

@@ -50,6 +50,10 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
         from finrl_pod.paper.brokers.alpaca.legacy import open_trade_api
 
         return open_trade_api(clock, settings.url, settings.data_url, feed=settings.feed)
+    if settings.kind == "alpaca-crypto":
+        from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
+
+        return open_alpaca_crypto(clock, settings.url, settings.data_url)
     from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 
     return open_alpaca(clock, settings.url, settings.data_url, feed=settings.feed)

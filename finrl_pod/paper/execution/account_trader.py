@@ -28,7 +28,7 @@ from finrl_pod.paper.journal.ledger import TrackedIntent
 from finrl_pod.paper.journal.store import moment
 from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
 from finrl_pod.paper.records import CorporateAction, Session, Side
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle, calendar_of
 from finrl_pod.paper.settings import allocations
 
 ZERO = Decimal(0)
@@ -82,7 +82,7 @@ class AccountTrader:
         with contextlib.suppress(BrokerError, DataError):
             held = {symbol for symbol, shares in self.positions.items() if shares}
             prices = {s: price for s, (price, _) in c.feed.latest(sorted({*c.config.symbols, *held})).items()}
-        days = Calendar().sessions(session.date - timedelta(days=14), session.date)
+        days = calendar_of(c.config).sessions(session.date - timedelta(days=14), session.date)
         messages = [difference.message for difference in c.reconciler.differences]
         return summarise_day(c.ledger, c.config, session, days[-2], prices, messages, next_decision)
 

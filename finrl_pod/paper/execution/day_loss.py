@@ -82,7 +82,7 @@ class DayLossLimit:
         if self._store.last(schema.intents, schema.intents.c.bar == bar) is not None:
             return
         shares = self._reconciler.certain_shares().shares
-        intents = flatten_intents(ledger, shares, self._config.name, session.isoformat(), now)
+        intents = flatten_intents(ledger, shares, self._config, session.isoformat(), now)
         if intents:
             with self._store.write() as connection:
                 planned = ledger.add_intents(connection, now, intents)

@@ -9,20 +9,22 @@ from decimal import Decimal
 from finrl_pod.paper.execution.intents import FLATTEN, Intent
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.records import OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, Calendar
+from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, calendar_of
+from finrl_pod.paper.settings import PaperConfig
 
 
 def flatten_intents(
-    ledger: Ledger, shares: Mapping[str, Decimal], account_run: str, name: str, now: datetime
+    ledger: Ledger, shares: Mapping[str, Decimal], config: PaperConfig, name: str, now: datetime
 ) -> list[Intent]:
-    """Return DAY orders that sell `shares` by symbol in the current or next session.
+    """Return DAY orders (GTC where there are none) that sell `shares` by symbol in the current or next session.
 
-    account_run: that shares of no strategy belong to. name: of the flatten, unique in the journal.
+    config: whose name shares of no strategy belong to. name: of the flatten, unique in the journal.
     """
-    days = Calendar().sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
+    days = calendar_of(config).sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
     session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)
     deadline = session.close - DAY_ORDER_CUTOFF
-    terms = (TimeInForce.DAY, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
+    time_in_force = TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY
+    terms = (time_in_force, OrderType.MARKET, None, Decimal(1), now, deadline, session.close)
     return [
         Intent(
             run,
@@ -33,7 +35,7 @@ def flatten_intents(
             *terms,
         )
         for symbol, total in sorted(shares.items())
-        for run, quantity in _shares_by_run(ledger, account_run, symbol, total)
+        for run, quantity in _shares_by_run(ledger, config.name, symbol, total)
     ]
 
 

@@ -181,13 +181,13 @@ def _intent(
         symbol=symbol,
         side=Side.BUY if quantity > 0 else Side.SELL,
         quantity=abs(quantity),
-        time_in_force=TimeInForce.DAY if day else in_auction,
+        time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY if day else in_auction,
         type=OrderType.LIMIT if rules.collar else OrderType.MARKET,
         limit_price=limit_price(price, quantity, collar) if rules.collar else None,
         reference_price=price,
         opens=cycle.opens,
         deadline=cycle.late_deadline if waits else cycle.deadline,
-        ends=cycle.session.close if day and cycle.time is None else cycle.ends,
+        ends=cycle.session.close if day and cycle.time is None and not config.broker.continuous else cycle.ends,
         extended_hours=config.orders.extended_hours,
     )
 

@@ -40,7 +40,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
 from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.records import Asset, CorporateAction, Side
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.protocols import MandatedStrategy, Strategy
@@ -121,7 +121,7 @@ class StrategyTrader:
         self._book = book
         self._rules = sizing_rules(config)
         self._limits = risk_limits(config, source.current().strategy)
-        self._calendar = Calendar()
+        self._calendar = calendar_of(config)
         self._decided = ""  # the last bar known to have a decision in the journal
 
     # ------------------------------------------------------------------ own part of the account

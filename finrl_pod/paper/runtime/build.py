@@ -47,7 +47,7 @@ def build_daemon(
         broker, ledger, risk, time, config.timing, alert, lambda seconds: idle[0](seconds), stream.report_polled_change
     )
     reconciler = Reconciler(orders, [config.name, *(part.name for part in allocations(config))])
-    control = CommandHandler(orders, risk, reconciler, config.name, config.timing.shutdown)
+    control = CommandHandler(orders, risk, reconciler, config)
     components = TradingComponents(config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert)
     daemon = Daemon(components, time, heartbeat, control)
     idle.append(daemon.idle)

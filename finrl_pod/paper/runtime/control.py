@@ -22,6 +22,7 @@ from finrl_pod.paper.journal.commands import (
     record_result,
 )
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.settings import PaperConfig
 
 if TYPE_CHECKING:
     from finrl_pod.paper.brokers.port import Broker, Clock
@@ -36,14 +37,12 @@ class Stoppable(Protocol):
 class CommandHandler:
     """Executes commands one after the other, in the daemon's thread."""
 
-    def __init__(
-        self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, run: str, cancel_seconds: float
-    ) -> None:
+    def __init__(self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, config: PaperConfig) -> None:
         self._orders = orders
         self._risk = risk
         self._reconciler = reconciler
-        self._run = run
-        self._cancel_seconds = cancel_seconds
+        self._config = config
+        self._cancel_seconds = config.timing.shutdown
 
     def execute(self, command: Command, daemon: Stoppable) -> None:
         """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""
@@ -119,7 +118,7 @@ class CommandHandler:
             record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
             return
         certain = self._reconciler.certain_shares()
-        intents = flatten_intents(orders.ledger, certain.shares, self._run, str(command.id), now)
+        intents = flatten_intents(orders.ledger, certain.shares, self._config, str(command.id), now)
         left = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
                        for s, shares in certain.uncertain.items())  # fmt: skip
         with orders.ledger.store.write() as connection:

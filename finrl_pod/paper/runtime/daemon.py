@@ -33,7 +33,7 @@ from finrl_pod.paper.monitoring.summary import SUMMARY
 from finrl_pod.paper.records import BrokerClock
 from finrl_pod.paper.runtime.clocks import BrokerTime
 from finrl_pod.paper.runtime.control import CommandHandler
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
 
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
@@ -64,7 +64,7 @@ class Daemon:
         self._time = time
         self._heartbeat = heartbeat
         self._control = control
-        self._calendar = Calendar()
+        self._calendar = calendar_of(components.config)
         self.trader = AccountTrader(components)
         self._stop = threading.Event()
         self._woken = threading.Event()

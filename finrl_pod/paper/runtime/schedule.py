@@ -18,6 +18,9 @@ from finrl_pod.paper.records import Session
 from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings, SlicingSettings
 
 EXCHANGE = "XNYS"
+CONTINUOUS = "24/7"
+CONTINUOUS_DELAY = timedelta(minutes=2)  # after midnight UTC, until the last bars of the day are served
+CONTINUOUS_PERIOD = timedelta(hours=6)  # after midnight UTC, in which orders are sent
 OPEN_CUTOFF = timedelta(minutes=2)  # orders for the opening auction are refused from 9:28 New York time
 CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refused from 15:50
 SEND_MARGIN = timedelta(seconds=30)  # last submission before a cutoff
@@ -58,7 +61,7 @@ class TradingCycle:
 
 
 class Calendar:
-    """Sessions of the New York Stock Exchange."""
+    """Sessions of an exchange: of New York's, or UTC days of one that never closes (CONTINUOUS)."""
 
     def __init__(self, exchange: str = EXCHANGE) -> None:
         self.exchange = exchange
@@ -80,7 +83,7 @@ class Calendar:
     ) -> tuple[TradingCycle, ...]:
         """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        cycles = [cycle_for(session, before, settings, slicing) for before, session in pairwise(days)]
+        cycles = [self._cycle(session, before, settings, slicing) for before, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
     def next_cycle(self, now: datetime, config: PaperConfig) -> TradingCycle:
@@ -97,8 +100,15 @@ class Calendar:
         """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
         days = self.sessions(first, now.date() + timedelta(days=1))
-        cycles = (cycle_for(session, before, settings, slicing) for before, session in pairwise(days))
+        cycles = (self._cycle(session, before, settings, slicing) for before, session in pairwise(days))
         return tuple(c for c in cycles if c.bar > first and c.opens <= now)
+
+    def _cycle(
+        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings
+    ) -> TradingCycle:
+        if self.exchange == CONTINUOUS:
+            return continuous_cycle(session, before)
+        return cycle_for(session, before, settings, slicing)
 
 
 def cycle_for(
@@ -118,6 +128,17 @@ def cycle_for(
         auction=auction,
         ends=auction + AUCTION_GRACE,
     )
+
+
+def calendar_of(config: PaperConfig) -> Calendar:
+    """Return the calendar of a config's broker."""
+    return Calendar(CONTINUOUS if config.broker.continuous else EXCHANGE)
+
+
+def continuous_cycle(session: Session, before: Session) -> TradingCycle:
+    """Return the cycle of a UTC day, decided on the day before it once its bars are served."""
+    opens, deadline = session.open + CONTINUOUS_DELAY, session.open + CONTINUOUS_PERIOD
+    return TradingCycle(before.date, session, opens, deadline, opens, session.close - DAY_ORDER_CUTOFF)
 
 
 def intraday_cycles(session: Session, settings: IntradaySettings) -> list[TradingCycle]:

@@ -1,0 +1,163 @@
+"""Crypto pairs such as BTC/USD on a paper account at Alpaca: the same account, another market and other prices.
+
+Alpaca trades pairs around the clock, in fractions, by GTC or IOC orders, without auctions, short sales or corporate
+actions. Orders and prices name a pair "BTC/USD", positions "BTCUSD".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.paper.brokers.alpaca import responses
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
+from finrl_pod.paper.brokers.alpaca.credentials import (
+    PAPER_URL,
+    Keys,
+    data_address,
+    default_data_url,
+    keys_from_environment,
+    trading_address,
+)
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
+from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
+from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext, bounded_session
+from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.records import (
+    Asset,
+    BrokerClock,
+    CorporateAction,
+    FillPage,
+    Position,
+    Session,
+)
+
+HOUR = timedelta(hours=1)
+
+
+class CryptoLibrary(AlpacaPyLibrary):
+    """alpaca-py with the prices of crypto pairs."""
+
+    name = "alpaca-crypto"
+
+    def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None:
+        super().__init__(trading_base, data_base, keys, context)
+        from alpaca.data.historical import CryptoHistoricalDataClient
+
+        crypto: Any = CryptoHistoricalDataClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
+        crypto._session = bounded_session(context, data_base, DATA_METHODS)
+        crypto._retry = 0
+        self._crypto = crypto
+
+    def hourly_bars(self, symbols: Sequence[str], start: datetime, end: datetime) -> Mapping[str, Any]:
+        """Hourly bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
+        from alpaca.data.requests import CryptoBarsRequest
+        from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
+
+        frame = TimeFrame(1, TimeFrameUnit.Hour)
+        request = CryptoBarsRequest(symbol_or_symbols=list(symbols), timeframe=frame, start=start, end=end)
+        found: Mapping[str, Any] = self._crypto.get_crypto_bars(request)
+        return found
+
+    def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:  # noqa: ARG002
+        """Last trades: {symbol: {t, p}}."""
+        from alpaca.data.requests import CryptoLatestTradeRequest
+
+        request = CryptoLatestTradeRequest(symbol_or_symbols=list(symbols))
+        found: Mapping[str, Any] = self._crypto.get_crypto_latest_trade(request)
+        return found
+
+
+class CryptoAccount(AlpacaAccount):
+    """Satisfies the `Broker` protocol for pairs; sessions are UTC days."""
+
+    _pairs: Mapping[str, str] | None = None  # "BTCUSD" -> "BTC/USD"
+
+    def positions(self) -> tuple[Position, ...]:
+        return tuple(dataclasses.replace(p, symbol=self._pair(p.symbol)) for p in super().positions())
+
+    def fills_since(self, cursor: str | None) -> FillPage:
+        page = super().fills_since(cursor)
+        fills = tuple(dataclasses.replace(fill, symbol=self._pair(fill.symbol)) for fill in page.fills)
+        return FillPage(fills, page.cursor)
+
+    def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
+        found = self._all_assets()
+        return {symbol: found[symbol] for symbol in symbols if symbol in found}
+
+    def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
+        return ()
+
+    def clock(self) -> BrokerClock:
+        now = super().clock().now
+        midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
+        return BrokerClock(now, True, midnight, midnight)
+
+    def calendar(self, start: date, end: date) -> tuple[Session, ...]:
+        days = [start + timedelta(days=k) for k in range((end - start).days + 1)]
+        opens = [datetime.combine(day, time(), UTC) for day in days]
+        return tuple(Session(day, at, at + timedelta(days=1)) for day, at in zip(days, opens, strict=True))
+
+    def _all_assets(self) -> dict[str, Asset]:
+        query = {"asset_class": "crypto"}
+        read = self.read(lambda: self._library.trading("GET", "/assets", query))
+        found = self._parse(lambda: [responses.asset(entry) for entry in read])
+        return {asset.symbol: dataclasses.replace(asset, fractionable=True) for asset in found}
+
+    def _pair(self, symbol: str) -> str:
+        """The pair that a position names without its slash."""
+        if "/" in symbol:
+            return symbol
+        if self._pairs is None:
+            self._pairs = {pair.replace("/", ""): pair for pair in self._all_assets()}
+        return self._pairs.get(symbol, symbol)
+
+
+class CryptoFeed(AlpacaFeed):
+    """Satisfies the `DataFeed` protocol: bars of UTC days, made from hourly bars."""
+
+    _library: CryptoLibrary
+
+    def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
+        """Bars of complete UTC days. There is nothing to adjust."""
+        requested = list(dict.fromkeys(symbols))
+        end = min(end, self._clock.now().date() - timedelta(days=1))
+        first, last = datetime.combine(start, time(), UTC), datetime.combine(end, time(23), UTC)
+        response = self._read(lambda: self._library.hourly_bars(requested, first, last))
+        rows: dict[tuple[str, date], list[float]] = {}
+        for symbol in requested:
+            for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):
+                day = self._bar_time(bar).astimezone(UTC).date()
+                if start <= day <= end:
+                    values = [float(bar.get(key) or "nan") for key in ("o", "h", "l", "c", "v")]
+                    rows[symbol, day] = _joined(rows.get((symbol, day)), values)
+        days = sorted({day for _, day in rows})
+        return self._table(np.array(days, "datetime64[D]").astype("datetime64[ns]"), days, requested, rows)
+
+
+def _joined(before: list[float] | None, hour: list[float]) -> list[float]:
+    """A bar with the values of a later hour added to it."""
+    if before is None:
+        return hour
+    opened, high, low, _, volume = before
+    return [opened, max(high, hour[1]), min(low, hour[2]), hour[3], volume + hour[4]]
+
+
+def open_alpaca_crypto(
+    clock: Clock, url: str = "", data_url: str = "", *, seed: int = 0, listen: bool = True
+) -> tuple[CryptoAccount, CryptoFeed]:
+    """Open the paper account of the keys in the environment for crypto pairs, and their prices.
+
+    Arguments and errors are those of `finrl_pod.paper.brokers.alpaca.client.open_alpaca`.
+    """
+    trading_base, data_base = trading_address(url or PAPER_URL), data_address(data_url or default_data_url(url))
+    keys, context = keys_from_environment(), RequestContext(clock)
+    library = CryptoLibrary(trading_base, data_base, keys, context)
+    stream = UpdateStream(trading_base, keys, clock, seed).start() if listen else NoStream()
+    account = CryptoAccount(library, context, keys, stream)
+    return account, CryptoFeed(account, library, clock, "iex")
