@@ -95,7 +95,7 @@ async def load(board: Any, sessions: int, reruns: int, pause: float) -> dict[str
 
 
 def connected(board: Any) -> Any:
-    """A WebSocket to the server, as a page of its own opens it."""
+    """A WebSocket to the server, as a browser page opens it."""
     from websockets.asyncio.client import connect
 
     address = f"ws://127.0.0.1:{board.port}/_stcore/stream"

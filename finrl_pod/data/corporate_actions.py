@@ -125,7 +125,7 @@ def with_dividends_reinvested(panel: Panel) -> Panel:
     before = pd.DataFrame(panel.close).ffill().shift().to_numpy()
     with np.errstate(invalid="ignore"):
         factor = np.where(np.nan_to_num(panel.dividend) > 0, 1 - np.nan_to_num(panel.dividend) / before, 1.0)
-    factor = np.where(np.isfinite(factor), factor, 1.0)  # on a ticker's first bar nobody held it
+    factor = np.where(np.isfinite(factor), factor, 1.0)  # no account holds a ticker before its first bar
     scale = np.ones_like(factor)
     scale[:-1] = np.cumprod(factor[::-1], axis=0)[::-1][1:]
     columns = {name: getattr(panel, name) for name in panel.columns if name != "dividend"}

@@ -62,7 +62,7 @@ def predatory_holdings(moves: Floats, horizon: float, ratio: float, times: Float
 
 
 def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -> Floats:
-    """Trades [M, N] at which nobody gains by changing his own: orders [M] -> [M, N].
+    """Trades [M, N] at which no trader gains by changing its own: orders [M] -> [M, N].
 
     With cooperation = 1 all share one objective and this is the optimum of the team. The first-order conditions of all
     traders with their constraints sum_j v_ij = order_i form one linear system of M (N + 1) unknowns.

@@ -23,7 +23,7 @@ OBSTACLES = ("syncs", "moved_buffers", "baked_numbers")
 
 
 def plan(*flags: str) -> dict[str, Any]:
-    """Rows of `bench gpu --plan` by name. In a process of its own, where Triton's interpreter can be turned on."""
+    """Rows of `bench gpu --plan` by name. In a separate process, where Triton's interpreter can be turned on."""
     command = [sys.executable, "-m", "finrl_pod_app.bench", "gpu", "--plan", "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {row["name"]: row["value"] for row in json.loads(done.stdout)["rows"]}

@@ -39,7 +39,7 @@ def test_an_address_where_nobody_listens_is_named() -> None:
     with socket.socket() as reserved:  # bound, but not listening
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        with pytest.raises(SetupError, match=f"nobody listens at {address} "):
+        with pytest.raises(SetupError, match=f"nothing listens at {address} "):
             EngineOptions("ray", address=address).check()
 
 
@@ -87,7 +87,7 @@ def test_the_command_exits_with_2_and_writes_nothing(tmp_path: Path) -> None:
 
     write_preset("quick", tmp_path / "quick.toml")
     arguments = ["tournament", str(tmp_path / "quick.toml"), "--engine", "ray", "--address", "127.0.0.2:9"]
-    with pytest.raises(SetupError, match=r"nobody listens at 127\.0\.0\.2:9 "):
+    with pytest.raises(SetupError, match=r"nothing listens at 127\.0\.0\.2:9 "):
         CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run")], catch_exceptions=False)
     assert SetupError("").exit_code == 2
     assert not (tmp_path / "run").exists()

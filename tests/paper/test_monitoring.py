@@ -208,7 +208,7 @@ def ping_count(httpserver: HTTPServer, pause: float = 0.0) -> int:
 
 
 def test_alert_leaves_without_the_journal(tmp_path: Path) -> None:
-    """A full disk: the journal cannot be written, own orders are cancelled, and the owner is told."""
+    """A full disk: the journal cannot be written, own orders are cancelled, and the owner is notified."""
     sim = SimulatedDaemon(tmp_path)
     sim.day(date(2024, 1, 9), hour=14)
 

@@ -127,12 +127,12 @@ def test_list_of_data_sets(registry: TrialRegistry) -> None:
     assert (recorded["first"], recorded["last"], recorded["what"]) == ("2019-01-02", "2022-12-28", "a champion")
 
 
-def test_listed_looks_have_the_numbers_that_were_told(registry: TrialRegistry) -> None:
-    told = [registry.look(look(name)) for name in ("a", "b", "a", "c")]
-    told_elsewhere = registry.look(look("a", data="e" * 64))
+def test_listed_looks_have_the_numbers_that_were_returned(registry: TrialRegistry) -> None:
+    looks = [registry.look(look(name)) for name in ("a", "b", "a", "c")]
+    elsewhere = registry.look(look("a", data="e" * 64))
     by_sha256 = {entry["data_sha256"]: entry for entry in registry.data_sets()}
-    assert [row["number"] for row in by_sha256[DATA]["looks"]] == [told[0], told[1], told[3]] == [1, 2, 3]
-    assert [row["number"] for row in by_sha256["e" * 64]["looks"]] == [told_elsewhere] == [1]
+    assert [row["number"] for row in by_sha256[DATA]["looks"]] == [looks[0], looks[1], looks[3]] == [1, 2, 3]
+    assert [row["number"] for row in by_sha256["e" * 64]["looks"]] == [elsewhere] == [1]
 
 
 WRITER = """

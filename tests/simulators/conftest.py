@@ -1,4 +1,4 @@
-"""Tests that need what `make test-simulators` installs, each framework in an environment of its own.
+"""Tests that need what `make test-simulators` installs, each framework in a separate environment.
 
 A run of all tests leaves out those whose framework is not installed.
 """

@@ -31,7 +31,7 @@ TABLE_REPEATS = 2  # with so many items a row of the market table, the table is 
 class Rows(NamedTuple):
     """Rows of the market table that a batch needs: features [P, R, N, F] and the mask [P, R, N] or None.
 
-    of_item: [P, K], the row of each item; None where R = K and every item has a row of its own.
+    of_item: [P, K], the row of each item; None where R = K: row k is that of item k.
     """
 
     features: Tensor

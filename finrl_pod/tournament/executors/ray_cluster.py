@@ -47,7 +47,7 @@ def connect(address: str | None) -> Any:
     """Join the cluster at HOST:PORT, or start one on the loopback address; returns the ray module.
 
     A cluster that others started needs their token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. Raises ConfigError for a
-    malformed address, SetupError where nobody listens or where the cluster has another version or another token.
+    malformed address, SetupError where nothing listens or where the cluster has another version or another token.
     """
     if address is not None:
         check_listening(address)
@@ -92,7 +92,7 @@ def _end(code: int) -> None:
 
 
 def check_listening(address: str) -> None:
-    """Raise ConfigError for a malformed HOST:PORT, SetupError where nobody accepts connections."""
+    """Raise ConfigError for a malformed HOST:PORT, SetupError where connections are refused."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"--address must be HOST:PORT of a Ray cluster, got {address!r}")
@@ -100,7 +100,7 @@ def check_listening(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise SetupError(
-            f"nobody listens at {address} ({error.strerror or error}); start a cluster with `ray start --head`, or "
+            f"nothing listens at {address} ({error.strerror or error}); start a cluster with `ray start --head`, or "
             "leave out --address to start one on this machine"
         ) from None
 

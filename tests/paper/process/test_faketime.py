@@ -67,7 +67,7 @@ STARTED = time.time()
 
 
 class Process(DaemonProcess):
-    """A daemon of an interpreter of its own: a preloaded library needs one."""
+    """A daemon in a separate interpreter: a preloaded library needs one."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         super().__init__(process.pid)

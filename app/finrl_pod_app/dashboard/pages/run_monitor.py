@@ -22,7 +22,7 @@ from finrl_pod_app.dashboard.settings import Settings
 PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
 PODS_VIEWS = ("Median", "Each pod")
-MAX_OVERLAID = 7  # more curves cannot be told apart
+MAX_OVERLAID = 7  # more curves cannot be distinguished
 WIDE_COLUMNS, NARROW_COLUMNS, SMALL_HEIGHT = 4, 2, 150  # of the figures of each pod; pixels
 
 
