@@ -46,3 +46,41 @@ def test_slippage_beside_the_modelled_cost() -> None:
     assert [trace.name for trace in figure.data] == ["session", "cumulative, value-weighted", "modelled"]
     assert list(figure.data[2].y) == [7.0, 7.0]
     assert len(paper.slippage(sessions, Slippage(2.0, 1.0, None, 0.0, 2)).data) == 2
+
+
+def test_allocation_of_positions_and_cash() -> None:
+    parts = pd.DataFrame(
+        {"name": ["<A>", "cash"], "value": [60.0, 40.0], "gain_share": [0.2, 0.0], "weight": [0.6, 0.4]}
+    )
+    areas = paper.allocation(parts).data[0]
+    assert list(areas.labels) == ["&lt;A&gt;", "cash"]
+    assert list(areas["values"]) == [60.0, 40.0]
+    assert (areas.marker.cmin, areas.marker.cmax) == (-0.2, 0.2)
+
+
+def test_causes_keep_their_sign() -> None:
+    bars = paper.causes({"fill_price": -3.0, "rounding": 1.0}).data[0]
+    assert list(bars.y) == ["fill price", "rounding"]
+    assert bars.marker.color[0] != bars.marker.color[1]
+
+
+def test_timeline_tells_filled_orders_from_others() -> None:
+    at = pd.to_datetime(["2024-01-02 20:00", "2024-01-02 20:01", "2024-01-03 20:00"], utc=True)
+    orders = pd.DataFrame(
+        {
+            "at": at,
+            "symbol": ["A", "B", "A"],
+            "side": ["buy", "buy", "sell"],
+            "quantity": [3.0, 2.0, 1.0],
+            "filled": [3.0, 0.0, 1.0],
+            "limit_price": [10.0, 20.0, 11.0],
+            "state": ["ended"] * 3,
+            "status": ["filled", "expired", None],
+        }
+    )
+    lines = {line.name: line for line in paper.order_timeline(orders).data}
+    assert {name: len(line.x) for name, line in lines.items()} == {
+        "buy": 1, "buy, not filled": 1, "sell": 1, "sell, not filled": 0
+    }  # fmt: skip
+    assert lines["buy, not filled"].text == ("2 at 20, expired",)
+    assert lines["sell"].text == ("1 at 11, ended",)

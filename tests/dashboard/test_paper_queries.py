@@ -353,3 +353,37 @@ def test_settings_are_recorded_without_secrets(tmp_path: Path) -> None:
     assert (found.name, found.symbols, found.monitoring.webhook) == ("kept", ("A", "B"), "")
     store.close()
     assert b"secret-token" not in (tmp_path / "j").read_bytes()
+
+
+def test_allocation_is_the_equity(journal: Journal) -> None:
+    parts = paper_account.allocation(journal)
+    held = paper_account.positions(journal)
+    assert parts["value"].sum() == pytest.approx(held.value.sum() + journal.cash)
+    assert parts["weight"].sum() == pytest.approx(1.0)
+    assert parts["name"].tolist()[-1] == "cash"
+
+
+def test_summaries_by_session(journal: Journal, empty: Journal) -> None:
+    days = paper_account.day_summaries(journal)
+    assert list(days) == sorted(days, reverse=True)
+    assert all(f"{day}: equity" in text for day, text in days.items())
+    assert paper_account.day_summaries(empty) == {}
+
+
+def test_causes_and_strategies_of_a_replay_are_read(sim: SimulatedDaemon) -> None:
+    read = paper_journal.load(sim.journal)
+    sessions = read.equity.session.tolist()
+    document = {
+        "sessions": sessions,
+        "backtest": read.equity.equity.tolist(),
+        "made": "2024-02-01T00:00:00+00:00",
+        "attribution": {"dividends": -96.0, "rounding": 4.0},
+        "strategies": {"one": {"strategy": "momentum", "equity": 10.0, "backtest": 12.0}},
+    }
+    write_json(paper_performance.difference_file(read.path), document)
+    found = paper_performance.backtest_difference(read)
+    assert found.causes == {"dividends": -96.0, "rounding": 4.0}
+    assert found.parts.to_dict("records") == [
+        {"name": "one", "strategy": "momentum", "equity": 10.0, "backtest": 12.0, "difference": -2.0}
+    ]
+    paper_performance.difference_file(read.path).unlink()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL
+from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL, escape_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference, Slippage
 
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
+# The middle is the colour of the page in neither scheme; text on all three has enough contrast.
+GAINS = [[0.0, "#b04a00"], [0.5, "#5f6770"], [1.0, "#0b6bcb"]]
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
@@ -78,6 +81,67 @@ def _equity_range(values: pd.DataFrame) -> list[float]:
 def _session_axis(sessions: int) -> dict[str, Any]:
     """A date axis; few sessions get a tick each, so that no day is labelled twice."""
     return {"type": "date", "tickformat": "%b %d\n%Y"} | ({"dtick": DAY_MS} if sessions <= MAX_DAILY_TICKS else {})
+
+
+def allocation(parts: pd.DataFrame) -> Any:
+    """Positions and cash as areas, coloured by their gain over cost. parts: from `paper_account.allocation`."""
+    import plotly.graph_objects as go
+
+    limit = max(float(parts.gain_share.abs().max() or 0.0), 0.01) if len(parts) else 0.01
+    figure = go.Figure(
+        go.Treemap(
+            labels=[escape_html(name) for name in parts.name],
+            parents=[""] * len(parts),
+            values=parts.value,
+            customdata=parts[["weight", "gain_share"]],
+            marker={"colors": parts.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit},
+            texttemplate="%{label}<br>%{customdata[0]:.1%}",
+            hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
+            tiling={"pad": 2},
+        )
+    )
+    figure.update_layout(margin={"l": 0, "r": 0, "t": 8, "b": 0})
+    return figure
+
+
+def causes(found: Mapping[str, float]) -> Any:
+    """The difference to the backtest by cause, in currency."""
+    import plotly.graph_objects as go
+
+    names = [name.replace("_", " ") for name in found]
+    colours = [GOOD if value >= 0 else BAD for value in found.values()]
+    bars = go.Bar(x=list(found.values()), y=names, orientation="h", marker_color=colours)
+    figure = go.Figure(bars)
+    figure.update_traces(hovertemplate="%{y}: %{x:$,.2f}<extra></extra>")
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(tickprefix="$", zeroline=True, showgrid=True)
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, ticks="")
+    return figure
+
+
+def order_timeline(orders: pd.DataFrame) -> Any:
+    """Orders by time and symbol, hollow where nothing was filled. orders: from `paper_account.orders`."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for side, marker, colour in (("buy", "triangle-up", GOOD), ("sell", "triangle-down", BAD)):
+        for filled in (True, False):
+            own = orders[(orders.side == side) & ((orders.filled > 0) == filled)]
+            outcome = own.status.where(own.status.notna(), own.state)
+            amounts = zip(own.quantity, own.limit_price, outcome, strict=True)
+            words = [f"{quantity:g} at {limit:g}, {word}" for quantity, limit, word in amounts]
+            figure.add_scatter(
+                x=own["at"],
+                y=own.symbol,
+                mode="markers",
+                name=side if filled else f"{side}, not filled",
+                marker={"symbol": marker if filled else f"{marker}-open", "size": 9, "color": colour},
+                text=[escape_html(text) for text in words],
+                hovertemplate="%{y}, %{x|%b %d %H:%M}: %{text}<extra></extra>",
+            )
+    figure.update_layout(hovermode="closest")
+    figure.update_yaxes(type="category", categoryorder="category descending")
+    return figure
 
 
 def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:

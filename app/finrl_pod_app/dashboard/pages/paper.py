@@ -135,12 +135,16 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         show_figure(figures.equity(difference, journal.capital), "paper-equity", alt=alt, height=height)
     else:
         st.info("The equity curve appears after two sessions.")
+    _show_day(journal)
     paper_replay.show_replay(journal, difference)
     st.header("Positions", anchor=False)
     held = paper_account.positions(journal)
     if held.empty:
         st.info("No positions.")
     else:
+        parts = paper_account.allocation(journal)
+        alt = "Positions and cash as areas, coloured by gain."
+        show_figure(figures.allocation(parts), "paper-allocation", alt=alt, height=320)
         show_table(held, columns.positions(), "paper-positions", alt="Positions of the paper account")
         st.caption(theme.escape_markdown(f"Prices at the close of {journal.priced}, as used by the last decision."))
     external = paper_account.external_holdings(journal)
@@ -148,6 +152,18 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
         show_table(external, columns.external(), "paper-external", alt="External holdings")
+
+
+def _show_day(journal: paper_journal.Journal) -> None:
+    """Draw the daemon's summary of a day, at first of the last one."""
+    days = paper_account.day_summaries(journal)
+    if not days:
+        return
+    st.header("Day's summary", anchor=False)
+    day = st.selectbox("Session", list(days), key="paper: day")
+    headline, *lines = days[day].splitlines()
+    st.markdown(theme.escape_markdown(headline))
+    st.markdown("\n".join(f"- {theme.escape_markdown(line[:1].upper() + line[1:])}" for line in lines))
 
 
 def _show_orders(journal: paper_journal.Journal) -> None:
@@ -160,6 +176,9 @@ def _show_orders(journal: paper_journal.Journal) -> None:
     sent, filled = paper_account.orders(journal), paper_account.fills(journal)
     st.header(f"Orders: {len(sent):,}", anchor=False)
     if len(sent):
+        figure = figures.order_timeline(sent.head(MAX_ROWS))
+        height = 140 + 16 * sent.head(MAX_ROWS).symbol.nunique()
+        show_figure(figure, "paper-timeline", alt="Orders by time and symbol, with their side.", height=height)
         show_table(sent.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
     st.header(f"Fills: {len(filled):,}", anchor=False)
     if max(len(sent), len(filled)) > MAX_ROWS:

@@ -42,6 +42,17 @@ def positions() -> dict[str, Any]:
     }
 
 
+def strategy_parts() -> dict[str, Any]:
+    """Columns of the strategies of an account beside their backtests."""
+    return {
+        "name": _text("Part"),
+        "strategy": _text("Strategy"),
+        "equity": _number("Equity", "dollar"),
+        "backtest": _number("Backtest", "dollar"),
+        "difference": _number("Difference", "dollar", help="Equity of the account less that of the backtest."),
+    }
+
+
 def open_intents() -> dict[str, Any]:
     """Columns of `paper_account.open_intents`."""
     return {

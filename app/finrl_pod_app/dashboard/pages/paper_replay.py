@@ -13,10 +13,14 @@ import streamlit as st
 
 from finrl_pod_app.cli.paper import DIFFERS
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.figures import paper as figures
+from finrl_pod_app.dashboard.pages.paper_columns import strategy_parts
+from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
 from finrl_pod_app.dashboard.queries.paper_state import is_simulated
 
+CENT = 0.01
 MAX_DIFFERENCES = 10
 SAMPLE = "sample"
 TIMEOUT = 600.0  # seconds
@@ -29,6 +33,13 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
         match = "Orders, fills and equity match the backtest to the cent." if not difference.differences else ""
         late = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
         st.caption(theme.escape_markdown(f"Replayed with {difference.strategy} on {made} UTC.{late} {match}"))
+        if any(abs(value) >= CENT for value in difference.causes.values()):
+            st.caption("The difference in dollars by cause:")
+            alt = "Difference between account and backtest by cause."
+            show_figure(figures.causes(difference.causes), "paper-causes", alt=alt, height=240)
+        if len(difference.parts) > 1:
+            alt = "Each strategy of the account with its equity and that of its backtest."
+            show_table(difference.parts, strategy_parts(), "paper-strategies", alt=alt)
         if difference.differences:
             with st.expander(f"{len(difference.differences):,} differences from the backtest"):
                 for sentence in difference.differences[:MAX_DIFFERENCES]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from finrl_pod.paper.monitoring.summary import SUMMARY
 from finrl_pod.paper.records import SOLD_BY_OTHERS
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 
@@ -109,6 +110,23 @@ def fills(journal: Journal) -> pd.DataFrame:
     return frame[
         ["time", "symbol", "side", "quantity", "price", "value", "fee", "slippage", "source", "client_order_id"]
     ]
+
+
+def allocation(journal: Journal) -> pd.DataFrame:
+    """Name, value and weight of each long position, largest first, and of the cash; for a treemap."""
+    held = positions(journal)
+    held = held[held.value > 0]
+    parts = pd.DataFrame({"name": held.symbol, "value": held.value, "gain_share": held.gain_share})
+    if journal.cash > 0:
+        parts = pd.concat([parts, pd.DataFrame({"name": ["cash"], "value": [journal.cash], "gain_share": [0.0]})])
+    parts["weight"] = parts.value / parts.value.sum() if len(parts) else parts.value
+    return parts.reset_index(drop=True)
+
+
+def day_summaries(journal: Journal) -> dict[str, str]:
+    """The daemon's summaries by session, latest first; those that the journal still lists."""
+    found = journal.alerts[journal.alerts.kind == SUMMARY].iloc[::-1]
+    return {message.partition(":")[0]: message for message in found.message}
 
 
 def _booked_events(journal: Journal) -> list[Any]:

@@ -3,9 +3,11 @@ against the replayed backtest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -111,6 +113,8 @@ class BacktestDifference:
     curve: session, equity, backtest (NaN where the replay has none), difference (of growth, in basis points).
     end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
     points. behind: sessions of the account that the replay does not cover. made: time of the replay, empty without one.
+    causes: the difference in currency by cause; empty for replays of earlier versions. parts: of an account of several
+    strategies: name, strategy, equity, backtest, difference.
     """
 
     curve: pd.DataFrame
@@ -120,6 +124,8 @@ class BacktestDifference:
     made: str
     strategy: str
     differences: tuple[str, ...]
+    causes: Mapping[str, float] = field(default_factory=dict)
+    parts: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def is_available(self) -> bool:
@@ -151,10 +157,22 @@ def backtest_difference(journal: Journal) -> BacktestDifference:
         made=str(document.get("made", "")),
         strategy=str(document.get("strategy", "")),
         differences=tuple(document.get("differences", [])),
+        parts=_parts(document.get("strategies") or {}),
+        causes={str(name): float(value) for name, value in (document.get("attribution") or {}).items()},
     )
 
 
-def _saved_difference(journal: Path) -> dict[str, list[str]]:
+def _parts(strategies: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    rows = [
+        {"name": name, **{key: part[key] for key in ("strategy", "equity", "backtest")}}
+        for name, part in strategies.items()
+    ]
+    frame = pd.DataFrame(rows, columns=["name", "strategy", "equity", "backtest"])
+    frame["difference"] = frame.equity - frame.backtest
+    return frame
+
+
+def _saved_difference(journal: Path) -> dict[str, Any]:
     file = difference_file(journal)
     if not file.is_file():
         return {}
