@@ -17,14 +17,29 @@ from finrl_pod.types import Bools, Floats, Panel
 # A cross-sectional spread below this fraction of the largest value is rounding error.
 _RELATIVE_SPREAD = 1e-12
 
+BLOCK_CELLS = 2_000_000  # of a table that features are computed on at a time: 16 MB for each temporary array
+
 
 def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
     """Apply `function` to each column's valid rows as if they were consecutive: windows skip gaps.
 
     valid: [T, N] bool. columns: [T, N] float64 each. function: receives the columns with valid rows moved to the top,
     [T, N] with NaN below, and returns [T, N]. Returns [T, N], NaN where `valid` is False. Row i of a moved column is
-    the ticker's i-th bar regardless of later ones, so causal functions stay causal.
+    the ticker's i-th bar regardless of later ones, so causal functions stay causal. It computes each column by itself
+    and is called with a few columns at a time, so that its temporary arrays stay small on long tables.
     """
+    bars, assets = valid.shape
+    block = max(1, BLOCK_CELLS // max(bars, 1))
+    if assets <= block:
+        return _over_own_bars(function, valid, *columns)
+    result = np.empty(valid.shape)
+    for i in range(0, assets, block):
+        part = slice(i, i + block)
+        result[:, part] = _over_own_bars(function, valid[:, part], *(column[:, part] for column in columns))
+    return result
+
+
+def _over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
     if valid.all():
         return function(*columns)
     order = np.argsort(~valid, axis=0, kind="stable")

@@ -20,6 +20,7 @@ __all__ = ["build_market", "fit_normaliser", "leaked_return", "to_device", "with
 
 Fill = Literal["next", "same_close"]
 
+BLOCK_BARS = 8_192  # rows that are normalised at a time
 # Placeholder price of a ticker before its first bar; it is not tradable there.
 _NO_PRICE = 1.0
 
@@ -104,9 +105,11 @@ def _normalised(
             one = Normaliser((name,), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
             one = fit_normaliser(values, investable, *fit, (name,))
-        stored = values.astype(np.float32)  # so that normalising `raw_features` later gives the same numbers
-        raw[..., i] = stored[..., 0]
-        scaled[..., i] = normalise(stored.astype(np.float64), one)[..., 0]
+        raw[..., i] = values[..., 0]
+        del values
+        for first in range(0, len(raw), BLOCK_BARS):  # of the stored numbers, as `raw_features` are normalised later
+            rows = slice(first, first + BLOCK_BARS)
+            scaled[rows, :, i] = normalise(raw[rows, :, i : i + 1].astype(np.float64), one)[..., 0]
         fitted.append(one)
     if isinstance(fit, Normaliser):
         return raw, scaled, fit

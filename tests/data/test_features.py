@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from finrl_pod.data import features, price_features
+from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import FeatureError, SetupError
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Floats, Panel
@@ -279,3 +280,16 @@ def test_missing_talib_raises_setup_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "talib", None)
     with pytest.raises(SetupError, match=r"pip install 'finrl-pod\[indicators\]'"):
         value("rsi_30")
+
+
+def test_features_of_long_tables_are_computed_in_blocks_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    close = 50 * np.exp(np.cumsum(rng.normal(0, 0.01, (600, 7)), 0))
+    close[:30, 2] = np.nan
+    close[100:105, 5] = np.nan
+    days = np.datetime64("2015-01-01") + np.arange(600).astype("timedelta64[D]")
+    long = make_panel(days.astype("datetime64[ns]"), list("ABCDEFG"), {"close": close}, allow_gaps=True)
+    names = ("momentum_252_21", "volatility_63", "beta_252", "idiosyncratic_252", "residual_momentum", "drawdown_252")
+    whole = features.compute(long, names)
+    monkeypatch.setattr(price_features, "BLOCK_CELLS", 2 * 600)
+    assert np.array_equal(features.compute(long, names), whole, equal_nan=True)

@@ -108,6 +108,7 @@ def audit_champion(
         *check_splits(splits, last_decision),
         *_check_selection(run, config, market, splits, members),
     ]
+    del market  # the checks build their own, one at a time
     span = (splits.validation.first, splits.validation.last) if costs else None
     terms = (config.environment.cost_bps, probes, warm_up_bars, on_step)
     rest, sensitivities = run_checks(pipeline, span, *terms, every_bar=every_bar)

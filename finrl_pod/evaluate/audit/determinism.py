@@ -2,55 +2,98 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, first_difference, record_decisions, rollout
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod.evaluate.audit.pipeline import (
+    Finding,
+    Pipeline,
+    RolloutStep,
+    first_difference,
+    record_decisions,
+    rollout,
+)
+from finrl_pod.types import Floats
 
 CHECK = "determinism"
 BARS = 1000  # with them, decisions that differ on 1% of bars are found with a probability of 1 - 2e-9
 MEMBER_BARS = 60
 STEPS = 16
+BLOCK_BARS = 8_192  # rows whose fingerprints are computed at a time
+MIXER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, as in Fibonacci hashing
 
 
 def check_determinism(pipeline: Pipeline, bars: int = BARS) -> list[Finding]:
     """Build markets, decisions and environments twice and require bitwise equality.
 
     Features are compared on all bars, decisions of the first strategy on `bars` bars after training, and those of
-    further ones (members of an ensemble) on `MEMBER_BARS`.
+    further ones (members of an ensemble) on `MEMBER_BARS`. One market is kept at a time.
     """
-    panels = [pipeline.prepared(pipeline.panel) for _ in range(2)]
-    markets = [pipeline.build(panel) for panel in panels]
+    one, other = (_observe(pipeline, bars) for _ in range(2))
     found = []
-    for column in (*panels[0].columns, "tradable"):
-        one, other = (getattr(panel, column) for panel in panels)
-        if not np.array_equal(one, other, equal_nan=column != "tradable"):
-            t = int((~((one == other) | (np.isnan(one) & np.isnan(other)))).any(1).argmax())
-            found.append(failure(pipeline, f"the preparation of {column}", t))
-    raw = [market.features.cpu().numpy() for market in markets]
-    for i, name in enumerate(markets[0].feature_names):
-        if not np.array_equal(raw[0][..., i], raw[1][..., i]):
-            t = int((raw[0][..., i] != raw[1][..., i]).any(1).argmax())
-            found.append(failure(pipeline, f"feature {name}", t))
+    for name, rows in one.rows.items():
+        if not np.array_equal(rows, other.rows[name]):
+            found.append(failure(pipeline, name, int((rows != other.rows[name]).argmax())))
     first = pipeline.out_of_sample
-    end = len(pipeline.panel.times) - 1
-    for place, (name, strategy) in enumerate(pipeline.strategies.items()):
-        last = min(first + (MEMBER_BARS if place else bars), end)
-        runs = [
-            record_decisions(strategy, panel, market, first, last, pipeline.rules, pipeline.cash)
-            for panel, market in zip(panels, markets, strict=True)
-        ]
-        for i, (a, b) in enumerate(zip(*runs, strict=True)):
+    for name, decisions in one.decisions.items():
+        for i, (a, b) in enumerate(zip(decisions, other.decisions[name], strict=True)):
             if (a is None) != (b is None) or (a is not None and b is not None and not np.array_equal(a, b)):
                 found.append(failure(pipeline, f"strategy {name}", first + i))
                 break
-    if pipeline.make_env is not None:
-        span = (max(first, markets[0].first), min(first + MEMBER_BARS, end, markets[0].steps - 1))
-        a_run, b_run = (rollout(pipeline.make_env(market, *span), STEPS) for market in markets)
-        different = first_difference(a_run, b_run, 0.0)
-        if different is not None:
-            found.append(failure(pipeline, f"the environment's {different[0]}", different[1]))
+    different = first_difference(one.steps, other.steps, 0.0)
+    if different is not None:
+        found.append(failure(pipeline, f"the environment's {different[0]}", different[1]))
     message = "Two builds from the same seed are identical."
     return found or [Finding(CHECK, "pass", pipeline.name, message)]
+
+
+class _Observed(NamedTuple):
+    """One build: a fingerprint [T] of each table's rows by its part, decisions by strategy, steps of environments."""
+
+    rows: Mapping[str, NDArray[np.uint64]]
+    decisions: Mapping[str, list[Floats | None]]
+    steps: list[RolloutStep]
+
+
+def _observe(pipeline: Pipeline, bars: int) -> _Observed:
+    panel = pipeline.prepared(pipeline.panel)
+    rows = {
+        f"the preparation of {column}": row_fingerprints(getattr(panel, column))
+        for column in (*panel.columns, "tradable")
+    }
+    market = pipeline.build(panel)
+    features = market.features.cpu().numpy()
+    rows |= {f"feature {name}": row_fingerprints(features[..., i]) for i, name in enumerate(market.feature_names)}
+    first, end = pipeline.out_of_sample, len(panel.times) - 1
+    decisions = {
+        name: record_decisions(
+            strategy, panel, market, first, min(first + (MEMBER_BARS if place else bars), end), pipeline.rules,
+            pipeline.cash,
+        )
+        for place, (name, strategy) in enumerate(pipeline.strategies.items())
+    }  # fmt: skip
+    if pipeline.make_env is None:
+        return _Observed(rows, decisions, [])
+    span = (max(first, market.first), min(first + MEMBER_BARS, end, market.steps - 1))
+    return _Observed(rows, decisions, rollout(pipeline.make_env(market, *span), STEPS))
+
+
+def row_fingerprints(table: NDArray[Any]) -> NDArray[np.uint64]:
+    """[T] of a table [T, N]: equal rows have equal fingerprints, others differ with a probability of 1 - 2^-64 each.
+
+    A linear combination modulo 2^64 of the bits of a row, with odd coefficients; NaNs of different bits count as equal.
+    """
+    result = np.empty(len(table), dtype=np.uint64)
+    for begin in range(0, len(table), BLOCK_BARS):
+        block = np.ascontiguousarray(table[begin : begin + BLOCK_BARS], dtype=np.float64)
+        bits = np.where(np.isnan(block), np.nan, block).view(np.uint64)
+        mixed = (bits ^ (bits >> np.uint64(32))) * MIXER  # spreads the bits of a number over its word
+        coefficients = (2 * np.arange(1, bits.shape[1] + 1, dtype=np.uint64) + 1) * MIXER
+        result[begin : begin + BLOCK_BARS] = ((mixed ^ (mixed >> np.uint64(29))) * coefficients).sum(1, dtype=np.uint64)
+    return result
 
 
 def failure(pipeline: Pipeline, part: str, t: int) -> Finding:

@@ -15,7 +15,7 @@ from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.audit.changed_panels import cut, permuted, perturbed
 from finrl_pod.evaluate.audit.data_quality import check_data
-from finrl_pod.evaluate.audit.determinism import check_determinism
+from finrl_pod.evaluate.audit.determinism import check_determinism, row_fingerprints
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import check_lookahead
@@ -318,3 +318,19 @@ def test_pipeline_without_strategies_or_environment_passes() -> None:
             *check_determinism(pipeline),
         ]
     )
+
+
+def test_fingerprints_change_with_every_cell_and_its_place() -> None:
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(9_000, 5))  # more than one block
+    table[3, 2] = np.nan
+    before = row_fingerprints(table)
+    assert np.array_equal(before, row_fingerprints(table.copy()))
+    assert len(np.unique(before)) == len(table)
+    for t, n in rng.integers(0, (9_000, 5), (50, 2)):
+        changed = table.copy()
+        changed[t, n] = np.nextafter(np.nan_to_num(changed[t, n]), 10)
+        assert (row_fingerprints(changed) != before).nonzero()[0].tolist() == [t]
+    assert (row_fingerprints(table[:, ::-1]) != before).all()
+    flags = rng.random((10, 5)) < 0.5
+    assert (row_fingerprints(flags) != row_fingerprints(~flags)).all()
