@@ -64,7 +64,7 @@ class Memory:
         return None
     account = positions = submit = cancel = replace = order = order_by_client_id = orders = fills_since = _nothing
     updates = stream = reconnect_stream = assets = corporate_actions = clock = calendar = rate_limit = close = _nothing
-    bars = latest = _nothing
+    bars = minute_bars = latest = _nothing
 
 class Deaf(Memory):
     bars = None
