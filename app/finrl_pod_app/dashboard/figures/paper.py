@@ -98,6 +98,8 @@ def allocation(parts: pd.DataFrame) -> Any:
             texttemplate="%{label}<br>%{customdata[0]:.1%}",
             hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
             tiling={"pad": 2},
+            root={"color": "rgba(0, 0, 0, 0)"},
+            pathbar={"visible": False},
         )
     )
     figure.update_layout(margin={"l": 0, "r": 0, "t": 8, "b": 0})
