@@ -83,6 +83,8 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
         for i, item in enumerate(value):
             if repeated or i <= len(others):
                 _check_types(each if repeated or i == 0 else others[i - 1], item, where, [*path, str(i)])
+    elif isinstance(value, bool) and int in get_args(hint) and bool not in get_args(hint):
+        raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[int]} or text, got {_shown(value)}")
     elif hint in NAMES_OF_TYPES:
         is_bool = isinstance(value, bool)
         fits = {

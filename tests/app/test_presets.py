@@ -82,7 +82,7 @@ def test_any_config_is_unchanged_after_writing_and_parsing(
 def test_unknown_preset_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no preset 'lapto'.*laptop"):
         preset("lapto")
-    with pytest.raises(ConfigError, match=r"no preset 'xyz'.*laptop, gpu, quick"):
+    with pytest.raises(ConfigError, match=r"no preset 'xyz'.*laptop, gpu, quick, minutes"):
         preset("xyz")
 
 

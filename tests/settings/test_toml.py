@@ -85,6 +85,11 @@ def test_wrong_types_are_one_sentence(values: dict[str, Any], message: str) -> N
         build_record(Sample, values, "here")
 
 
+def test_booleans_are_no_integers_beside_texts() -> None:
+    with pytest.raises(ConfigError, match=r"mandate\.decide_every must be a whole number or text, got true"):
+        parse({"mandate": {"decide_every": True}})
+
+
 def test_right_types_are_kept() -> None:
     values = {"count": 2.0, "flag": True, "many": [1, 2], "inner": {"pair": [1, 2]}}
     built = build_record(Sample, values, "here")

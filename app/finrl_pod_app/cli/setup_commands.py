@@ -16,7 +16,7 @@ COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the shell's script asks fo
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Where to write; never overwrites a file.")],
-    preset: Annotated[str, typer.Option(help="laptop, gpu or quick.")] = "laptop",
+    preset: Annotated[str, typer.Option(help="laptop, gpu, quick or minutes.")] = "laptop",
     data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
     env: Annotated[
         str | None, typer.Option(metavar="FILE.py:CLASS", help="Instead of a market: an environment of your own.")

@@ -19,6 +19,7 @@ from finrl_pod.settings.run import (
     DataConfig,
     EnvironmentConfig,
     FeatureConfig,
+    MandateConfig,
     PPOConfig,
     RunConfig,
     SplitConfig,
@@ -82,11 +83,20 @@ PRESETS: Mapping[str, RunConfig] = {
         cohorts=(LINEAR_PPO,),
         tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=20_000, leaderboard=8, champion=4),
     ),
+    # Trading at every minute would pay for the spread hundreds of times a day: one decision a session of 390 bars.
+    "minutes": RunConfig(
+        features=FEATURES,
+        environment=dataclasses.replace(_environment(32, 2), window=1_950),
+        mandate=MandateConfig(decide_every=390, max_turnover=12.0),
+        agent=PENALISED,
+        tournament=TournamentConfig(pods=8, generations=3, samples_per_generation=100_000, champion=4),
+    ),
 }
 
 PURPOSES: Mapping[str, str] = {
     "laptop": "minutes on two CPU cores; what `finrl-pod demo` runs",
     "gpu": "a larger population for one CUDA device",
+    "minutes": "bars of one minute: one decision a session, at most 12 times the account a year in trades",
     "quick": "every stage within a minute, to check that it works; too short to learn much",
 }
 
