@@ -102,7 +102,7 @@ def test_records_made_in_python_are_checked_too() -> None:
         check_settings("tournament.", TournamentConfig(pods=True))
 
 
-def test_configs_of_the_daemon_and_of_tournaments_are_told_apart() -> None:
+def test_configs_of_the_daemon_and_of_tournaments_are_distinguished() -> None:
     with pytest.raises(ConfigError, match=r"^a\.toml is the config of a tournament: it has \[agent\]\."):
         paper.parse({"seed": 1, "agent": {"algorithm": "ppo"}}, "a.toml")
     with pytest.raises(ConfigError, match=r"^b\.toml is the config of the paper-trading daemon: it has champion\."):

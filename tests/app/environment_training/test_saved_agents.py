@@ -106,7 +106,7 @@ def test_animated_picture_has_every_frame() -> None:
         (["play", "{run}", "--out", "x.gif"], "--out must end in .png, an animated picture, got x.gif"),
     ],
 )
-def test_folders_are_told_apart(
+def test_other_folders_are_named(
     run_folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([argument.format(run=run_folder) for argument in arguments]) == 2
