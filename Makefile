@@ -159,7 +159,7 @@ test-simulators: simulators ## a real simulator behind each interface, and three
 
 # Both keep two cores busy. The last line says what was found; the exit code is 1 when anything is wrong.
 soak: setup ## a simulated year of paper trading: among faults and kills, among faults, undisturbed; 10 minutes at most
-	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12
+	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 252 --kills 12 $(ARGS)
 
 soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2

@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +27,12 @@ DEFAULT_FPS = 30
 MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 RGB, DEPTH = 2, 8  # colour type and bits of a channel in PNG's header
+
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    GymnasiumEnv: TypeAlias = gymnasium.Env[Any, Any]
 
 
 class PlayedEpisode(NamedTuple):
@@ -77,7 +83,7 @@ def play(
 
 
 def _episode(
-    agents: SavedAgents, env: Any, seed: int, frames: list[NDArray[np.uint8]], show: Callable[[str], object]
+    agents: SavedAgents, env: GymnasiumEnv, seed: int, frames: list[NDArray[np.uint8]], show: Callable[[str], object]
 ) -> PlayedEpisode:
     members, shapes = agents.config.members, shapes_of(env, agents.config.env)
     decide = agents.act if members == 1 else ensemble_decision(agents.act, members)
@@ -96,7 +102,7 @@ def _episode(
     raise RunError(f"the episode did not end within {MAX_STEPS:,} steps; check that all episodes end")
 
 
-def _render(env: Any, frames: list[NDArray[np.uint8]], show: Callable[[str], object]) -> None:
+def _render(env: GymnasiumEnv, frames: list[NDArray[np.uint8]], show: Callable[[str], object]) -> None:
     if env.render_mode == "ansi":
         show(str(env.render()))
     elif env.render_mode == "rgb_array":
