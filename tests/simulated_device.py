@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+from finrl_pod.native import philox
+
 NAME = "simulated"
 _setup_privateuseone_for_python_backend(NAME)
 ATEN = torch.ops.aten
@@ -80,6 +82,7 @@ def simulated_device() -> Iterator[str]:
     """Register the simulated device; yields its name."""
     with pytest.MonkeyPatch.context() as patch, _Mode():
         patch.setattr(torch, "Generator", DeviceGenerator)
+        patch.setattr(philox, "on_device", lambda device: False)  # the numbers of the CPU, to compare with it
         for owner, names in DRAWS.items():
             for name in names:
                 patch.setattr(owner, name, _check_generator(getattr(owner, name)))

@@ -11,6 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
+SUMMARY = "summary"  # kind of the alert that is the day's summary
 CLIENT_ORDER_ID_MAX = 48  # Alpaca documents 48 and 128 characters: the shorter limit satisfies both
 
 

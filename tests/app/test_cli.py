@@ -93,9 +93,21 @@ def commands() -> list[list[str]]:
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
     training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env", "new", "check"}
+    environments = {"evaluate", "play", "export"}
     evaluation = {"backtest", "sweep", "audit", "promote", "trials", "features"}
-    operation = {"registry", "paper", "dashboard", "data", "doctor", "bench", "init", "migrate"}
-    assert top == training | evaluation | operation
+    operation = {
+        "registry",
+        "paper",
+        "dashboard",
+        "data",
+        "doctor",
+        "bench",
+        "init",
+        "migrate",
+        "completion",
+        "glossary",
+    }
+    assert top == training | environments | evaluation | operation
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -225,6 +237,7 @@ def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     assert target == Path("runs/a")
     assert options == {
         "data": None, "split": None, "start": "2020-01-01", "end": None, "cost_bps": 5.0, "cash": None, "out": None,
+        "benchmark": None,
     }  # fmt: skip
 
 

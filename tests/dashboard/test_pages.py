@@ -99,7 +99,8 @@ def test_comparison_follows_the_cost_slider(visit: Callable[..., Any], finished:
     report = json.loads((finished / "report.json").read_text())["test"]["strategies"]
     for name, key in (("mine", "champion"), ("equal weight", "equal_weight"), ("index", "index")):
         for metric in ("sharpe", "annual_return", "costs_paid", "turnover"):
-            assert table.loc[name, metric] == pytest.approx(report[key][metric], rel=1e-9), (name, metric)
+            shown = report[key][metric] * (100 if metric == "annual_return" else 1)  # percent
+            assert table.loc[name, metric] == pytest.approx(shown, rel=1e-9), (name, metric)
     app.slider[0].set_value(50.0).run()
     assert not app.exception
     higher_cost = app.dataframe[0].value.set_index("strategy")

@@ -60,7 +60,7 @@ def test_odd_shares_of_a_position_are_not_closed(holder: Client, query: str) -> 
         f"/v2/account/activities/FILL?page_size={DIGITS}",
         f"/v2/stocks/bars?symbols=AAA&timeframe=1Day&limit={DIGITS}",
         f"/v2/stocks/bars?symbols=AAA&timeframe=1Day&page_token=page-{DIGITS}",
-        "/v2/stocks/bars?symbols=AAA&timeframe=1Min&start=2024-01-02",
+        "/v2/stocks/bars?symbols=AAA&timeframe=7Min&start=2024-01-02",
         "/v2/calendar?start=0001-13-01",
         "/v2/orders?after=yesterday",
     ],

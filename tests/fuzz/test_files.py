@@ -122,17 +122,17 @@ def test_tensors_of_snapshots(tmp_path_factory: pytest.TempPathFactory, changes:
 
 @given(changes=edits())
 @fuzz
-def test_journals(valid_journal: bytes, tmp_path_factory: pytest.TempPathFactory, changes: list[Edit]) -> None:
+def test_journals(valid_journal: Path, tmp_path_factory: pytest.TempPathFactory, changes: list[Edit]) -> None:
     path = tmp_path_factory.mktemp("journal") / "mine.sqlite"
-    path.write_bytes(damaged(valid_journal, changes))
+    path.write_bytes(damaged(valid_journal.read_bytes(), changes))
     reads(read_journal, path)
 
 
 @pytest.fixture(scope="module")
-def valid_journal(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def valid_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("valid") / "mine.sqlite"
     Journal.create_or_open(path).close()
-    return path.read_bytes()
+    return path
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

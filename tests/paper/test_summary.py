@@ -12,7 +12,7 @@ import pytest
 
 from finrl_pod.errors import BrokerError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.monitoring.summary import SUMMARY
+from finrl_pod.paper.records import SUMMARY
 from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import MonitoringSettings, StrategyConfig
 from tests.paper.factories import FunctionStrategy, RotatingStrategy, SimulatedDaemon, config

@@ -17,7 +17,6 @@ from finrl_pod.paper.journal.store import stamp
 from finrl_pod.paper.records import Session, Side
 from finrl_pod.paper.settings import PaperConfig, allocations
 
-SUMMARY = "summary"  # kind of its alert
 MOST_SYMBOLS = 20  # that are named, the largest profits and losses first
 ZERO = Decimal(0)
 

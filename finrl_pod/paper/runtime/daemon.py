@@ -29,8 +29,7 @@ from finrl_pod.paper.execution.trader import TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
 from finrl_pod.paper.journal.store import moment
-from finrl_pod.paper.monitoring.summary import SUMMARY
-from finrl_pod.paper.records import BrokerClock
+from finrl_pod.paper.records import SUMMARY, BrokerClock
 from finrl_pod.paper.runtime.clocks import BrokerTime
 from finrl_pod.paper.runtime.control import CommandHandler
 from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of

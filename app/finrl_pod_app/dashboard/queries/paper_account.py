@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from finrl_pod.paper.monitoring.summary import SUMMARY
-from finrl_pod.paper.records import SOLD_BY_OTHERS
+from finrl_pod.paper.records import SOLD_BY_OTHERS, SUMMARY
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 
 SHARE_DIGITS = 9  # decimals of the smallest fraction that a broker accepts; sums of floats are rounded to them
