@@ -18,13 +18,13 @@ import pandas as pd
 from finrl_pod.data.dates import first_moment, stamp
 from finrl_pod.data.flaws import check, sentences
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.side_tables import column_of, read_side_table
 from finrl_pod.errors import DataError
 from finrl_pod.types import Bools, Floats, Panel
 
 SYMBOL, DATE = ("symbol", "ticker"), ("date", "ex_date", "ex-date", "ex date")
 SPLIT, DIVIDEND = ("split", "splits", "stock splits"), ("dividend", "dividends")
 PRICES = ("open", "high", "low", "close", "dividend")
-MAX_BYTES = 50_000_000
 MAX_RATIO = 1_000.0
 DATE_LENGTH = len("2020-01-31")
 CLEAR_SPLIT = np.log(1.4)  # smaller splits may be hidden by the market's move of the day
@@ -50,21 +50,12 @@ def read_actions(path: Path) -> list[CorporateAction]:
     Empty cells and zeros mean none. Raises DataError naming the line for a missing column, a date that is none, and a
     split or dividend that is not positive.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path} has more than {MAX_BYTES // 1_000_000} MB, too many for a table of actions")
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, pd.errors.ParserError) as error:  # among them text that is not UTF-8
-        raise DataError(f"{path} is not a CSV table: {' '.join(str(error).split())}") from None
-    names = {str(name).strip().lower(): str(name) for name in table.columns}
-    symbols, dates, splits, dividends = (
-        next((table[names[alias]].str.strip() for alias in aliases if alias in names), None)
-        for aliases in (SYMBOL, DATE, SPLIT, DIVIDEND)
-    )
+    table = read_side_table(path, "actions")
+    symbols, dates, splits, dividends = (column_of(table, aliases) for aliases in (SYMBOL, DATE, SPLIT, DIVIDEND))
     if symbols is None or dates is None or (splits is None and dividends is None):
-        raise DataError(f"{path} must have the columns symbol, date, and split or dividend; got {', '.join(names)}")
+        raise DataError(
+            f"{path} must have the columns symbol, date, and split or dividend; got {', '.join(table.columns)}"
+        )
     actions = []
     for i, (symbol, date) in enumerate(zip(symbols, dates, strict=True)):
         where = f"{path}, line {i + 2}"

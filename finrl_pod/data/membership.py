@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.side_tables import column_of, read_side_table
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
 
 SYMBOL, FROM, TO = ("symbol", "ticker"), ("from", "start", "start_date"), ("to", "end", "end_date")
-MAX_BYTES = 50_000_000
 
 
 class Spell(NamedTuple):
@@ -36,21 +36,13 @@ def read_membership(path: Path) -> list[Spell]:
 
     Raises DataError naming the line for a missing column, a date that is none, and a spell that ends before it begins.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path} has more than {MAX_BYTES // 1_000_000} MB, too many for a table of memberships")
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, pd.errors.ParserError) as error:  # among them text that is not UTF-8
-        raise DataError(f"{path} is not a CSV table: {' '.join(str(error).split())}") from None
-    names = {str(name).strip().lower(): str(name) for name in table.columns}
+    table = read_side_table(path, "memberships")
     found = []
     for aliases in (SYMBOL, FROM, TO):
-        column = next((names[alias] for alias in aliases if alias in names), None)
-        if column is None:
+        cells = column_of(table, aliases)
+        if cells is None:
             raise DataError(f"{path} has no column {aliases[0]!r}: a membership table has symbol, from and to")
-        found.append(table[column].str.strip())
+        found.append(cells)
     spells = []
     for i, (symbol, first, last) in enumerate(zip(*found, strict=True)):
         where = f"{path}, line {i + 2}"

@@ -75,15 +75,21 @@ class Attribution:
         return columns
 
 
+def bars_of(result: BacktestResult, market: MarketTensor) -> slice:
+    """Bars of the market on which a backtest ran. Raises InputError if the market has other symbols or bars."""
+    first = int(np.searchsorted(market.times, result.times[0]))
+    bars = slice(first, first + len(result.times))
+    if market.symbols != result.symbols or not np.array_equal(market.times[bars], result.times):
+        raise InputError("the result is from another market: their symbols or bars differ; use the market it ran on")
+    return bars
+
+
 def attribution(result: BacktestResult, market: MarketTensor, rules: ExecutionRules) -> Attribution:
     """Attribute a backtest's profit. market, rules: those that it was run with.
 
     Raises InputError if the market does not have the result's symbols and bars.
     """
-    first = int(np.searchsorted(market.times, result.times[0]))
-    bars = slice(first, first + len(result.times))
-    if market.symbols != result.symbols or not np.array_equal(market.times[bars], result.times):
-        raise InputError("the result is from another market: their symbols or bars differ; use the market it ran on")
+    bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     values = result.weights * result.equity[:, None]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finrl_pod.errors import InputError
+from finrl_pod.evaluate.attribution import bars_of
 from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.frictions import costs_by_asset
@@ -29,10 +29,7 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     the trade's cost; NaN for trades that open or enlarge one. Dividends and interest are in no trade. weight: after the
     trade, of equity. Raises InputError if the market does not have the result's symbols and bars.
     """
-    first = int(np.searchsorted(market.times, result.times[0]))
-    bars = slice(first, first + len(result.times))
-    if market.symbols != result.symbols or not np.array_equal(market.times[bars], result.times):
-        raise InputError("the result is from another market: their symbols or bars differ; use the market it ran on")
+    bars = bars_of(result, market)
     venue = Venue(market, rules, torch.float64)
     close, fill = (x[bars].double().cpu().numpy() for x in (market.close, venue.fill))
     held = result.weights * result.equity[:, None] / close
@@ -45,7 +42,7 @@ def trades_table(result: BacktestResult, market: MarketTensor, rules: ExecutionR
     traded |= np.abs(paid) > noise
     with np.errstate(divide="ignore", invalid="ignore"):
         price = np.where(traded & (np.abs(change * price) > noise), paid / change, np.nan)
-    costs = _costs(venue, result, change, price, first)
+    costs = _costs(venue, result, change, price, bars.start)
     rows = []
     entry, position = np.zeros(len(result.symbols)), np.zeros(len(result.symbols))
     for t, n in np.argwhere(traded):
