@@ -35,7 +35,7 @@ RANK = {
     "memory": 2,
     "user_files": 1,
     "protocols": 3,
-    "native": 4,
+    "native": 3,
     "data": 4,
     "market": 4,
     "rl": 5,

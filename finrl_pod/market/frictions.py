@@ -8,6 +8,7 @@ import torch
 
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, split_purchases
+from finrl_pod.native.device import on_device
 from finrl_pod.types import Tensor
 
 NEWTON_STEPS = 6  # converges to rounding error from a start within a few percent
@@ -148,7 +149,7 @@ def _affordable(
         smallest = one * MIN_BUY_FRACTION
         whole, least = bill(one), bill(smallest)
         enough = whole <= funds
-        if bool(enough.all()):
+        if not on_device(funds.device) and bool(enough.all()):  # a GPU would have to be waited for
             return one
         tiny = torch.finfo(requested.dtype).tiny
         factor, price = one, whole

@@ -58,7 +58,11 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MarketScorer:
-    """Scores by the Sharpe ratio of a backtest. validation: its first and last bar."""
+    """Scores by the Sharpe ratio of a backtest on the CPU, wherever the members are trained.
+
+    market: on the CPU; a backtest checks numbers in every bar, for which a GPU would have to be waited for. validation:
+    its first and last bar.
+    """
 
     market: MarketTensor
     config: RunConfig
@@ -66,14 +70,15 @@ class MarketScorer:
 
     def __call__(self, learner: Learner) -> MemberResults:
         algorithm, config = learner.algorithm, self.config
+        weights = {name: tensor.cpu() for name, tensor in algorithm.weights().items()}
         ledger = run_members(
-            algorithm.actor, algorithm.weights(), self.market, config.environment, *self.validation, config.mandate
+            algorithm.actor, weights, self.market, config.environment, *self.validation, config.mandate
         )
         metrics = metrics_of(ledger, self.market)
         return MemberResults(
             [values["sharpe"] for values in metrics],
             metrics,
-            ledger.equity.cpu().numpy(),
+            ledger.equity.numpy(),
             member_returns(ledger),
             base_returns(self.market, ledger),
         )

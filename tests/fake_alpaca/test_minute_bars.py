@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ def test_stream_sends_each_minute_once_to_its_subscribers(client: Client) -> Non
                 messages += json.loads(await socket.receive_str())
         return messages
 
-    messages = asyncio.run(listen())
+    with ThreadPoolExecutor(1) as pool:  # the browser tests leave an event loop running in the main thread
+        messages = pool.submit(asyncio.run, listen()).result()
     assert [(m["T"], m.get("msg")) for m in messages[:3]] == [
         ("success", "connected"),
         ("error", "not authenticated"),

@@ -172,6 +172,37 @@ def test_other_algorithms_do_not_wait_for_the_device(agent: AgentConfig) -> None
     assert not recording.syncs
 
 
+FRICTIONS = EnvironmentConfig(
+    envs=32,
+    group=4,
+    window=40,
+    half_spread_bps=5.0,
+    impact=0.3,
+    participation=0.1,
+    per_share=0.01,
+    adjusted_shares=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("agent", "rules"),
+    [
+        (PPOConfig(horizon=16, minibatches=2, epochs=1, diversity=0.5), EnvironmentConfig(envs=32, group=4, window=40)),
+        (PPOConfig(horizon=16, minibatches=2, epochs=1, h_term=0.1), EnvironmentConfig(envs=32, group=4, window=40)),
+        (PPOConfig(horizon=16, minibatches=2, epochs=1), FRICTIONS),
+        (AnalyticConfig(horizon=8), FRICTIONS),
+    ],
+    ids=["diversity", "h-term", "frictions", "gradients of frictions"],
+)
+def test_regularisers_and_frictions_do_not_wait_for_the_device(agent: AgentConfig, rules: EnvironmentConfig) -> None:
+    with as_on_device():
+        market = random_market(0, bars=80, assets=5, gaps=0.1, volumes=True)
+        learner = Learner(PortfolioEnv(market, rules, members=(0, 1), mandate=MandateConfig()), agent)
+        learner.learn(2 * learner.iteration_samples)
+        recording = record(lambda: learner.algorithm.iterate(learner.collector, torch.ones(1)))
+    assert not recording.syncs
+
+
 def test_no_tensor_of_an_equivariant_update_is_wide() -> None:
     run, samples = plan_iteration("equivariant", accounts=2048, horizon=8, minibatches=1)
     run()

@@ -43,10 +43,14 @@ def test_categorical_kl_matches_torch() -> None:
 
 
 def test_neighbour_is_the_next_active_member() -> None:
-    assert neighbours([True, True, True]) == [1, 2, 0]
-    assert neighbours([True, False, True]) == [2, 2, 0]
-    assert neighbours([True, False, False]) == [0, 0, 0]
-    assert neighbours([True]) == [0]
+    def indices(*alive: bool) -> list[int]:
+        return neighbours(torch.tensor(alive)).tolist()
+
+    assert indices(True, True, True) == [1, 2, 0]
+    assert indices(True, False, True) == [2, 2, 0]
+    assert indices(True, False, False) == [0, 0, 0]
+    assert indices(False, False) == [0, 1]
+    assert indices(True) == [0]
 
 
 def test_bonus_is_zero_for_equal_and_one_for_distant_members() -> None:
@@ -55,7 +59,7 @@ def test_bonus_is_zero_for_equal_and_one_for_distant_members() -> None:
 
     for separation, expected in ((0.0, 0.0), (1.0, 1 - math.exp(-0.5)), (1e3, 1.0)):
         views = {"at": torch.tensor([[0.0], [separation]]), "log_std": torch.zeros(2, 1)}
-        assert bonus(views, mean, [1, 0], gaussian_kl).tolist() == pytest.approx([expected, expected])  # type: ignore[arg-type]
+        assert bonus(views, mean, torch.tensor([1, 0]), gaussian_kl).tolist() == pytest.approx([expected, expected])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
@@ -85,6 +89,6 @@ def test_bonus_increases_the_difference_between_members() -> None:
         features, tradable = algorithm.rows(bar)  # type: ignore[attr-defined]
         accounts, views = account.view(2, 2, 3, -1), algorithm.weights()
         mean = lambda params: algorithm.policy.mean(params, features, accounts, tradable)  # type: ignore[attr-defined]  # noqa: E731
-        return float(bonus(views, mean, [1, 0], gaussian_kl).mean())
+        return float(bonus(views, mean, torch.tensor([1, 0]), gaussian_kl).mean())
 
     assert 1 - divergence(1.0) < (1 - divergence(0.0)) / 2

@@ -62,7 +62,7 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
         environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
-        scorer = MarketScorer(to_device(market, device), config, validation)
+        scorer = MarketScorer(market, config, validation)
         tournament = Tournament.local(config, environment, scorer, run, panel.sha256)
         tournament.run()
         chosen = champion_of(run, config)

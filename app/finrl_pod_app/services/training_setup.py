@@ -106,7 +106,7 @@ def make_trainer(
     return CohortTrainer(
         config,
         lambda members: training_env(config, moved, splits, members, worlds),
-        MarketScorer(moved, config, (splits.validation.first, splits.validation.last)),
+        MarketScorer(market, config, (splits.validation.first, splits.validation.last)),
         panel.sha256,
         threads,
     )

@@ -57,21 +57,25 @@ Valid = Callable[[Tensor], Tensor | None]
 MAX_SCORE = 1e4  # scores are clamped to it
 
 
-def neighbours(alive: Sequence[bool]) -> list[int]:
-    """Index of the next living member for each member, cyclically; its own index if there is none."""
+def neighbours(alive: Tensor) -> Tensor:
+    """Index [P] of the next living member for each member, cyclically; its own index if there is none.
+
+    alive: [P] bool. Computed on its device, which is not waited for.
+    """
     count = len(alive)
-    return [next((q for i in range(1, count) if alive[q := (p + i) % count]), p) for p in range(count)]
+    member = torch.arange(count, device=alive.device)
+    distance = (member - member.unsqueeze(1) - 1) % count  # from 0 for the next member to P - 1 for oneself
+    is_candidate = alive | (distance == count - 1)
+    return torch.where(is_candidate, distance, count).argmin(1)
 
 
-def bonus(
-    views: Views, mean: Mean, others: Sequence[int], divergence: Divergence, valid: Tensor | None = None
-) -> Tensor:
+def bonus(views: Views, mean: Mean, others: Tensor, divergence: Divergence, valid: Tensor | None = None) -> Tensor:
     """B [P], differentiable by each member's own weights. mean: maps weights to scores in given states.
 
+    others: [P] int64, the member that each is compared with.
     valid: scores that count in these states [P, K, 1, D], None if all do.
     """
-    order = torch.tensor(others, device=next(iter(views.values())).device)
-    other = {name: view.detach()[order] for name, view in views.items()}
+    other = {name: view.detach()[others] for name, view in views.items()}
     with torch.no_grad():
         theirs = (
             mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
@@ -256,7 +260,7 @@ class Regularisers:
             count = max(1, bar.shape[1] // DIVERSITY_SUBSAMPLE)
             states = (bar[:, :count], account[:, :count])
             valid = alive & torch.isfinite(self.parameters.flat).all(1)
-            others = neighbours(valid.tolist())
+            others = neighbours(valid)
             loss = loss - self.settings["diversity"] * bonus(
                 views, lambda params: self.decide(params, *states)[0], others, self.divergence, self.valid(states[0])
             )
