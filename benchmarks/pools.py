@@ -3,7 +3,8 @@
     python benchmarks/pools.py --workers 64 --out benchmarks/pools.json
 
 One environment for each process: `own`, `gymnasium`, and EnvPool's threads (if it is installed) on as many. In
-`own_several` each process steps four, which AsyncVectorEnv cannot.
+`own_several` each process steps four, and in `own_cores` as many processes as cores share the environments;
+AsyncVectorEnv can do neither.
 Actions are drawn beforehand. The systems take turns, and a rate is the median of their turns.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import functools
 import json
+import os
 import statistics
 import sys
 import time
@@ -32,9 +34,14 @@ Step = Callable[[int], object]
 
 
 @contextlib.contextmanager
-def own_pool(name: str, workers: int, actions: np.ndarray, each: int = 1) -> Iterator[Step]:
-    """Yield a function that takes step i in all environments. each: environments of a worker, which act alike."""
-    env = GymnasiumVecEnv(f"gym:{name}", envs=each * workers, workers=workers)
+def own_pool(
+    name: str, workers: int, actions: np.ndarray, each: int = 1, processes: int | None = None
+) -> Iterator[Step]:
+    """Yield a function that takes step i in all environments.
+
+    each: environments for each of `workers`, which act alike. processes: that share them, `workers` by default.
+    """
+    env = GymnasiumVecEnv(f"gym:{name}", envs=each * workers, workers=processes or workers)
     actions = np.repeat(actions, each, 1)
     with contextlib.closing(env):
         env.reset(0)
@@ -73,6 +80,7 @@ SEVERAL = 4
 SYSTEMS = {
     "own": own_pool,
     "own_several": functools.partial(own_pool, each=SEVERAL),
+    "own_cores": functools.partial(own_pool, processes=os.cpu_count()),
     "gymnasium": gymnasium_async,
     "envpool": envpool_threads,
 }
@@ -112,7 +120,7 @@ def measure(name: str, workers: int, steps: int, turns: int) -> tuple[list[Row],
                 sys.stderr.write(f"{name} {system}: {count / seconds:,.0f} steps/s\n")
     config = {"env": name, "processes": workers, "steps": steps, "turns": turns}
     rows = [median_row(f"{system}_{name}", x, "steps/s", config) for system, x in rates.items() if x]
-    for system in ("own", "own_several"):
+    for system in ("own", "own_several", "own_cores"):
         ratios = [a / b for a, b in zip(rates[system], rates["gymnasium"], strict=True)]
         rows.append(
             Row(
