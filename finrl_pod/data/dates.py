@@ -13,6 +13,7 @@ from finrl_pod.errors import DataError
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ISO_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}.*")
 
+WEEKEND = {5: "Saturday", 6: "Sunday"}  # by day of the week from Monday, 0
 YEARS = 1678, 2261  # range of years of 64-bit nanosecond timestamps
 
 
@@ -36,6 +37,12 @@ def as_utc(moment: pd.Timestamp) -> pd.Timestamp:
 def stamp(time: np.datetime64, bar: str) -> str:
     """Format the time of a bar: its date, with hours and minutes (UTC) for intraday bars."""
     return str(time.astype("datetime64[D]")) if bar == "1d" else f"{time.astype('datetime64[m]')}Z"
+
+
+def weekend_days(times: np.ndarray) -> list[str | None]:
+    """ "Saturday", "Sunday" or None of each time [T], datetime64."""
+    weekdays = (times.astype("datetime64[D]").astype(int) + 3) % 7
+    return [WEEKEND.get(int(day)) for day in weekdays]
 
 
 def _moment(date: str | pd.Timestamp, what: str) -> tuple[pd.Timestamp, bool]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.dates import stamp
+from finrl_pod.data.dates import stamp, weekend_days
 from finrl_pod.prices import Floats, Panel
 
 JUMP = 0.40  # close-to-close return that is reported
@@ -21,6 +21,7 @@ SPLIT_TOLERANCE = 0.03  # of the log move, for the market's own on that bar
 SMALL_SPLIT_TOLERANCE = 0.02  # below 2:1, where moves on news are frequent
 SPLIT_SIZE, SPLIT_WINDOW = 6.0, 21  # times the 90% quantile of absolute moves over so many bars
 STALE_BARS = 15  # three weeks
+WEEKEND_SHARE = 0.05  # of daily bars: with more, the market trades on weekends
 SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
 MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
 MINUTES_PER_DAY = 1440
@@ -36,8 +37,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, jump, split, stale, late start, early end, gap, empty ticker, range, spread (soft). time: None if
-    the flaw is not about a single bar.
+    (hard); spacing, weekend, jump, split, stale, late start, early end, gap, empty ticker, range, spread (soft). time:
+    None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -56,6 +57,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     # The soft checks compare neighbouring bars: meaningless on invalid times or prices.
     return hard or (
         *_spacing(panel),
+        *_weekends(panel),
         *_jumps(panel),
         *_splits(panel),
         *_stale(panel),
@@ -165,6 +167,17 @@ def _spacing(panel: Panel) -> Iterator[Flaw]:
             "length; a year has as many as there are."
         )
         yield Flaw("spacing", False, message)
+
+
+def _weekends(panel: Panel) -> Iterator[Flaw]:
+    """Daily bars on weekends of a market that rarely trades then."""
+    if panel.bar != "1d":
+        return
+    weekends = [(time, day) for time, day in zip(panel.times, weekend_days(panel.times), strict=True) if day]
+    if len(weekends) <= WEEKEND_SHARE * len(panel.times):
+        for time, day in weekends:
+            message = f"{stamp(time, panel.bar)} is a {day}: remove the rows of that day, unless the market was open."
+            yield Flaw("weekend", False, message, time=time)
 
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:

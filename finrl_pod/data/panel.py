@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from finrl_pod.data.dates import first_moment, last_moment, stamp
+from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
 from finrl_pod.data.flaws import Flaw, check, sentences
 from finrl_pod.errors import DataError
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
@@ -22,9 +22,6 @@ from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 __all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences"]
 
 BARS = ("1d", "1h", "15m", "1m")
-
-SATURDAY = 5  # of weeks that start with Monday, 0
-DAYS = ("Saturday", "Sunday")
 
 Locate = Callable[[int, int], str]
 
@@ -196,10 +193,10 @@ def _check_gaps(
     missing = [c for c, value in values.items() if np.isnan(value[t, n])]
     place = locate(t, n) if locate else ""
     where = f"{place}: " if place else ""
-    weekdays = (times.astype("datetime64[D]").astype(int) + 3) % 7
-    rare = int((weekdays >= SATURDAY).sum()) <= max(1, len(times) // 20)
-    if bar == "1d" and rare and weekdays[t] >= SATURDAY and len(symbols) > 1:
-        quoted, day = symbols[int(some[t].argmax())], DAYS[weekdays[t] - SATURDAY]
+    weekends = weekend_days(times)
+    rare = sum(day is not None for day in weekends) <= max(1, len(times) // 20)
+    if bar == "1d" and rare and (day := weekends[t]) and len(symbols) > 1:
+        quoted = symbols[int(some[t].argmax())]
         raise DataError(
             f"{where}{stamp(times[t], bar)} is a {day} on which {quoted} has prices and {symbols[n]} has none: remove "
             f"the rows of {quoted} on that day, or pass --allow-gaps to make the others untradable"

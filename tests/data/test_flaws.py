@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from finrl_pod.data.flaws import Flaw, check
@@ -39,6 +40,17 @@ def test_ordinary_and_volatile_prices_have_no_splits() -> None:
     close = closes()
     close[AT:] *= 0.72  # a crash, of no ratio of shares
     assert not found(close, "split")
+
+
+def test_rare_weekend_bars_are_named() -> None:
+    days = pd.bdate_range("2020-01-01", periods=BARS).to_numpy("datetime64[ns]")
+    prices = dataclasses.replace(panel(closes()), times=days)
+    assert not [flaw for flaw in check(prices) if flaw.kind == "weekend"]
+    days[2] += np.timedelta64(1, "D")  # Friday the 3rd
+    prices = dataclasses.replace(panel(closes()), times=days)
+    (flaw,) = [flaw for flaw in check(prices) if flaw.kind == "weekend"]
+    assert flaw.message == "2020-01-04 is a Saturday: remove the rows of that day, unless the market was open."
+    assert not found(closes(), "weekend"), "a market that trades every day"
 
 
 def test_prices_that_stand_still_are_named() -> None:
