@@ -14,8 +14,8 @@ import pytest
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.risk import RiskState
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store

@@ -19,7 +19,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import BrokerError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, backtest_paper
 from finrl_pod.paper.execution.decision import Holdings, decide, fetch_checked_prices
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import OrderSettings, PaperConfig, ScheduleSettings, TimingSettings

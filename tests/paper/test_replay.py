@@ -15,7 +15,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.runtime.replay import replay

@@ -21,7 +21,7 @@ from finrl_pod.market.slicing import SlicePlan, even_profile, fill_on_path
 from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.slicing import SliceWindow, Slicing
 from finrl_pod.paper.execution.usual_volume import last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema

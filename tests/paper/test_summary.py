@@ -12,7 +12,8 @@ import pytest
 
 from finrl_pod.errors import BrokerError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.records import SUMMARY
+from finrl_pod.paper.monitoring.status import metrics, status
+from finrl_pod.paper.records import SUMMARY, Reason, Rejected
 from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import MonitoringSettings, StrategyConfig
 from tests.paper.factories import FunctionStrategy, RotatingStrategy, SimulatedDaemon, config
@@ -49,6 +50,24 @@ def test_profits_add_up_to_the_change_of_equity(tmp_path: Path) -> None:
         assert sum(found.orders.values()) == found.orders["filled"] == found.fills == 3 or day.date.day == 9
         assert found.day_return == pytest.approx(float(found.equity / Decimal(mark.equity)) - 1)
         assert f"P/L by symbol: {max(found.profits, key=lambda s: abs(found.profits[s]))}" in found.text()
+
+
+@pytest.mark.parametrize("unfilled", ["", "BB"])
+def test_distance_to_target_is_what_the_fills_left(tmp_path: Path, unfilled: str) -> None:
+    sim = SimulatedDaemon(tmp_path, DAILY, FunctionStrategy(lambda _: [0.3, 0.3, 0.3]))
+
+    def refuse(original: Any, request: Any) -> Any:
+        return Rejected(Reason.OTHER, "no") if request.symbol == unfilled else original(request)
+
+    sim.broker.overrides["submit"] = refuse
+    sim.day(date(2024, 1, 9))
+    (close,) = Calendar().sessions(date(2024, 1, 9), date(2024, 1, 9))
+    found = sim.daemon.trader.summary(close, close.close)
+    expected = 0.3 * 0.98 if unfilled else 0.0  # of equity less the cash buffer
+    assert found.distance == pytest.approx(expected, abs=0.005)
+    assert f"distance to target: {found.distance:.2%} of equity" in summaries(sim)[-1]
+    assert status(sim.store, DAILY)["targets"]["test"]["distance"] == pytest.approx(expected, abs=0.005)
+    assert metrics(sim.store, DAILY)["distance_to_target"] == pytest.approx(expected, abs=0.005)
 
 
 def test_several_strategies_and_differences_are_named(tmp_path: Path) -> None:

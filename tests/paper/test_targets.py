@@ -14,10 +14,11 @@ import pytest
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.orders import PositionTarget, SizingRules, distance_to_target, missing_shares
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.targets import KeptTarget, current_targets, largest_distance
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
+from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.records import ActionKind, CorporateAction, Reason, Rejected
@@ -59,7 +60,7 @@ def test_unfilled_orders_are_sent_again_until_the_target_is_reached(tmp_path: Pa
     # Where prices rose, the target's weight buys a little less than on the day of the decision.
     assert all(0 <= shares - held[symbol] <= shares * Decimal("0.1") for symbol, shares in wanted.items())
     assert [state for _, state, _ in rows(sim)][-1] == "reached"
-    assert current_targets(sim.store)["test"]["distance"] == 0
+    assert current_targets(Ledger(sim.store), TIGHT)["test"]["distance"] == 0
     outcomes = [row.outcome for row in sim.store.rows(schema.decisions)]
     assert outcomes[0] == "orders"
     assert "target" in outcomes

@@ -21,8 +21,8 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest
 from finrl_pod.files import write_json
 from finrl_pod.paper.execution.mandate_limits import risk_limits
-from finrl_pod.paper.execution.order_plan import sizing_rules
 from finrl_pod.paper.execution.price_check import valid_panel
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders

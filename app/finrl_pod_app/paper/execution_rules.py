@@ -11,7 +11,7 @@ from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.settings import DataSettings, PaperConfig, require_daily_decisions
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import EnvironmentConfig

@@ -9,7 +9,7 @@ import numpy as np
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.orders import SizingRules, limited_weights
 from finrl_pod.paper.execution.mandate_limits import UNBOUNDED
-from finrl_pod.paper.execution.order_plan import order_limits
+from finrl_pod.paper.execution.sizing import order_limits
 from finrl_pod.paper.settings import RiskSettings
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import RunConfig

@@ -19,7 +19,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, TradedPrices, backtest_paper
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
-from finrl_pod.paper.execution.order_plan import sizing_rules
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store

@@ -12,7 +12,6 @@ import numpy as np
 
 from finrl_pod.market.orders import (
     WHOLE,
-    OrderLimits,
     PositionTarget,
     SizingRules,
     distance_to_target,
@@ -29,37 +28,12 @@ from finrl_pod.paper.execution.slicing import Slicing
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
 from finrl_pod.paper.runtime.schedule import TradingCycle
-from finrl_pod.paper.settings import PaperConfig, RiskSettings
+from finrl_pod.paper.settings import PaperConfig
 
 ZERO = Decimal(0)
 LAST_MARKET_ORDER = timedelta(minutes=2)  # before the close, of what slices left
 MIN_COLLAR = Decimal("0.002")  # of purchases whose limit prices are lowered to fit the buying power
 TICK = Decimal("0.01")  # that limit prices are rounded to
-
-
-def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
-    """Return the sizing rules of a config, as exact decimals. limits: of `risk_limits`; None to cut nothing."""
-    orders = config.orders
-    return SizingRules(
-        cash_buffer=Decimal(str(orders.cash_buffer)),
-        fractional=orders.fractional,
-        min_value=Decimal(str(orders.min_value)),
-        cost_rate=Decimal(str(config.broker.cost_bps)) / 10_000,
-        collar=Decimal(str(orders.collar)),
-        limits=None if limits is None else order_limits(limits),
-        target_sessions=orders.target_sessions,
-    )
-
-
-def order_limits(limits: RiskSettings) -> OrderLimits:
-    """Return the limits that weights and purchases are cut to."""
-    return OrderLimits(
-        max_position=Decimal(str(limits.max_position)),
-        max_gross=Decimal(str(min(limits.max_gross, limits.max_net))),
-        max_order=Decimal(str(limits.max_order)),
-        max_turnover=Decimal(str(limits.max_turnover)),
-        spread=limits.excess == "spread",
-    )
 
 
 def limits_note(decision: Decision, rules: SizingRules) -> str:

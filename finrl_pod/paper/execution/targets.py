@@ -16,12 +16,17 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from finrl_pod.market.orders import PositionTarget
+from finrl_pod.market.orders import PositionTarget, distance_to_target, missing_shares
 from finrl_pod.paper.execution.intents import FLATTEN
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.records import CorporateAction
 from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.settings import PaperConfig, allocations
+
+ZERO = Decimal(0)
 
 
 class TargetState(StrEnum):
@@ -106,10 +111,33 @@ def largest_distance(store: Store) -> float:
     return max((float(row.distance) for row in store.rows(schema.targets, ended)), default=0.0)
 
 
-def current_targets(store: Store) -> dict[str, dict[str, Any]]:
-    """The newest row of each run's target as JSON values, by run."""
-    rows = {row.run: row for row in store.rows(schema.targets)}
-    return {
-        run: {"bar": row.bar, "until": row.until, "state": row.state, "distance": float(row.distance)}
-        for run, row in rows.items()
-    }
+def current_targets(
+    ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The newest row of each run's target as JSON values, by run.
+
+    The distance is the value that own shares miss now, at `prices` (the last known closes without them), as a share of
+    the strategy's equity.
+    """
+    found = {}
+    for part in allocations(config):
+        row = ledger.store.last(schema.targets, schema.targets.c.run == part.name)
+        if row is not None:
+            distance = _distance_now(ledger, config, part, prices or ledger.closes.prices)
+            found[part.name] = {"bar": row.bar, "until": row.until, "state": row.state, "distance": float(distance)}
+    return found
+
+
+def _distance_now(ledger: Ledger, config: PaperConfig, part: PaperConfig, prices: Mapping[str, Decimal]) -> Decimal:
+    """Distance of a strategy's shares to its open target, 0 without one. part: the strategy's of `allocations`."""
+    kept = open_target(ledger.store, part.name)
+    if kept is None or was_flattened(ledger.store, part.name):
+        return ZERO
+    book = ledger.books[part.name] if config.strategies else ledger
+    cash = Decimal(str(part.capital)) + book.cash
+    held = {symbol: shares for symbol, shares in book.positions.items() if shares}
+    symbols = [symbol for symbol in {**held, **kept[0].positions} if symbol in prices]
+    shares, at = [held.get(symbol, ZERO) for symbol in symbols], [prices[symbol] for symbol in symbols]
+    missing = missing_shares(kept[0].aligned(symbols), cash, shares, at, sizing_rules(part))
+    equity = cash + sum((q * p for q, p in zip(shares, at, strict=True)), ZERO)
+    return distance_to_target(missing, equity, at)

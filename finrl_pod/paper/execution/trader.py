@@ -23,10 +23,11 @@ from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFaile
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
-from finrl_pod.paper.execution.order_plan import OrderPlan, limits_note, plan_orders, sizing_rules
+from finrl_pod.paper.execution.order_plan import OrderPlan, limits_note, plan_orders
 from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
+from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.targets import (
     KeptTarget,
     TargetState,

@@ -45,7 +45,7 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
         if decision is None
         else {"bar": decision.bar, "outcome": decision.outcome, "strategy": decision.strategy, "feed": decision.feed},
         "active_return": _active_return(store),
-        "targets": current_targets(store),
+        "targets": current_targets(ledger, config),
         "strategies": _strategies(ledger, config),
         "counts": {t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
         "slippage": slippage(store, config.broker.cost_bps),
@@ -60,7 +60,7 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
 def status_text(store: Store, config: PaperConfig) -> str:
     """Return the status in a few lines, for messages."""
     found = status(store, config)
-    mark, targets = found["equity"], [t for t in found["targets"].values() if t["state"] == "open"]
+    mark, targets = found["equity"], found["targets"].values()
     lines = [
         f"{found['name']}: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
         "equity: none yet"
@@ -162,7 +162,7 @@ def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
         "orders": float(store.count(schema.orders)),
         "fills": float(store.count(schema.fills)),
         "distance_to_target": max(
-            (t["distance"] for t in current_targets(store).values() if t["state"] == "open"), default=0.0
+            (t["distance"] for t in current_targets(Ledger(store), config).values()), default=0.0
         ),
         "alerts": float(store.count(schema.alerts)),
         "critical_alerts": float(store.count(schema.alerts, schema.alerts.c.level == "critical")),

@@ -84,7 +84,7 @@ def summarise_day(
     marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
     peak = max([*marks, capital, equity])
     last = marks[-1] if marks else capital
-    targets = [t["distance"] for t in current_targets(store).values() if t["state"] == "open"]
+    targets = [target["distance"] for target in current_targets(ledger, config, now).values()]
     strategies = {
         part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, now)
         for part, allocation in zip(config.strategies, allocations(config), strict=False)
