@@ -355,6 +355,37 @@ def test_settings_are_recorded_without_secrets(tmp_path: Path) -> None:
     assert b"secret-token" not in (tmp_path / "j").read_bytes()
 
 
+def test_benchmark_is_equal_weights_of_the_symbols(sim: SimulatedDaemon, journal: Journal) -> None:
+    days = sim.panel.times.astype("datetime64[D]").astype(str).tolist()
+    rows = [days.index(session) for session in journal.equity.session]
+    columns = [sim.panel.symbols.index(symbol) for symbol in sim.config.symbols]
+    close = sim.panel.close[rows][:, columns]
+    growth = np.cumprod([1.0, *(close[1:] / close[:-1]).mean(1)])
+    expected = journal.equity.equity.iloc[0] * growth
+    np.testing.assert_allclose(paper_performance.benchmark_equity(journal), expected, rtol=1e-6)
+
+
+def test_split_is_no_return_of_the_benchmark(tmp_path: Path) -> None:
+    store = Store.create_or_open(tmp_path / "journal.sqlite")
+    for session, symbol, price in (
+        ("2024-01-02", "A", "100"), ("2024-01-02", "B", "50"), ("2024-01-02", "A", "50"),  # A: two for one
+        ("2024-01-03", "A", "55"), ("2024-01-03", "B", "50"),
+    ):  # fmt: skip
+        store.add(schema.closes, NOW, symbol=symbol, session=session, price=price)
+    for session in ("2024-01-02", "2024-01-03"):
+        store.add(schema.equity, NOW, session=session, equity="1000", cash="1000", broker_equity="1000")
+    store.close()
+    found = paper_performance.benchmark_equity(paper_journal.load(tmp_path / "journal.sqlite"))
+    assert found == pytest.approx([1000.0, 1050.0])
+
+
+def test_totals_of_the_positions(journal: Journal) -> None:
+    held = paper_account.positions(journal)
+    text = paper_account.totals(journal)
+    assert f"{(held.shares != 0).sum()} positions: ${held.value.sum():,.0f}" in text
+    assert f"Cash: ${journal.cash:,.0f}." in text
+
+
 def test_allocation_is_the_equity(journal: Journal) -> None:
     parts = paper_account.allocation(journal)
     held = paper_account.positions(journal)

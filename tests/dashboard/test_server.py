@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def test_settings_round_trip_through_the_environment(tmp_path: Path) -> None:
-    settings = Settings(tmp_path / "runs", tmp_path / "journal.sqlite")
+    settings = Settings(tmp_path / "runs", (tmp_path / "a" / "journal.sqlite", tmp_path / "b.sqlite"))
     assert Settings.from_environment(settings.to_environment()) == settings
     assert Settings.from_environment({}) == Settings()
 
@@ -49,20 +49,24 @@ def test_visitors_behind_a_proxy_have_no_default_name(
     assert bool(access.default_user_name()) == has_name
 
 
-def test_find_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings(tmp_path / "runs")
-    assert settings.find_journal() is None
+    assert settings.find_journals() == ()
     for age, name in ((20, "old"), (10, "new")):
         folder = tmp_path / "runs" / "paper" / name
         folder.mkdir(parents=True)
         (folder / "journal.sqlite").touch()
         os.utime(folder / "journal.sqlite", (time.time() - age,) * 2)
-    assert settings.find_journal() == tmp_path / "runs" / "paper" / "new" / "journal.sqlite"
+    new, old = (tmp_path / "runs" / "paper" / name / "journal.sqlite" for name in ("new", "old"))
+    assert settings.find_journals() == (new, old)
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "journal.sqlite").touch()
-    assert settings.find_journal() == Path("paper") / "journal.sqlite"
-    assert Settings(journal=tmp_path / "gone").find_journal() == tmp_path / "gone"
+    assert settings.find_journals() == (Path("paper") / "journal.sqlite", new, old)
+    assert [settings.account_name(path) for path in settings.find_journals()] == [
+        "paper", "runs/paper/new", "runs/paper/old"
+    ]  # fmt: skip
+    assert Settings(journals=(tmp_path / "gone",)).find_journals() == (tmp_path / "gone",)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.168.1.5", "::"])

@@ -17,8 +17,11 @@ def dashboard(
     context: typer.Context,
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs.")] = Path("runs"),
     journal: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Journal of the paper daemon. Default: found below paper/ and --runs."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Journal of a paper daemon; repeatable, one per account. Default: found below paper/ and --runs.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = PORT,
     address: Annotated[
@@ -35,7 +38,7 @@ def dashboard(
     from finrl_pod_app.dashboard.server import serve
     from finrl_pod_app.dashboard.settings import Settings
 
-    serve(Settings(runs=runs, journal=journal, hosts=tuple(host or ())), address, port)
+    serve(Settings(runs=runs, journals=tuple(journal or ()), hosts=tuple(host or ())), address, port)
 
 
 @app.command("set-password", epilog="Example: finrl-pod dashboard set-password")

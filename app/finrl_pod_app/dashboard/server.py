@@ -40,8 +40,9 @@ def serve(settings: Settings, address: str, port: int) -> None:
     if missing:
         raise SetupError(f"the dashboard needs {missing[0]}: pip install 'finrl-pod[dashboard]'")
     check_address(address, settings.hosts)
-    if settings.journal is not None and not settings.journal.is_file():
-        raise InputError(f"--journal {settings.journal} is not a file; omit it to search for the journal")
+    for journal in settings.journals:
+        if not journal.is_file():
+            raise InputError(f"--journal {journal} is not a file; omit it to search for journals")
     check_port(address, port)
     sys.stderr.write(f"dashboard: http://{_url_host(address)}:{port} (Ctrl-C to stop; running trainings continue)\n")
     sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +17,19 @@ JOURNAL_NAME = "journal.sqlite"
 class Settings:
     """Data that the dashboard shows and hosts that may reach it.
 
-    runs: folder of runs. journal: the paper daemon's journal, None to find it. hosts: host names under which a proxy
-    forwards other machines.
+    runs: folder of runs. journals: those of paper daemons, one per account; empty to find them. hosts: host names under
+    which a proxy forwards other machines.
     """
 
     runs: Path = Path("runs")
-    journal: Path | None = None
+    journals: tuple[Path, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def to_environment(self) -> dict[str, str]:
         """The settings as environment variables, with absolute paths."""
         values = {RUNS_VARIABLE: str(self.runs.resolve())}
-        if self.journal is not None:
-            values[JOURNAL_VARIABLE] = str(self.journal.resolve())
+        if self.journals:
+            values[JOURNAL_VARIABLE] = os.pathsep.join(str(path.resolve()) for path in self.journals)
         if self.hosts:
             values[HOSTS_VARIABLE] = ",".join(self.hosts)
         return values
@@ -36,17 +37,25 @@ class Settings:
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Settings:
         """The settings in `variables`; defaults for those that are not set."""
-        journal = variables.get(JOURNAL_VARIABLE)
+        journals = tuple(Path(path) for path in variables.get(JOURNAL_VARIABLE, "").split(os.pathsep) if path)
         hosts = tuple(host for host in variables.get(HOSTS_VARIABLE, "").split(",") if host)
-        return cls(Path(variables.get(RUNS_VARIABLE, "runs")), Path(journal) if journal else None, hosts)
+        return cls(Path(variables.get(RUNS_VARIABLE, "runs")), journals, hosts)
 
-    def find_journal(self) -> Path | None:
-        """The configured journal, even if it does not exist; else paper/journal.sqlite; else the newest below
-        runs/paper; None if there is none."""
-        if self.journal is not None:
-            return self.journal
+    def find_journals(self) -> tuple[Path, ...]:
+        """The configured journals, even if they do not exist; else paper/journal.sqlite, then those in folders below
+        paper and runs/paper, latest change first."""
+        if self.journals:
+            return self.journals
         default = Path("paper") / JOURNAL_NAME
-        if default.is_file():
-            return default
-        found = [path for depth in ("", "*/", "*/*/") for path in (self.runs / "paper").glob(depth + JOURNAL_NAME)]
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+        folders = [(Path("paper"), ("*/",)), (self.runs / "paper", ("", "*/", "*/*/"))]
+        found = {path for folder, depths in folders for depth in depths for path in folder.glob(depth + JOURNAL_NAME)}
+        newest = sorted(found - {default}, key=lambda path: (-path.stat().st_mtime, str(path)))
+        return (default, *newest) if default.is_file() else tuple(newest)
+
+    def account_name(self, journal: Path) -> str:
+        """The folder of a journal: from the working directory, else from the parent of the runs, else absolute."""
+        place = (journal.parent if journal.name == JOURNAL_NAME else journal).resolve()
+        for root in (Path.cwd(), self.runs.resolve().parent):
+            if place.is_relative_to(root) and place != root:
+                return place.relative_to(root).as_posix()
+        return place.as_posix()

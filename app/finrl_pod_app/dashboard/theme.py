@@ -173,6 +173,11 @@ def money(value: float | None, digits: int = 0) -> str:
     return _format(value, lambda number: f"{'-' if number < 0 else ''}${abs(number):,.{digits}f}")
 
 
+def signed_money(value: float | None) -> str:
+    """Money with its sign: 1234.5 -> +$1,234."""
+    return _format(value, lambda number: f"{'-' if number < 0 else '+'}${abs(number):,.0f}")
+
+
 def basis_points(value: float | None, digits: int = 1) -> str:
     """A fraction in basis points: 0.0005 -> 5.0 bp."""
     return _format(value, lambda number: f"{10_000 * number:.{digits}f} bp")

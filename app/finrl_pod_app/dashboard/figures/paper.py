@@ -1,10 +1,11 @@
-"""Figures of the paper account: equity compared with the replayed backtest, and implementation shortfall."""
+"""Figures of the paper account: equity against benchmark and replayed backtest, allocation, orders, and shortfall."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from finrl_pod_app.dashboard.queries.paper_performance import BENCHMARK
 from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL, escape_html
 
 if TYPE_CHECKING:
@@ -20,37 +21,45 @@ MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
 
 def equity(difference: BacktestDifference, capital: float) -> Any:
-    """Equity at each close of account and replayed backtest; below it their difference in basis points."""
+    """Equity at each close of account, benchmark and replayed backtest, the account's drawdown, and below it the
+    difference to the replay in basis points."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
     curve = difference.curve
-    rows = 2 if difference.is_available else 1
-    figure = make_subplots(rows=rows, shared_xaxes=True, row_heights=[0.72, 0.28][:rows], vertical_spacing=0.06)
-    figure.add_scatter(
-        x=curve.session,
-        y=curve.equity,
-        name="paper account",
-        mode="lines" if len(curve) > 1 else "markers",
-        line={"color": ACCOUNT, "width": 2.4},
-        hovertemplate="%{y:$,.2f}",
-        row=1,
-        col=1,
-    )
-    if difference.is_available:  # dashed and on top, so that both are visible where they agree
+    heights = [0.56, 0.22, 0.22] if difference.is_available else [0.7, 0.3]
+    rows = len(heights)
+    figure = make_subplots(rows=rows, shared_xaxes=True, row_heights=heights, vertical_spacing=0.06)
+    # The replay is dashed and on top, so that both are visible where they agree.
+    lines = [("equity", "paper account", {"color": ACCOUNT, "width": 2.4})]
+    if curve.benchmark.notna().any():
+        lines.append(("benchmark", BENCHMARK, {"color": NEUTRAL, "dash": "dot", "width": 1.8}))
+    if difference.is_available:
+        lines.append(("backtest", "replayed backtest", {"color": REPLAY, "dash": "dash", "width": 2}))
+    for column, name, line in lines:
+        mode = "lines" if len(curve) > 1 else "markers"
         figure.add_scatter(
-            x=curve.session,
-            y=curve.backtest,
-            name="replayed backtest",
-            mode="lines",
-            line={"color": REPLAY, "dash": "dash", "width": 2},
-            hovertemplate="%{y:$,.2f}",
-            row=1,
-            col=1,
+            x=curve.session, y=curve[column], name=name, mode=mode, line=line, hovertemplate="%{y:$,.2f}", row=1, col=1
         )
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
-    figure.update_yaxes(tickformat="$,.0f", range=_equity_range(curve[["equity", "backtest"]]), row=1, col=1)
+    shown = curve[[column for column, *_ in lines]]
+    figure.update_yaxes(tickformat="$,.0f", range=_equity_range(shown), row=1, col=1)
+    figure.add_scatter(
+        x=curve.session,
+        y=curve.drawdown,
+        name="drawdown",
+        showlegend=False,
+        mode="lines",
+        fill="tozeroy",
+        line={"color": BAD, "width": 1.4},
+        hovertemplate="%{y:.2%}",
+        row=2,
+        col=1,
+    )
+    # The axis spans at least 1%, so that a small decline looks small.
+    lowest = min(-0.01, 1.15 * float(curve.drawdown.min()))
+    figure.update_yaxes(title_text="drawdown", tickformat=".1%", range=[lowest, 0.0], nticks=4, row=2, col=1)
     if difference.is_available:
         figure.add_trace(
             go.Bar(
@@ -61,12 +70,12 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
                 marker_color=[GOOD if value >= 0 else BAD for value in curve.difference.fillna(0.0)],
                 hovertemplate="%{y:.1f} bp",
             ),
-            row=2,
+            row=3,
             col=1,
         )
         # The axis spans at least 1 bp, so that no difference does not look like noise.
         limit = max(1.0, float(curve.difference.abs().max() or 0.0)) * 1.15
-        figure.update_yaxes(title_text="difference, bp", range=[-limit, limit], nticks=4, row=2, col=1)
+        figure.update_yaxes(title_text="difference, bp", range=[-limit, limit], nticks=4, row=3, col=1)
     figure.update_xaxes(**_session_axis(len(curve)))
     return figure
 

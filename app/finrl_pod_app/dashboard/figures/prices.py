@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.types import Panel
+from finrl_pod.types import Floats, Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report.charts import dates, decimated, log_ticks
 
 MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
+PARTLY = "#e0c27a"  # between the colours of all and none
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def growth(frame: pd.DataFrame) -> Any:
@@ -90,31 +93,42 @@ def monthly_returns(frame: pd.DataFrame) -> Any:
 
 def available_bars(panel: Panel) -> Any:
     """Map of available bars: their fraction by ticker and block of time."""
-    import plotly.graph_objects as go
-
     edges = np.unique(np.linspace(0, len(panel.times), min(MAX_BLOCKS, len(panel.times)) + 1).astype(int))
     counts = np.add.reduceat(panel.tradable.astype(np.float64), edges[:-1], axis=0)
     fraction = counts / np.diff(edges)[:, None]
+    words = np.array([[f"{share:.0%} of bars" for share in row] for row in fraction], dtype=object)
+    return _ticker_map(panel, edges[:-1], fraction, words, [[0, theme.BAD], [0.999, PARTLY], [1, theme.GOOD]])
+
+
+def membership(panel: Panel) -> Any:
+    """Map of memberships: whether each ticker had no bar, a bar without being a member, or was a member."""
+    places = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
+    state = (panel.tradable.astype(int) + panel.investable)[places]
+    words = np.array(["no bar", "not a member", "member"], dtype=object)[state]
+    return _ticker_map(panel, places, state / 2, words, [[0, "rgba(128,128,128,0.15)"], [0.5, PARTLY], [1, theme.GOOD]])
+
+
+def _ticker_map(panel: Panel, places: Any, values: Floats, words: Any, colours: list[list[Any]]) -> Any:
+    """A heat map of tickers over time. places: bar of each column [C]. values: 0 to 1, words: their names [C, N]."""
+    import plotly.graph_objects as go
+
     figure = go.Figure(
         go.Heatmap(
-            z=fraction.T,
-            x=[str(day) for day in panel.times[edges[:-1]].astype("datetime64[D]")],
+            z=values.T,
+            x=[str(day) for day in panel.times[places].astype("datetime64[D]")],
             y=[theme.escape_html(symbol) for symbol in panel.symbols],
+            text=words.T,
             zmin=0,
             zmax=1,
-            colorscale=[[0, theme.BAD], [0.999, "#e0c27a"], [1, theme.GOOD]],
+            colorscale=colours,
             showscale=False,
             ygap=1,
-            hovertemplate="%{y} from %{x}: %{z:.0%} of bars<extra></extra>",
+            hovertemplate="%{y} from %{x}: %{text}<extra></extra>",
         )
     )
     figure.update_layout(hovermode="closest")
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
-
-
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def missing_calendar(table: pd.DataFrame, year: int) -> Any:
@@ -142,7 +156,7 @@ def missing_calendar(table: pd.DataFrame, year: int) -> Any:
             text=text,
             zmin=0,
             zmax=1,
-            colorscale=[[0, theme.GOOD], [0.001, "#e0c27a"], [1, theme.BAD]],
+            colorscale=[[0, theme.GOOD], [0.001, PARTLY], [1, theme.BAD]],
             showscale=False,
             xgap=2,
             ygap=2,
@@ -153,32 +167,6 @@ def missing_calendar(table: pd.DataFrame, year: int) -> Any:
     starts = [int(week[i]) for i in range(len(days)) if str(days[i]).endswith("-01")]
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(tickvals=starts, ticktext=list(MONTHS), showgrid=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    return figure
-
-
-def membership(panel: Panel) -> Any:
-    """Map of memberships: whether each ticker had no bar, a bar without being a member, or was a member."""
-    import plotly.graph_objects as go
-
-    places = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
-    state = (panel.tradable.astype(int) + panel.investable)[places]
-    words = np.array(["no bar", "not a member", "member"], dtype=object)
-    figure = go.Figure(
-        go.Heatmap(
-            z=state.T,
-            x=[str(day) for day in panel.times[places].astype("datetime64[D]")],
-            y=[theme.escape_html(symbol) for symbol in panel.symbols],
-            text=words[state].T,
-            zmin=0,
-            zmax=2,
-            colorscale=[[0, "rgba(128,128,128,0.15)"], [0.5, "#e0c27a"], [1, theme.GOOD]],
-            showscale=False,
-            ygap=1,
-            hovertemplate="%{y} on %{x}: %{text}<extra></extra>",
-        )
-    )
-    figure.update_layout(hovermode="closest")
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
 

@@ -109,8 +109,8 @@ def hyperparameter_drift(frame: pd.DataFrame, name: str) -> Any:
     return figure
 
 
-def scores(agents: pd.DataFrame) -> Any:
-    """Validation score of every agent by generation, and the best so far."""
+def scores(agents: pd.DataFrame, base: str = "", base_score: float | None = None) -> Any:
+    """Validation score of every agent by generation, the best so far, and that of the base portfolio if known."""
     import plotly.graph_objects as go
 
     scored = agents[np.isfinite(agents["score"])]
@@ -133,6 +133,16 @@ def scores(agents: pd.DataFrame) -> Any:
         line={"color": _BEST, "width": 2.4, "shape": "hv"},
         hovertemplate="%{y:.2f}",
     )
+    if base_score is not None:
+        figure.add_scatter(
+            x=[best.index.min() + 1, best.index.max() + 1] if len(best) else [1, 1],
+            y=[base_score, base_score],
+            name=theme.escape_html(base),
+            mode="lines+markers",
+            line={"color": theme.NEUTRAL, "dash": "dash", "width": 2},
+            marker={"size": 5},
+            hovertemplate="%{y:.2f}",
+        )
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title="generation", dtick=_tick(agents["generation"]))
     figure.update_yaxes(title="validation Sharpe ratio")

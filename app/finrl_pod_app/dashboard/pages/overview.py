@@ -13,12 +13,13 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
-from finrl_pod_app.dashboard.pages.widgets import page_of, show_selectable_table
+from finrl_pod_app.dashboard.pages.widgets import page_of, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.services.presets import preset
 
 METRIC_WIDTH = 140  # pixels; two fit side by side on a phone
+ACCOUNTS_SHOWN = 6  # the paper page has all
 FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
@@ -166,13 +167,17 @@ def _show_failures(failed: Sequence[runs.RunFiles]) -> None:
 
 
 def _show_paper_account(settings: Settings) -> None:
-    st.header("Paper account", anchor=False)
-    path = settings.find_journal()
-    if path is None or not path.is_file():
+    accounts = {settings.account_name(path): path for path in settings.find_journals() if path.is_file()}
+    st.header("Paper account" if len(accounts) < 2 else f"Paper accounts: {len(accounts)}", anchor=False)
+    if not accounts:
         st.caption("No paper account yet: `finrl-pod paper demo` trades a simulated month with a fake broker.")
         return
-    _show_paper_summary(path)
-    st.page_link(page_of("paper"), label="Open paper trading", icon=":material/receipt_long:")
+    for name, path in list(accounts.items())[:ACCOUNTS_SHOWN]:
+        if len(accounts) > 1:
+            st.markdown(f"**{theme.escape_markdown(name)}**")
+        show_errors(_show_paper_summary)(path)
+        label, query = "Open paper trading", {"account": name} if len(accounts) > 1 else {}
+        st.page_link(page_of("paper"), label=label, icon=":material/receipt_long:", query_params=query)
 
 
 def _show_paper_summary(path: Path) -> None:

@@ -26,13 +26,25 @@ _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Paper trading")
-    path = settings.find_journal()
+    path = _choose_account(settings)
     if path is None or not path.is_file():
         _show_instructions(settings, path)
         return
     _show_status(path)
     paper_commands.show_command_buttons(path)
     _show_performance(path)
+
+
+def _choose_account(settings: Settings) -> Path | None:
+    """Draw the choice of an account where there are several, and keep it in the address; None if there is none."""
+    accounts = {settings.account_name(path): path for path in settings.find_journals()}
+    if len(accounts) < 2:
+        return next(iter(accounts.values()), None)
+    names, requested = list(accounts), st.query_params.get("account")
+    index = names.index(requested) if requested in names else 0
+    chosen = st.selectbox("Account", names, index=index, help="One per journal.", key="paper: account")
+    st.query_params["account"] = chosen
+    return accounts[chosen]
 
 
 def _show_instructions(settings: Settings, path: Path | None) -> None:
@@ -50,7 +62,7 @@ def _show_instructions(settings: Settings, path: Path | None) -> None:
 def _show_demo(settings: Settings) -> None:
     """Draw the button that starts the demo, or its last message; draws the page again when its account exists."""
     if jobs.is_paper_demo_running(settings.runs):
-        if settings.find_journal() is not None:
+        if settings.find_journals():
             st.rerun()
         with st.status("The demo trains a small champion, then trades a simulated month: some minutes", expanded=True):
             st.text(runs.tail_of(settings.runs / jobs.PAPER / runs.LOG).rsplit("\n", 1)[-1] or "starting")
@@ -130,8 +142,8 @@ def _show_metrics(
 
 def _show_account(journal: paper_journal.Journal, difference: paper_performance.BacktestDifference) -> None:
     if len(journal.equity) > 1:
-        alt = "Equity of the paper account, and of the replayed backtest if there is one."
-        height = 430 if difference.is_available else 320
+        alt = "Equity of the paper account, a benchmark and the replayed backtest if there is one; drawdown beneath."
+        height = 520 if difference.is_available else 430
         show_figure(figures.equity(difference, journal.capital), "paper-equity", alt=alt, height=height)
     else:
         st.info("The equity curve appears after two sessions.")
@@ -146,7 +158,8 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         alt = "Positions and cash as areas, coloured by gain."
         show_figure(figures.allocation(parts), "paper-allocation", alt=alt, height=320)
         show_table(held, columns.positions(), "paper-positions", alt="Positions of the paper account")
-        st.caption(theme.escape_markdown(f"Prices at the close of {journal.priced}, as used by the last decision."))
+        note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
+        st.caption(theme.escape_markdown(note))
     external = paper_account.external_holdings(journal)
     if len(external):
         st.header("External holdings", anchor=False)

@@ -10,10 +10,10 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import default_user_name, password_guard, visitor_address
 from finrl_pod_app.dashboard.passwords import Password
-from finrl_pod_app.dashboard.queries.paper_journal import Journal
+from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
 
 MAX_NAME_LENGTH = 64
-_PENDING_COMMAND = "paper_command"  # id of this visitor's last command, until it was answered
+_PENDING_COMMAND = "paper_command"  # journal and id of this visitor's last command, until it was answered
 _EXPLANATIONS = {
     "resume": "The daemon trades again from its next decision, within the risk limits.",
     "flatten": "All positions of the strategy are sold at the market. Nothing is bought until trading is resumed.",
@@ -45,7 +45,9 @@ def show_command_buttons(path: Path) -> None:
 
 def show_command_outcome(journal: Journal) -> None:
     """Show this visitor the outcome of their last command once."""
-    number = st.session_state.get(_PENDING_COMMAND)
+    path, number = st.session_state.get(_PENDING_COMMAND, (journal.path, None))
+    if path != journal.path:  # of another account
+        return
     answered = journal.commands[(journal.commands.id == number) & journal.commands.outcome.notna()]
     if len(answered):
         row = answered.iloc[0]
@@ -56,6 +58,7 @@ def show_command_outcome(journal: Journal) -> None:
 
 @st.dialog("Halt trading?", icon=":material/front_hand:")
 def _halt_dialog(path: Path) -> None:
+    _show_account(path)
     st.markdown("No more orders are sent, and open orders are cancelled. Positions are kept.")
     user = default_user_name() or st.text_input(
         "Your name", max_chars=MAX_NAME_LENGTH, help="Recorded with the command."
@@ -76,6 +79,7 @@ def _flatten_dialog(path: Path) -> None:
 
 def _password_form(path: Path, name: str) -> None:
     word = name.upper()
+    _show_account(path)
     st.markdown(_EXPLANATIONS[name])
     if not Password().is_set:
         st.error("No password is set. Set one on the server first:", icon=":material/lock:")
@@ -103,6 +107,12 @@ def _password_form(path: Path, name: str) -> None:
             _submit(path, name, user.strip())
 
 
+def _show_account(path: Path) -> None:
+    """Draw which account a dialog acts on: there may be several."""
+    journal = load(path)
+    st.caption(theme.escape_markdown(f"Account {journal.name} ({path})"))
+
+
 def _submit(path: Path, name: str, user: str) -> None:
     from finrl_pod.paper.journal.commands import CommandName, submit_command
     from finrl_pod.paper.journal.store import Store
@@ -111,7 +121,7 @@ def _submit(path: Path, name: str, user: str) -> None:
         store = Store.open(path)
         try:
             number = submit_command(store, CommandName(name), user=user, address=visitor_address())
-            st.session_state[_PENDING_COMMAND] = number
+            st.session_state[_PENDING_COMMAND] = (path, number)
         finally:
             store.close()
     except FinrlPodError as error:

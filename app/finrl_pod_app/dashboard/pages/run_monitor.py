@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError, RunError
-from finrl_pod.settings.run import describe_setting
+from finrl_pod.settings.run import RunConfig, describe_setting
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
@@ -18,6 +18,7 @@ from finrl_pod_app.dashboard.pages.widgets import choose_run, is_touch, page_of,
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.queries.stages import STAGES, position
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.columns import display_name
 
 PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
@@ -215,8 +216,13 @@ def _show_curves(settings: Settings, run: runs.RunFiles, generations: list[dict[
         if others:
             figure = figures.overlaid_scores({name: part[1] for name, part in own.items()}, styles)
         else:
-            figure = figures.scores(agents)
+            figure = figures.scores(agents, base_name(cached.config(run)), training.base_score(run, agents))
         show_figure(figure, "scores", alt="Validation scores by generation.")
+
+
+def base_name(config: RunConfig) -> str:
+    """Display name of the base portfolio of a run's mandate, which is equal weights where there is none."""
+    return display_name("equal_weight" if config.mandate.base == "none" else config.mandate.base)
 
 
 def _label(name: str) -> str:

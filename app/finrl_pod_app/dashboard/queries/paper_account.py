@@ -9,6 +9,7 @@ import pandas as pd
 
 from finrl_pod.paper.records import SOLD_BY_OTHERS, SUMMARY
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
+from finrl_pod_app.dashboard.theme import money, signed_money
 
 SHARE_DIGITS = 9  # decimals of the smallest fraction that a broker accepts; sums of floats are rounded to them
 
@@ -56,6 +57,19 @@ def positions(journal: Journal) -> pd.DataFrame:
     columns = ["symbol", "shares", "average", "price", "value", "weight", "target", "distance", "gain", "gain_share",
                "realised"]  # fmt: skip
     return frame.sort_values(["value", "symbol"], ascending=[False, True])[columns].reset_index(drop=True)
+
+
+def totals(journal: Journal) -> str:
+    """Number and value of the positions, their gains, and cash, in one sentence."""
+    held = positions(journal)
+    open_ones = held[held.shares != 0]
+    gain, value = float(open_ones.gain.sum()), float(open_ones.value.sum())
+    cost = float((open_ones.average * open_ones.shares).abs().sum())
+    share = f" ({gain / cost:+.1%} of cost)" if cost > 0 else ""
+    return (
+        f"Total of {len(open_ones):,} positions: {money(value)}, unrealised {signed_money(gain)}{share}, realised "
+        f"{signed_money(float(held.realised.sum()))}. Cash: {money(journal.cash)}."
+    )
 
 
 def external_holdings(journal: Journal) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal.reader import file_signature, read_journal
 from finrl_pod.paper.settings import PaperConfig, unpack
 
-CACHED_JOURNALS = 2
+CACHED_JOURNALS = 8  # accounts that visitors look at
 MAX_ALERTS = 200  # the newest
 
 _EQUITY = "SELECT session, at, equity, cash, broker_equity FROM equity ORDER BY id"
@@ -41,6 +41,15 @@ _EXTERNAL = """
 SELECT symbol, quantity FROM foreign_positions UNION ALL SELECT symbol, quantity FROM foreign_fills
 UNION ALL SELECT symbol, foreign_change FROM corporate_actions
 """
+# Growth of equal weights of the symbols from close to close. After a split the last close is written again, per new
+# share: it starts the next return and is none itself.
+_BENCHMARK = """
+SELECT session, avg(price / before) AS growth FROM (
+  SELECT id, session, CAST(price AS REAL) AS price, lag(session) OVER own AS earlier,
+         lag(CAST(price AS REAL)) OVER own AS before
+  FROM closes WINDOW own AS (PARTITION BY symbol ORDER BY id)
+) WHERE before > 0 AND earlier != session GROUP BY session ORDER BY min(id)
+"""
 _TABLES = {
     "actions": "SELECT at, kind, symbol, ex_date, own_change, cash FROM corporate_actions ORDER BY id",
     "risk": "SELECT at, state, reason FROM risk_states ORDER BY id",
@@ -49,6 +58,7 @@ _TABLES = {
     "price_reads": "SELECT at, feed, start, end, symbols FROM price_fetches ORDER BY id DESC LIMIT 1",
     "strategies": "SELECT at, name, sha256, detail FROM strategies ORDER BY id",
     "external": _EXTERNAL,
+    "benchmark": _BENCHMARK,
     "equity": _EQUITY,
     "decisions": _DECISIONS,
     "fills": _FILLS,
@@ -78,7 +88,8 @@ class Journal:
 
     config: the daemon's last settings, None if not recorded. closes: last known price by symbol. priced: session of the
     newest close, empty without one. targets: weights of the last decision. external: shares that the strategy does not
-    own. price_reads: the last read of market data.
+    own. price_reads: the last read of market data. benchmark: session, growth (of equal weights of the symbols, without
+    dividends).
     """
 
     path: Path
@@ -96,6 +107,7 @@ class Journal:
     alerts: pd.DataFrame
     halts: pd.DataFrame
     price_reads: pd.DataFrame
+    benchmark: pd.DataFrame
     strategies: pd.DataFrame
     closes: dict[str, float]
     priced: str

@@ -14,10 +14,13 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
+from finrl_pod.types import Floats
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
+from finrl_pod_app.dashboard.queries.paper_state import drawdowns
 from finrl_pod_app.paper.backtest_difference import difference_file
 
 BASIS_POINTS = 10_000.0
+BENCHMARK = "equal weight of the symbols"
 BARS_PER_YEAR = 252
 
 
@@ -110,7 +113,8 @@ def _decision_fills(journal: Journal) -> pd.DataFrame:
 class BacktestDifference:
     """Equity of the paper account and of the replayed backtest.
 
-    curve: session, equity, backtest (NaN where the replay has none), difference (of growth, in basis points).
+    curve: session, equity, benchmark (`benchmark_equity`), drawdown (0 or negative), backtest (NaN where the replay has
+    none), difference (of growth, in basis points).
     end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
     points. behind: sessions of the account that the replay does not cover. made: time of the replay, empty without one.
     causes: the difference in currency by cause; empty for replays of earlier versions. parts: of an account of several
@@ -133,11 +137,28 @@ class BacktestDifference:
         return bool(self.made)
 
 
+def benchmark_equity(journal: Journal) -> Floats:
+    """Equity [T] at each session of the account of its first equity held in equal weights of its symbols.
+
+    Rebalanced at every close, without costs and dividends; NaN where the journal has no closes of two sessions.
+    """
+    sessions = journal.equity.session.astype(str).to_numpy()
+    days = journal.benchmark.session.astype(str).str[:10].to_numpy()
+    if not len(sessions) or not len(days):
+        return np.full(len(sessions), np.nan)
+    level = np.concatenate([[1.0], np.cumprod(journal.benchmark.growth.to_numpy(dtype=np.float64))])
+    reached = level[np.searchsorted(days, sessions, side="right")]
+    equity: Floats = float(journal.equity.equity.iloc[0]) * reached / reached[0]
+    return equity
+
+
 def backtest_difference(journal: Journal) -> BacktestDifference:
     """The journal's equity with the result of `paper track`. Raises RunError if that is damaged."""
     curve = journal.equity[["session", "equity"]].copy()
     document = _saved_difference(journal.path)
     replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))
+    curve["benchmark"] = benchmark_equity(journal)
+    curve["drawdown"] = drawdowns(journal.equity.equity, journal.capital)
     curve["backtest"] = curve.session.map(replayed).astype(float)
     both = curve.dropna(subset=["backtest"])
     curve["difference"] = float("nan")

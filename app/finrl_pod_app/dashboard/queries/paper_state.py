@@ -213,10 +213,16 @@ def summary(journal: Journal) -> Summary:
         return Summary(capital, "", None, 0.0, 0.0, 0.0)
     last = float(marks.iloc[-1])
     day = last / float(marks.iloc[-2]) - 1 if len(marks) > 1 else None
-    peaks = marks.astype(float).cummax().clip(lower=capital)
-    declines = (marks.astype(float) / peaks - 1).clip(upper=0.0)
+    declines = drawdowns(marks, capital)
     session = str(journal.equity.session.iloc[-1])
     return Summary(last, session, day, last / capital - 1, float(declines.iloc[-1]), float(declines.min()))
+
+
+def drawdowns(equity: pd.Series[float], capital: float) -> pd.Series[float]:
+    """Decline of each session's equity from the highest one so far, at least the capital; 0 or negative."""
+    marks = equity.astype(float)
+    declines: pd.Series[float] = (marks / marks.cummax().clip(lower=capital) - 1).clip(upper=0.0)
+    return declines
 
 
 def pending_commands(journal: Journal, now: datetime) -> str:

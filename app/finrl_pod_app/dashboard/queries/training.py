@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
+from finrl_pod.errors import RunError
+from finrl_pod.evaluate.metrics import RISK_EPSILON
+from finrl_pod.types import Floats
+from finrl_pod_app.dashboard.queries.run_files import MAX_BYTES, STATE, RunFiles, is_file, read_bytes, read_object
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
+BASE = "base"  # name of the base portfolio's returns beside those of agents
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
 
@@ -124,6 +128,33 @@ def _root(agent: str, parents: Mapping[str, Any]) -> str:
     while isinstance(parent := parents.get(agent), str):
         agent = parent
     return agent
+
+
+def base_score(run: RunFiles, agents: pd.DataFrame) -> float | None:
+    """Sharpe ratio of the base portfolio on validation, annualised as the agents' scores are; None if not recorded.
+
+    A score is the Sharpe ratio of an agent's validation returns, which are stored beside the base's: the factor between
+    them annualises. Raises RunError if the file is damaged.
+    """
+    scores = dict(zip(agents["id"], agents["score"], strict=True))
+    for file in sorted((run.path / "validation").glob("[0-9]*.safetensors"), reverse=True):
+        returns = _validation_returns(file)
+        ratios = {name: float(x.mean() / x.std()) for name, x in returns.items() if len(x) and x.std() > RISK_EPSILON}
+        factors = [scores[name] / ratio for name, ratio in ratios.items() if name in scores and abs(ratio) > ROUNDING]
+        known = [factor for factor in factors if math.isfinite(factor) and factor > 0]
+        if BASE in ratios and known:
+            return ratios[BASE] * float(np.median(known))
+    return None
+
+
+def _validation_returns(file: Path) -> dict[str, Floats]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(read_bytes(file, MAX_BYTES))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"{file.parent.name}/{file.name} is damaged: {error}; restore it") from None
 
 
 def varied_hyperparameters(agents: pd.DataFrame) -> list[str]:
