@@ -26,7 +26,7 @@ VIEWS = {
     "data": ["Prices", "Availability of bars", "Correlations", "Features"],
     "run": ["Allocation", "Profit", "Training"],
     "train": ["Monitor"],
-    "compare": ["Drawdown", "Monthly returns", "Weights", "Profit by asset", "Trades"],
+    "compare": ["Drawdown", "Against the benchmark", "Monthly returns", "Weights", "Profit by asset", "Trades"],
     "audit": ["Run audit"],
 }
 

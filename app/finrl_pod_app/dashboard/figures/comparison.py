@@ -142,7 +142,7 @@ def pbo_logits(histogram: Mapping[str, Sequence[float]]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(logit_bars(histogram))
-    figure.update_xaxes(title="out-of-sample rank of the in-sample best (logit; left of 0: below the median)")
+    figure.update_xaxes(title="logit of the rank out of sample")
     figure.update_yaxes(title="splits")
     return figure
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ACCOUNT, REPLAY = COLOURS[0], COLOURS[1]
 # The middle is the colour of the page in neither scheme; text on all three has enough contrast.
 GAINS = [[0.0, "#b04a00"], [0.5, "#5f6770"], [1.0, "#0b6bcb"]]
+NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 DAY_MS = 24 * 3600 * 1000
 MAX_DAILY_TICKS = 8  # sessions that get a tick each
 
@@ -103,15 +104,14 @@ def allocation(parts: pd.DataFrame) -> Any:
             parents=[""] * len(parts),
             values=parts.value,
             customdata=parts[["weight", "gain_share"]],
-            marker={"colors": parts.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit},
+            marker={"colors": parts.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit, "pad": NO_MARGIN},
             texttemplate="%{label}<br>%{customdata[0]:.1%}",
             hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
             tiling={"pad": 2},
-            root={"color": "rgba(0, 0, 0, 0)"},
             pathbar={"visible": False},
         )
     )
-    figure.update_layout(margin={"l": 0, "r": 0, "t": 8, "b": 0})
+    figure.update_layout(margin=NO_MARGIN)
     return figure
 
 
@@ -125,7 +125,7 @@ def causes(found: Mapping[str, float]) -> Any:
     figure = go.Figure(bars)
     figure.update_traces(hovertemplate="%{y}: %{x:$,.2f}<extra></extra>")
     figure.update_layout(hovermode="closest")
-    figure.update_xaxes(tickprefix="$", zeroline=True, showgrid=True)
+    figure.update_xaxes(tickformat="$,.0f", zeroline=True, showgrid=True)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, ticks="")
     return figure
 
@@ -185,6 +185,6 @@ def slippage(sessions: pd.DataFrame, total: Slippage) -> Any:
             line={"color": REPLAY, "dash": "dash", "width": 2},
             hovertemplate="%{y:.1f} bp",
         )
-    figure.update_yaxes(title_text="implementation shortfall, bp (positive is a cost)")
+    figure.update_yaxes(title_text="shortfall, bp")
     figure.update_xaxes(**_session_axis(len(sessions)))
     return figure

@@ -17,13 +17,14 @@ from finrl_pod_app.report.document import subject_of
 SMALL_POINTS = 60
 
 
-def equity(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
-    """The report's chart of equity and drawdown, with a legend. Baselines beyond the first four start hidden."""
+def equity(
+    results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None, *, all_baselines: bool = False
+) -> Any:
+    """The report's chart of equity and drawdown, with a legend. all_baselines: beyond the report's references."""
     figure = charts.equity_and_drawdown(results, band)
-    shown = {subject_of(results), *charts.reference_names(results), "band"}
-    for trace in figure.data:
-        if trace.meta not in shown:
-            trace.visible = "legendonly"
+    if not all_baselines:
+        shown = {subject_of(results), *charts.reference_names(results), "band"}
+        figure.data = [trace for trace in figure.data if trace.meta in shown]
     figure.update_layout(legend={"traceorder": "reversed"})
     return figure
 

@@ -18,8 +18,11 @@ from finrl_pod_app.report.columns import display_name
 PREFERRED = ("index", "equal_weight")
 
 
-def show_benchmark(curves: Mapping[str, Curve], styles: Styles) -> None:
-    """Draw the choice of the benchmark, statistics of active returns, their growth, and rolling alpha and beta."""
+def show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) -> None:
+    """Draw the choice of the benchmark, statistics of active returns, their growth, and rolling alpha and beta.
+
+    period: of the curves, as text for the names of saved pictures.
+    """
     names = list(curves)
     index = next((names.index(name) for name in PREFERRED if name in names), len(names) - 1)
     base = st.selectbox("Benchmark", names, index=index, format_func=display_name, key="compare: benchmark")
@@ -31,7 +34,11 @@ def show_benchmark(curves: Mapping[str, Curve], styles: Styles) -> None:
     shown = display_name(base)
     show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {shown}.")
     figure = figures.active_growth_figure(curves, base, styles)
-    show_figure(figure, f"growth over {base}", alt=f"Growth of each strategy over that of {shown}.", height=360)
+    show_figure(
+        figure, f"growth over {base}, {period}", alt=f"Growth of each strategy over that of {shown}.", height=360
+    )
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)
-    show_figure(figure, f"rolling alpha and beta to {base}", alt=f"Rolling alpha and beta to {shown}.", height=420)
+    show_figure(
+        figure, f"rolling alpha and beta to {base}, {period}", alt=f"Rolling alpha and beta to {shown}.", height=420
+    )
     st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")

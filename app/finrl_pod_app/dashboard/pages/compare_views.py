@@ -62,16 +62,18 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     table = comparison.metrics_table(curves)
     table["strategy"] = table["strategy"].map(display_name)
     show_table(table, strategy_columns(), "compare: metrics", alt=alt)
-    st.caption(f"Period: {theme.escape_markdown(_period(curves))}.")
+    period = _period(curves)
+    st.caption(f"Period: {theme.escape_markdown(period)}.")
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")
     if view in ("Equity", "Drawdown", "Rolling Sharpe"):
-        _show_lines(view, curves, styles)
+        _show_lines(view, curves, styles, period)
     elif view == "Against the benchmark":
-        show_benchmark(curves, styles)
+        show_benchmark(curves, styles, period)
     elif view == "Turnover and costs":
         results = [comparison.backtest_of(name, recorded, cost, cash) for name, recorded in decisions.items()]
-        show_figure(figures.turnover(results, styles), "turnover", alt="Monthly turnover.", height=320)
-        show_figure(figures.costs(results, styles), "costs", alt="Cumulative costs.", height=320)
+        figure = figures.turnover(results, styles)
+        show_figure(figure, f"turnover, {period}", alt="Monthly turnover.", height=320)
+        show_figure(figures.costs(results, styles), f"costs, {period}", alt="Cumulative costs.", height=320)
     elif view == "Trades":
         _show_trades(decisions, cost, cash)
     else:
@@ -82,42 +84,50 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
 
 def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve, terms: tuple[float, float]) -> None:
     """Draw a view of one strategy: monthly returns, profit or weights. terms: cost in basis points, and cash."""
+    period = _period({name: curve})
     if view == "Monthly returns":
         figure = figures.monthly_returns_heatmap(curve.times, curve.equity)
         alt = f"Return of {display_name(name)} by month and year, in percent."
-        show_figure(figure, "months", alt=alt, height=60 + 30 * len(figure.data[0].y))
+        show_figure(figure, f"monthly returns of {name}, {period}", alt=alt, height=60 + 30 * len(figure.data[0].y))
     elif view == "Profit by asset":
         result = comparison.backtest_of(name, decisions, *terms)
         figure = profit_figure(comparison.profit_of(result, decisions, terms[0]))
         height = 80 + BAR_HEIGHT * len(figure.data[0].y)
         alt = f"Profit of {display_name(name)} by asset, before costs."
-        show_figure(figure, f"profit of {name} by asset", alt=alt, height=height)
-        st.caption("Before costs: the change of a holding's value with its dividends, less what was paid for it.")
+        show_figure(figure, f"profit of {name} by asset, {period}", alt=alt, height=height)
+        st.caption(
+            f"{theme.escape_markdown(period)}, before costs: the change of a holding's value with its dividends, less "
+            "what was paid for it."
+        )
     else:
         result = comparison.backtest_of(name, decisions, *terms)
         figure = figures.weights(result)
-        show_figure(figure, f"weights of {name}", alt=f"Weights of {display_name(name)} over time.", height=460)
+        show_figure(
+            figure, f"weights of {name}, {period}", alt=f"Weights of {display_name(name)} over time.", height=460
+        )
         if st.toggle("Every asset as a heat map", key="compare: weights map"):
             heat = weights_heatmap(result)
             alt = f"Weights of {display_name(name)} by asset and time."
-            show_figure(heat, f"weights of {name} by asset", alt=alt, height=160 + 20 * len(heat.data[0].y))
+            show_figure(heat, f"weights of {name} by asset, {period}", alt=alt, height=160 + 20 * len(heat.data[0].y))
 
 
-def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style]) -> None:
+def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style], period: str) -> None:
     if view == "Drawdown":
-        show_figure(figures.drawdowns(curves, styles), "drawdown", alt="Drawdown of each strategy.", height=460)
+        figure = figures.drawdowns(curves, styles)
+        show_figure(figure, f"drawdown, {period}", alt="Drawdown of each strategy.", height=460)
         name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
         _show_drawdowns(name, curves[name])
         return
     if view == "Rolling Sharpe":
         figure = figures.rolling_sharpe_ratios(curves, styles)
-        show_figure(figure, "rolling", alt="Rolling Sharpe ratio of each strategy.", height=460)
+        show_figure(figure, f"rolling Sharpe ratio, {period}", alt="Rolling Sharpe ratio of each strategy.", height=460)
         return
     first = next(iter(curves))
     label = f"Bootstrap band of {display_name(first)}, confidence intervals of all"
     with_intervals = st.toggle(label, help=definition("interval"))
     band = cached.bootstrap_band(curves[first].equity) if with_intervals else None
-    show_figure(figures.equity(curves, styles, band), "equity", alt="Growth of 1 of each strategy.", height=460)
+    figure = figures.equity(curves, styles, band)
+    show_figure(figure, f"equity, {period}", alt="Growth of 1 of each strategy.", height=460)
     if with_intervals:
         _show_intervals(curves)
 

@@ -29,8 +29,9 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     st.title("Data")
     panels = cached.catalogue()
     column: Any = st.column_config
+    table = catalogue_table(panels)
     show_table(
-        catalogue_table(panels),
+        table,
         {
             "name": column.TextColumn("Name"),
             "source": column.TextColumn("Source"),
@@ -42,7 +43,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
             "columns": column.TextColumn("Columns"),
             "adjusted": column.TextColumn("Adjusted", help="For splits and dividends."),
             "flaws": column.NumberColumn("Issues", help="Known issues, listed below."),
-            "fault": column.TextColumn("Error"),
+            **({"fault": column.TextColumn("Error")} if table["fault"].any() else {}),
         },
         "catalogue",
         alt="The stored panels: name, source, tickers, bars, period, columns and number of known issues.",

@@ -123,7 +123,10 @@ def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) ->
         "Runs: name, status, verdict, equity, validation and test results, settings, tags and time of the last change."
     )
     st.caption(f"{len(shown):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
-    row = show_selectable_table(frame, run_columns(), "overview: runs", alt=alt)
+    columns = run_columns()
+    if not any(summary.tags for summary in summaries):
+        del columns["tags"]
+    row = show_selectable_table(frame, columns, "overview: runs", alt=alt)
     if row is not None:
         st.switch_page(page_of("run"), query_params={"name": str(frame["name"].iloc[row])})
 

@@ -130,9 +130,9 @@ def _show_metrics(
         largest = theme.percent(summary.max_drawdown, 2)
         st.metric("Largest drawdown", largest, help=definition("max_drawdown"), width=METRIC_WIDTH)
         help_text = definition("backtest_difference")
-        st.metric("Difference to the backtest", theme.signed_bp(difference.end), help=help_text, width=METRIC_WIDTH)
+        st.metric("Against backtest", theme.signed_bp(difference.end), help=help_text, width=METRIC_WIDTH)
         st.metric(
-            "Implementation shortfall",
+            "Shortfall",
             theme.signed_bp(slippage.realised),
             help=f"{definition('implementation_shortfall')} Modelled: {theme.signed_bp(slippage.modelled)}. "
             f"Standard error: {theme.signed_bp(slippage.error)}.",

@@ -113,7 +113,8 @@ def _show_performance(document: dict[str, Any], results: dict[str, Any]) -> None
     if not results:
         st.caption("Runs of earlier versions keep their curves in the report below only.")
         return
-    figure = figures.equity(results, document["test"].get("band"))
+    others = st.toggle("All baselines", key="run: all baselines")
+    figure = figures.equity(results, document["test"].get("band"), all_baselines=others)
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
     show_figure(figure, "equity and drawdown", alt=alt, height=560)
     st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.")

@@ -56,3 +56,4 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
         st.markdown("Probability of backtest overfitting", help=definition("pbo"))
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
         show_figure(pbo_logits(histogram), f"logits of {run.name}", alt=alt, height=240)
+        st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
