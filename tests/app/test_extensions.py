@@ -28,6 +28,8 @@ import numpy as np
 import torch
 from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
 
+from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+
 def back(panel):
     out = np.zeros_like(panel.close)
     out[5:] = np.nan_to_num(panel.close[5:] / panel.close[:-5] - 1)
@@ -76,6 +78,12 @@ class Proportional:
 class WrongSlope(Proportional):
     def slope(self, amount, prices, liquidity):
         return (0.002 * prices).expand_as(amount)
+
+class Mixing(LossAlgorithm):
+    def loss(self, batch):
+        log_probability, value, _ = self.evaluate(batch)
+        excess = batch.returns - value
+        return -(log_probability * (excess - excess.mean()).detach()).mean((1, 2)) + excess.square().mean((1, 2))
 
 class Endless(BaseVecEnv):
     observation_size = 1
@@ -136,6 +144,7 @@ def test_invalid_names_are_refused(name: str, capsys: pytest.CaptureFixture[str]
         ("Greedy", "error"),
         ("Restless", "repeatable"),
         ("WrongSlope", "slope"),
+        ("Mixing", "members"),
         ("Endless", "end of episodes"),
     ],
 )

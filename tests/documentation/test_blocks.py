@@ -59,7 +59,8 @@ class Reader:
     def run(self, block: Block, names: dict[str, Any]) -> Iterator[str]:
         """Run a block and yield what failed. names: the variables of the page's Python blocks."""
         if block.language == "python":
-            exec(compile(block.runnable_text, f"{block.page}:{block.line}", "exec"), names)
+            code = compile(block.runnable_text, f"{block.page}:{block.line}", "exec", dont_inherit=True)
+            exec(code, names)
         elif block.language == "toml":
             yield from self.configure(block)
         else:

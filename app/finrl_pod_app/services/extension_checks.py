@@ -246,13 +246,13 @@ def _check_algorithm(reference: str, _: object) -> list[Fault]:
 
 
 def _train(config: AgentConfig) -> list[Fault]:
-    """Faults of two short trainings with the same seed, and of one that continues the first."""
+    """Faults of two short trainings with the same seed, of one that continues the first, and of a member alone."""
     market = random_market()
     environment = EnvironmentConfig(envs=8, group=4, window=64)
 
-    def learner() -> Learner:
-        env = make_env(market, environment, members=(0, 1))
-        return Learner(env, config, seed=SEED)
+    def learner(members: tuple[int, ...] = (0, 1), dtype: torch.dtype = torch.float32) -> Learner:
+        env = make_env(market, environment, members=members, dtype=dtype)
+        return Learner(env, config, seed=SEED, dtype=dtype)
 
     first, second = learner(), learner()
     begin = {name: x.clone() for name, x in first.algorithm.weights().items()}
@@ -272,6 +272,13 @@ def _train(config: AgentConfig) -> list[Fault]:
     other.restore(first.snapshot(0), 1)
     if any(not torch.equal(other.algorithm.weights()[name][1], weights[name][0]) for name in weights):
         return [Fault("snapshot", "a saved agent is not the same after loading; return all tensors from member()")]
+    # In float64, where another order of sums cannot be mistaken for a dependence.
+    both, alone = learner(dtype=torch.float64), learner((0,), torch.float64)
+    for each in (both, alone):
+        each.learn(samples)
+    together = both.algorithm.weights()
+    if any(not torch.allclose(x[0], together[name][0], atol=1e-6) for name, x in alone.algorithm.weights().items()):
+        return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
     return []
 
 
