@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.extensions import show_faults
+from finrl_pod_app.cli.options import Json
 
 app = typer.Typer(help="Write an environment of your own, and check that agents can train on it.", no_args_is_help=True)
 
@@ -41,14 +42,4 @@ def check(
     from finrl_pod_app.services.environments import check_environment
 
     faults = check_environment(environment, steps, members)
-    if as_json:
-        rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
-        print_json({"environment": environment, "passed": not faults, "faults": rows})
-    elif faults:
-        typer.echo(f"{environment} breaks the contract:")
-        for fault in faults:
-            typer.echo(f"- {fault.rule}: {fault.message}")
-    else:
-        typer.echo(f"{environment} keeps the contract")
-    if faults:
-        raise typer.Exit(1)
+    show_faults(faults, {"environment": environment}, "contract", as_json)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from finrl_pod_app.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from finrl_pod_envs.custom.contract import Fault
 
 BROKEN = 1
 
@@ -52,19 +56,23 @@ def check(
     from finrl_pod_app.services.extensions import find_extension
 
     found, _ = find_extension(target, kind)
-    faults = check_extension(target, kind)
+    article = "an" if found[0] in "aeiou" else "a"
+    show_faults(
+        check_extension(target, kind), {"target": target, "kind": found}, f"contract of {article} {found}", as_json
+    )
+
+
+def show_faults(faults: Sequence[Fault], subject: Mapping[str, str], contract: str, as_json: bool) -> None:
+    """Print the faults of a subject, whose first value is its target. Exits with 1 if there are any."""
+    target = next(iter(subject.values()))
     if as_json:
         rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
-        print_json({"target": target, "kind": found, "passed": not faults, "faults": rows})
+        print_json({**subject, "passed": not faults, "faults": rows})
     elif faults:
-        typer.echo(f"{target} breaks the contract of {_article(found)}:")
+        typer.echo(f"{target} breaks the {contract}:")
         for fault in faults:
             typer.echo(f"- {fault.rule}: {fault.message}")
     else:
-        typer.echo(f"{target} keeps the contract of {_article(found)}")
+        typer.echo(f"{target} keeps the {contract}")
     if faults:
         raise typer.Exit(BROKEN)
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
