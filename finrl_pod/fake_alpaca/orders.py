@@ -104,7 +104,7 @@ class Order(OrderTicket):
             "replaces": self.replaces,
             "asset_id": asset_id(self.symbol),
             "symbol": self.symbol,
-            "asset_class": "us_equity",
+            "asset_class": "crypto" if "/" in self.symbol else "us_equity",
             "notional": decimal_text(self.notional),
             "qty": decimal_text(self.qty),
             "filled_qty": decimal_text(self.filled),

@@ -53,7 +53,7 @@ class BrokerSettings:
     url: str = setting("", "address of the trading API; empty: Alpaca's paper trading")
     data_url: str = setting("", "address of the data API; empty: Alpaca's")
     feed: Literal["iex", "sip"] = setting("iex", "Alpaca's price feed")
-    panel: str = setting("sample", "simulated: panel of the store that prices come from")
+    panel: str = setting("sample", "panel of the store that replays take prices from")
     clock: str = setting("", "file of a shared scaled clock; with loopback addresses only")
     cost_bps: float = setting(
         0.0, "simulated: cost of a trade in basis points, each side", at_least_and_below(0, 10_000)
@@ -498,9 +498,9 @@ def _validate_continuous(config: PaperConfig, where: str) -> None:
         return
     if not config.orders.fractional:
         raise ConfigError(f'{where}: broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true')
-    if config.slicing.schedule != "none" or config.intraday.minutes or config.orders.extended_hours:
+    if config.schedule.mode != "open" or config.intraday.minutes or config.orders.extended_hours:
         raise ConfigError(
-            f'{where}: crypto is decided once a day and sent in whole orders; set slicing.schedule = "none", '
+            f'{where}: crypto is decided once a day, after midnight UTC; set schedule.mode = "open", '
             "intraday.minutes = 0 and orders.extended_hours = false"
         )
 

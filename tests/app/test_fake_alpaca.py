@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.cli.main import run
 
+from finrl_pod.data.store import Store
 from tests.app import command
+from tests.paper.factories import crypto_prices
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +43,31 @@ def test_server_runs_until_sigterm(tmp_path: Path) -> None:
         server.communicate()
     kinds = [json.loads(line)["kind"] for line in log.read_text().splitlines()]
     assert kinds == ["server", "request", "server"]
+
+
+def test_crypto_pairs_trade_at_the_weekend(tmp_path: Path) -> None:
+    Store(tmp_path).save(crypto_prices())
+    options = ["pairs", "--crypto", "--start", "2024-03-02", "--speed", "0", "--port", "0", "--json"]
+    server = command.start(tmp_path, "paper", "fake-alpaca", *options)
+    assert server.stdout is not None
+    try:
+        text = server.stdout.readline()
+        while not text.rstrip().endswith("}"):
+            text += server.stdout.readline()
+        url = json.loads(text)["url"]
+        keys = {"APCA-API-KEY-ID": "k", "APCA-API-SECRET-KEY": "s", "Content-Type": "application/json"}
+        order = {"symbol": "BTC/USD", "qty": "0.5", "side": "buy", "type": "market", "time_in_force": "gtc"}
+        request = urllib.request.Request(f"{url}/v2/orders", json.dumps(order).encode(), keys)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["asset_class"] == "crypto"
+        later = json.dumps({"jump": "2024-03-02T09:00:00-05:00"}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{url}/fake/clock", later, keys), timeout=10).close()
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/v2/positions", headers=keys), timeout=10) as answer:
+            (position,) = json.load(answer)
+        assert (position["symbol"], position["qty"]) == ("BTCUSD", "0.5")
+    finally:
+        server.kill()
+        server.communicate()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from finrl_pod.paper.settings import (
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 SYMBOLS = ("AA", "BB", "CC")
+PAIRS = ("BTC/USD", "ETH/USD", "SOL/USD")
 START, END = date(2024, 1, 2), date(2024, 3, 28)
 
 
@@ -54,6 +55,20 @@ def prices(start: date = START, end: date = END, seed: int = 0, symbols: Sequenc
     return make_panel(
         np.array(days, dtype="datetime64[ns]"), list(symbols), columns, name="synthetic", source="synthetic"
     )
+
+
+def crypto_prices(first: date = date(2024, 2, 1), count: int = 60) -> Panel:
+    """Random-walk bars of crypto pairs on every day, weekends included."""
+    days = [first + timedelta(days=k) for k in range(count)]
+    draw = np.random.default_rng(0)
+    walk = np.cumsum(draw.normal(0, 0.02, (count, len(PAIRS))), axis=0)
+    close = np.round(np.array([60_000.0, 3_000.0, 120.0]) * np.exp(walk), 2)
+    opened = np.round(close * np.exp(draw.normal(0, 0.005, close.shape)), 2)
+    columns = {
+        "open": opened, "high": np.maximum(opened, close) * 1.01, "low": np.minimum(opened, close) * 0.99,
+        "close": close, "volume": np.full(close.shape, 1e6),
+    }  # fmt: skip
+    return make_panel(np.array(days, "datetime64[ns]"), list(PAIRS), columns, name="pairs", source="synthetic")
 
 
 def config(**changes: Any) -> PaperConfig:

@@ -30,7 +30,7 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.records import OrderType, TimeInForce
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.runtime.schedule import Calendar, cycle_for
+from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     OrderSettings,
@@ -122,11 +122,11 @@ def test_window_and_due_slices() -> None:
 
 def test_cycles_of_the_opening_and_the_closing_window() -> None:
     before, session = Calendar().sessions(date(2024, 1, 8), date(2024, 1, 9))
-    opened = cycle_for(session, before, ScheduleSettings("open", 30), TWAP)
+    opened = Calendar().cycle(session, before, ScheduleSettings("open", 30), TWAP)
     assert opened.window == SliceWindow(session.open, timedelta(minutes=10), 3)
     assert opened.opens == session.open - timedelta(minutes=30)
     assert opened.deadline == session.open + timedelta(minutes=20)
-    closing = cycle_for(session, before, ScheduleSettings("close", 30), TWAP)
+    closing = Calendar().cycle(session, before, ScheduleSettings("close", 30), TWAP)
     assert closing.window is not None
     assert closing.window.end == session.close - timedelta(minutes=5)
     assert closing.opens == closing.window.start - timedelta(minutes=30)
@@ -134,7 +134,7 @@ def test_cycles_of_the_opening_and_the_closing_window() -> None:
 
 def test_half_day_shortens_the_window() -> None:
     before, session = Calendar().sessions(date(2024, 11, 27), date(2024, 11, 29))
-    window = cycle_for(session, before, ScheduleSettings("open"), SlicingSettings("twap", 380, 10)).window
+    window = Calendar().cycle(session, before, ScheduleSettings("open"), SlicingSettings("twap", 380, 10)).window
     assert window is not None
     assert window.steps == 20
     assert window.end <= session.close - timedelta(minutes=5)
@@ -357,7 +357,7 @@ class MinuteFeed:
 
 def test_usual_volume_by_slice() -> None:
     before, session = Calendar().sessions(date(2024, 1, 8), date(2024, 1, 9))
-    window = cycle_for(session, before, ScheduleSettings(), TWAP).window
+    window = Calendar().cycle(session, before, ScheduleSettings(), TWAP).window
     assert window is not None
     found = usual_volumes(MinuteFeed(), config(slicing=TWAP), session.date, window)  # type: ignore[arg-type]
     assert set(found) == {"AA"}

@@ -42,6 +42,10 @@ def fake_alpaca(
         Path | None,
         typer.Option("--corporate-actions", "--actions", help="JSON file with a list of splits and dividends."),
     ] = None,
+    crypto: Annotated[
+        bool,
+        typer.Option("--crypto", help="Trade pairs such as BTC/USD around the clock; needs a bar of every day."),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of partial fills and random faults.")] = 0,
     log: Annotated[
         Path | None, typer.Option(help="Append every request and event to this file, as JSON lines.")
@@ -74,6 +78,7 @@ def fake_alpaca(
         seed=seed,
         partial=partial,
         cost_bps=Decimal(repr(cost_bps)),
+        crypto=crypto,
         actions=read_actions(corporate_actions) if corporate_actions else (),
     )
     rules = (*(read_faults(faults) if faults else ()), *(random_faults(fault_rate) if fault_rate else ()))

@@ -2,8 +2,8 @@
 
 It behaves like a paper account: auction orders, DAY orders that wait for the open, limits and expiry. DAY orders that
 are sent during a session fill on a straight line from its open to its close (from the close before, in a panel without
-opens), as soon as their limits allow. Fills use the same accounting (`market.execution`) as backtests. It is also its
-own data feed.
+opens), as soon as their limits allow. On a calendar that never closes all orders are good till cancelled and fill so.
+Fills use the same accounting (`market.execution`) as backtests. It is also its own data feed.
 """
 
 from __future__ import annotations
@@ -57,16 +57,19 @@ _FLOAT_TOLERANCE = Decimal("1e-6")  # shares
 class SimulatedBroker:
     """One account on a panel of daily bars. Satisfies the `Broker` and `DataFeed` protocols.
 
-    cash: dollars at the start. cost_rate: fraction of the traded value charged on each fill.
+    cash: dollars at the start. cost_rate: fraction of the traded value charged on each fill. calendar: None for New
+    York's sessions.
     Raises InputError for a panel without daily bars.
     """
 
     name = "simulated"
 
     def __init__(
-        self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, account: str = "simulated"
-    ) -> None:
-        self._calendar = Calendar()
+        self, panel: Panel, clock: Clock, cash: Decimal, cost_rate: Decimal = ZERO, account: str = "simulated",
+        calendar: Calendar | None = None,
+    ) -> None:  # fmt: skip
+        self._calendar = calendar or Calendar()
+        self._within_session = TimeInForce.GTC if self._calendar.continuous else TimeInForce.DAY
         self._prices = PanelPrices(panel, clock, self._calendar)
         self._clock = clock
         self._cash = cash
@@ -182,7 +185,7 @@ class SimulatedBroker:
         days = self._calendar.sessions(now.date() - timedelta(days=7), now.date() + timedelta(days=14))
         opens = next(s.open for s in days if s.open > now)
         closes = next(s.close for s in days if s.close > now)
-        return BrokerClock(now, closes < opens, opens, closes)
+        return BrokerClock(now, closes <= opens, opens, closes)
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         return self._calendar.sessions(start, end)
@@ -218,10 +221,12 @@ class SimulatedBroker:
         if request.quantity <= 0:
             return Rejected(Reason.INVALID, "qty must be > 0")
         whole = request.quantity == request.quantity.to_integral_value()
-        if not whole and request.time_in_force is not TimeInForce.DAY:
+        if self._calendar.continuous and request.time_in_force is not TimeInForce.GTC:
+            return Rejected(Reason.INVALID, "orders of a market that never closes must be GTC orders")
+        if not self._calendar.continuous and request.time_in_force is TimeInForce.GTC:
+            return Rejected(Reason.INVALID, "the simulated broker supports GTC orders around the clock only")
+        if not whole and request.time_in_force is not self._within_session:
             return Rejected(Reason.INVALID, "fractional orders must be DAY orders")
-        if request.time_in_force is TimeInForce.GTC:
-            return Rejected(Reason.INVALID, "the simulated broker does not support GTC orders")
         if request.side is Side.SELL:
             held_for_orders = sum(
                 (o.quantity - o.filled_quantity for o in self._live_orders(request.symbol, Side.SELL)), ZERO
@@ -262,12 +267,16 @@ class SimulatedBroker:
                         self._close_order(order, OrderStatus.EXPIRED, session.close)
 
     def _fill_within_session(self, session: Session, now: datetime) -> None:
-        """Fill the DAY orders that were sent during a session, each at the first time that its limit allows."""
+        """Fill the DAY orders that were sent during a session, each at the first time that its limit allows.
+
+        GTC orders, which only a market that never closes has, fill in later sessions too.
+        """
         filling: list[tuple[datetime, Order, float]] = []
         for order in self._orders.values():
-            if order.live and order.time_in_force is TimeInForce.DAY and session.open <= order.submitted_at <= now:
+            since = max(order.submitted_at, session.open) if self._calendar.continuous else order.submitted_at
+            if order.live and order.time_in_force is self._within_session and session.open <= since <= now:
                 path = self._prices.session_path(order.symbol, session)
-                found = None if path is None else _first_fill(order, path, session)
+                found = None if path is None else _first_fill(order, since, path, session)
                 if found is not None and found[0] <= min(now, session.close):
                     filling.append((found[0], order, found[1]))
         for at, order, price in sorted(filling, key=lambda fill: fill[0]):
@@ -356,14 +365,16 @@ class SimulatedBroker:
         return [o for o in self._orders.values() if o.live and o.symbol == symbol and o.side is side]
 
 
-def _first_fill(order: Order, path: tuple[float, float], session: Session) -> tuple[datetime, float] | None:
-    """First time from its submission on at which an order fills on the path from open to close, and the price."""
-    if order.submitted_at >= session.close:
+def _first_fill(
+    order: Order, since: datetime, path: tuple[float, float], session: Session
+) -> tuple[datetime, float] | None:
+    """First time from `since` on at which an order fills on the path from open to close, and the price."""
+    if since >= session.close:
         return None
     length = session.close - session.open
     limit = order.limit_price if order.type is OrderType.LIMIT else None
-    found = fill_on_path(*path, (order.submitted_at - session.open) / length, limit, buys=order.side is Side.BUY)
-    return None if found is None else (max(session.open + found[0] * length, order.submitted_at), found[1])
+    found = fill_on_path(*path, (since - session.open) / length, limit, buys=order.side is Side.BUY)
+    return None if found is None else (max(session.open + found[0] * length, since), found[1])
 
 
 def _limit_allows(order: Order, price: Decimal) -> bool:

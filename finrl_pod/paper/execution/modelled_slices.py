@@ -1,12 +1,16 @@
-"""Slices of a paper config as backtests and replays model them: sent at their times, with even volume."""
+"""Orders within the session as backtests and replays model them: sent at their times, with even volume.
+
+These are slices, and the whole orders of a market that never closes, which are sent once a day is over.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 
 from finrl_pod.evaluate.paper_backtest import SlicedExecution
 from finrl_pod.market.slicing import SlicePlan, even_profile
-from finrl_pod.paper.runtime.schedule import Calendar, slice_window
+from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Panel
 
@@ -16,25 +20,29 @@ WHOLE_DAY = (0.0, 1.0)  # of a bar that is no session of the exchange
 def sliced_execution(config: PaperConfig, panel: Panel) -> SlicedExecution | None:
     """Return the slices of a config on a panel's bars; None if its orders fill in an auction.
 
-    A panel of daily bars has no volume within the day: the schedules of volume take it as even.
+    A panel of daily bars has no volume within the day: the schedules of volume take it as even. The whole orders of a
+    market that never closes are single slices.
     """
-    settings = config.slicing
-    if settings.schedule == "none":
+    settings, calendar = config.slicing, calendar_of(config)
+    if settings.schedule == "none" and not calendar.continuous:
         return None
-    name = settings.schedule
     days = [day.item() for day in panel.times.astype("datetime64[D]")]
-    sessions = {session.date: session for session in Calendar().sessions(days[0], days[-1])}
-    parts: list[tuple[float, ...]] = []
-    for day in days:
-        session = sessions.get(day)
-        if session is None:
-            parts.append(WHOLE_DAY)
-            continue
-        window, length = slice_window(session, config.schedule, settings), session.close - session.open
-        start: timedelta = window.start - session.open
-        parts.append(tuple((start + k * window.interval) / length for k in range(window.steps + 1)))
+    sessions = calendar.sessions(days[0] - timedelta(days=7), days[-1])
+    cycles = {day.date: calendar.cycle(day, earlier, config.schedule, settings) for earlier, day in pairwise(sessions)}
+    parts = [_parts(cycles[day]) if day in cycles else WHOLE_DAY for day in days]
 
     def plan(steps: int) -> SlicePlan:
+        name = "twap" if settings.schedule == "none" else settings.schedule
         return SlicePlan(name, even_profile(steps), 0.0, settings.participation, settings.urgency)
 
-    return SlicedExecution(parts, plan, settings.fallback == "market")
+    return SlicedExecution(parts, plan, settings.schedule != "none" and settings.fallback == "market")
+
+
+def _parts(cycle: TradingCycle) -> tuple[float, ...]:
+    """When the orders of a cycle are sent and when the last of them ends, as parts of its session."""
+    session, window = cycle.session, cycle.window
+    if window is None:
+        times = [cycle.opens, cycle.ends]
+    else:
+        times = [window.start + k * window.interval for k in range(window.steps + 1)]
+    return tuple((time - session.open) / (session.close - session.open) for time in times)

@@ -181,9 +181,9 @@ def _sliced(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual: Usu
     rests = settings.fallback == "market"
     return dataclasses.replace(
         intent,
-        time_in_force=TimeInForce.DAY,
+        time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY,
         opens=window.start,
-        deadline=cycle.session.close - LAST_MARKET_ORDER if rests else window.end,
-        ends=cycle.session.close if rests else window.end,
+        deadline=min(cycle.session.close - LAST_MARKET_ORDER, cycle.ends) if rests else window.end,
+        ends=cycle.ends if rests else window.end,
         slicing=Slicing(window, plan, settings.fallback),
     )

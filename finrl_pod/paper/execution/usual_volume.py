@@ -11,7 +11,7 @@ import numpy as np
 from finrl_pod.errors import BrokerError
 from finrl_pod.paper.brokers.port import DataFeed
 from finrl_pod.paper.execution.slicing import SliceWindow
-from finrl_pod.paper.runtime.schedule import Calendar, slice_window
+from finrl_pod.paper.runtime.schedule import calendar_of
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
 
@@ -29,18 +29,18 @@ def usual_volumes(feed: DataFeed, config: PaperConfig, session: date, window: Sl
 
     Sessions whose window is shorter, such as half days, are left out. Raises BrokerError if the feed does not answer.
     """
-    history = config.slicing.history
-    days = Calendar().sessions(session - timedelta(days=2 * history + 10), session - timedelta(days=1))[-history:]
-    windows = [slice_window(day, config.schedule, config.slicing) for day in days]
+    history, calendar = config.slicing.history, calendar_of(config)
+    days = calendar.sessions(session - timedelta(days=2 * history + 10), session - timedelta(days=1))[-history:]
+    windows = [calendar.slice_window(day, config.schedule, config.slicing) for day in days]
     windows = [before for before in windows if before.steps == window.steps]
     if not windows:
         return {}
-    table = feed.minute_bars(config.symbols, windows[0].start, windows[-1].end, "split")
     sums = np.zeros((window.steps, len(config.symbols)))
-    for before in windows:
+    for before in windows:  # a request for each: the minutes between them are many more
+        table = feed.minute_bars(config.symbols, before.start, before.end, "split")
         sums += _volumes(table.times, table.volume, before)
     found = {}
-    for n, symbol in enumerate(table.symbols):
+    for n, symbol in enumerate(config.symbols):
         if (total := float(sums[:, n].sum())) > 0:
             profile = tuple(float(share) for share in (sums[:, n] / total).round(9))
             found[symbol] = UsualVolume(profile, total / len(windows))

@@ -18,7 +18,7 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.runtime.clocks import ManualClock
-from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar, cycle_for
+from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions
 from finrl_pod.types import Panel
 
@@ -63,17 +63,26 @@ def replay(
     require_daily_decisions(config, "a replay")
     strategies = [source.current().strategy for source in sources]
     check_strategies(config, strategies)
-    sessions = Calendar().sessions(start, end)
+    calendar = calendar_of(config)
+    sessions = calendar.sessions(start, end)
     if len(sessions) < 2:
         raise InputError(f"a replay needs at least two sessions, {start} to {end} has {len(sessions)}")
     first, last = sessions[0], sessions[-1]
+    days_of_panel = set(panel.times.astype("datetime64[D]").tolist())
+    if calendar.continuous and (missing := [s.date for s in sessions if s.date not in days_of_panel]):
+        raise InputError(
+            f"panel {panel.name!r} has no bar of {missing[0]} and {len(missing) - 1} other days; crypto needs one of "
+            "every day. Set broker.panel to such a panel."
+        )
     if config.schedule.mode == "open" and panel.open is None:
         raise InputError(
             f'panel {panel.name!r} has no opening prices. Set schedule.mode = "close", or use another panel.'
         )
-    clock = ManualClock(first.close + AUCTION_GRACE + timedelta(minutes=1))
+    # After the closing auction; a market that never closes decides two minutes after its session.
+    grace = timedelta(0) if calendar.continuous else AUCTION_GRACE
+    clock = ManualClock(first.close + grace + timedelta(minutes=1))
     cost = Decimal(str(config.broker.cost_bps)) / 10_000
-    broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost)
+    broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost, calendar=calendar)
     store = Store.create_or_open(journal)
     try:
         # A replay writes no heartbeat, whose file belongs to the real daemon, and sends no summaries.
@@ -90,11 +99,11 @@ def replay(
             if not days or days[-1] != clock.now().date():
                 days.append(clock.now().date())
                 progress(clock.now().date())
-            return clock.now() > last.close + AUCTION_GRACE
+            return clock.now() > last.close + grace
 
         daemon.run(until=finished)
-        after = next(s for s in Calendar().sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
-        daemon.trader.record_prices(cycle_for(after, last, config.schedule, config.slicing))
+        after = next(s for s in calendar.sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
+        daemon.trader.record_prices(calendar.cycle(after, last, config.schedule, config.slicing))
         marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
         parts = {
             part.name: tuple(

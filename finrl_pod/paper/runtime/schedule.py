@@ -19,7 +19,7 @@ from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSett
 
 EXCHANGE = "XNYS"
 CONTINUOUS = "24/7"
-CONTINUOUS_DELAY = timedelta(minutes=2)  # after midnight UTC, until the last bars of the day are served
+CONTINUOUS_DELAY = timedelta(minutes=2)  # after midnight UTC, until the last bars of the day are served, then orders
 CONTINUOUS_PERIOD = timedelta(hours=6)  # after midnight UTC, in which orders are sent
 OPEN_CUTOFF = timedelta(minutes=2)  # orders for the opening auction are refused from 9:28 New York time
 CLOSE_CUTOFF = timedelta(minutes=10)  # orders for the closing auction are refused from 15:50
@@ -65,6 +65,7 @@ class Calendar:
 
     def __init__(self, exchange: str = EXCHANGE) -> None:
         self.exchange = exchange
+        self.continuous = exchange == CONTINUOUS
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
         """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar's end."""
@@ -83,7 +84,7 @@ class Calendar:
     ) -> tuple[TradingCycle, ...]:
         """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        cycles = [self._cycle(session, before, settings, slicing) for before, session in pairwise(days)]
+        cycles = [self.cycle(session, before, settings, slicing) for before, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
     def next_cycle(self, now: datetime, config: PaperConfig) -> TradingCycle:
@@ -100,45 +101,57 @@ class Calendar:
         """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
         days = self.sessions(first, now.date() + timedelta(days=1))
-        cycles = (self._cycle(session, before, settings, slicing) for before, session in pairwise(days))
+        cycles = (self.cycle(session, before, settings, slicing) for before, session in pairwise(days))
         return tuple(c for c in cycles if c.bar > first and c.opens <= now)
 
-    def _cycle(
+    def cycle(
+        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
+    ) -> TradingCycle:
+        """Return the cycle whose orders fill in `session`, decided on the session before it."""
+        if self.continuous:
+            return self._continuous_cycle(session, before, settings, slicing)
+        return self._exchange_cycle(session, before, settings, slicing)
+
+    def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
+        """Return the window of the slices in a session, which a half day may shorten."""
+        interval = timedelta(minutes=slicing.interval_minutes)
+        length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
+        steps = max(int(length / interval + 1e-9), 1)
+        start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
+        return SliceWindow(start + CONTINUOUS_DELAY if self.continuous else start, interval, steps)
+
+    def _exchange_cycle(
         self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings
     ) -> TradingCycle:
-        if self.exchange == CONTINUOUS:
-            return continuous_cycle(session, before)
-        return cycle_for(session, before, settings, slicing)
+        lead = timedelta(minutes=settings.lead_minutes)
+        if slicing.schedule != "none":
+            window = self.slice_window(session, settings, slicing)
+            opens, end = window.start - lead, session.close
+            return TradingCycle(before.date, session, opens, window.last, window.end, end, window)
+        auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
+        return TradingCycle(
+            bar=before.date,
+            session=session,
+            opens=auction - lead,
+            deadline=auction - cutoff - SEND_MARGIN,
+            auction=auction,
+            ends=auction + AUCTION_GRACE,
+        )
 
-
-def cycle_for(
-    session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
-) -> TradingCycle:
-    """Return the cycle whose orders fill in `session`, decided on the session before it."""
-    lead = timedelta(minutes=settings.lead_minutes)
-    if slicing.schedule != "none":
-        window = slice_window(session, settings, slicing)
-        return TradingCycle(before.date, session, window.start - lead, window.last, window.end, session.close, window)
-    auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
-    return TradingCycle(
-        bar=before.date,
-        session=session,
-        opens=auction - lead,
-        deadline=auction - cutoff - SEND_MARGIN,
-        auction=auction,
-        ends=auction + AUCTION_GRACE,
-    )
+    def _continuous_cycle(
+        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings
+    ) -> TradingCycle:
+        """The cycle of a UTC day, decided once the bars of the day before are served."""
+        opens, ends = session.open + CONTINUOUS_DELAY, session.close - DAY_ORDER_CUTOFF
+        if slicing.schedule != "none":
+            window = self.slice_window(session, settings, slicing)
+            return TradingCycle(before.date, session, opens, window.last, window.end, ends, window)
+        return TradingCycle(before.date, session, opens, session.open + CONTINUOUS_PERIOD, opens, ends)
 
 
 def calendar_of(config: PaperConfig) -> Calendar:
     """Return the calendar of a config's broker."""
     return Calendar(CONTINUOUS if config.broker.continuous else EXCHANGE)
-
-
-def continuous_cycle(session: Session, before: Session) -> TradingCycle:
-    """Return the cycle of a UTC day, decided on the day before it once its bars are served."""
-    opens, deadline = session.open + CONTINUOUS_DELAY, session.open + CONTINUOUS_PERIOD
-    return TradingCycle(before.date, session, opens, deadline, opens, session.close - DAY_ORDER_CUTOFF)
 
 
 def intraday_cycles(session: Session, settings: IntradaySettings) -> list[TradingCycle]:
@@ -151,15 +164,6 @@ def intraday_cycles(session: Session, settings: IntradaySettings) -> list[Tradin
         TradingCycle(session.date, session, time + BAR_DELAY, time + (end - time) / 2, time, end, time=time)
         for time, end in zip(times, ends, strict=True)
     ]
-
-
-def slice_window(session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
-    """Return the window of the slices in a session, which a half day may shorten."""
-    interval = timedelta(minutes=slicing.interval_minutes)
-    length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
-    steps = max(int(length / interval + 1e-9), 1)
-    start = session.open if settings.mode == "open" else session.close - DAY_ORDER_CUTOFF - steps * interval
-    return SliceWindow(start, interval, steps)
 
 
 def _horizon() -> date:

@@ -163,6 +163,7 @@ class DaemonHarness:
         self.days = [s for s in self.exchange.prices.sessions.all if s.date >= start][:150]
         self._config = config or {}
         self.daemon: DaemonProcess | None = None
+        self.code: int | None = None  # of the daemon that `stop_at` ended
 
     def __enter__(self) -> DaemonHarness:
         self.server.__enter__()
@@ -217,6 +218,35 @@ class DaemonHarness:
         """Run `finrl-pod paper ...` on the harness's config in a subprocess."""
         command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", words[0], str(self.toml), *words[1:]]
         return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
+
+    def start(self) -> None:
+        """Launch a daemon and run the clock once it has recovered."""
+        self.launch()
+        self.wait_until_recovered()
+        self.run_clock()
+
+    def relaunch(self, hooks: dict[str, Any] | None = None) -> None:
+        """Launch the next daemon after one was killed."""
+        assert self.daemon is not None
+        self.daemon.wait()
+        self.launch(hooks=hooks)
+        self.wait_until_recovered()
+
+    def kill_at(self, moment: float) -> None:
+        """SIGKILL at a simulated time (Unix seconds), and a new daemon."""
+        self.run_until(moment, self.kill)
+        self.relaunch()
+
+    def kill_at_acceptance(self, symbol: str | None = None) -> None:
+        """SIGKILL when the server accepts the next order, of any symbol if None, and a new daemon."""
+        accepted = self.on_order_event("pending_new", symbol, self.kill)
+        self.wait(accepted.is_set)
+        self.relaunch()
+
+    def stop_at(self, moment: float) -> None:
+        """SIGTERM at a simulated time; `code` is the exit code."""
+        self.run_until(moment, self.slow_clock)
+        self.code = self.stop()
 
     # ------------------------------------------------------------------ time
 

@@ -7,66 +7,59 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pytest
+from finrl_pod_app.paper.backtest_difference import compare_with_backtest
 
-from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
 from finrl_pod.paper.brokers.port import Broker, DataFeed
+from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.records import Confirmed, OrderRequest, Rejected, Side, TimeInForce
 from finrl_pod.paper.runtime.clocks import SystemClock
 from finrl_pod.paper.runtime.schedule import calendar_of
-from finrl_pod.paper.settings import parse
-from finrl_pod.types import Panel
+from finrl_pod.paper.settings import load, parse
+from tests.paper.factories import PAIRS, crypto_prices
+from tests.paper.process.daemon_main import add_strategies
 from tests.paper.process.harness import KEYS, DaemonHarness
 from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
 
-PAIRS = ["BTC/USD", "ETH/USD", "SOL/USD"]
 FRIDAY = date(2024, 3, 1)
 DAYS = 4
+FRACTIONS = {"fractional": True}
 CONFIG = {
-    "": {"symbols": PAIRS},
+    "": {"symbols": list(PAIRS)},
     "broker": {"kind": "alpaca-crypto", "clock": "clock.json"},
-    "orders": {"fractional": True},
+    "orders": FRACTIONS,
     "data": {"window": 10},
 }
 
 
-def panel() -> Panel:
-    """A bar of every day, weekends included."""
-    days = [date(2024, 2, 1) + timedelta(days=k) for k in range(60)]
-    draw = np.random.default_rng(0)
-    close = np.round(np.array([60_000.0, 3_000.0, 120.0]) * np.exp(np.cumsum(draw.normal(0, 0.02, (60, 3)), 0)), 2)
-    opened = np.round(close * np.exp(draw.normal(0, 0.005, close.shape)), 2)
-    columns = {
-        "open": opened, "high": np.maximum(opened, close) * 1.01, "low": np.minimum(opened, close) * 0.99,
-        "close": close, "volume": np.full(close.shape, 1e6),
-    }  # fmt: skip
-    return make_panel(np.array(days, "datetime64[ns]"), PAIRS, columns, name="pairs", source="synthetic")
-
-
-def harness(folder: Any) -> DaemonHarness:
-    return DaemonHarness(folder, config=CONFIG, panel=panel(), start=FRIDAY, crypto=True)
+def harness(folder: Any, **changes: Any) -> DaemonHarness:
+    return DaemonHarness(folder, config={**CONFIG, **changes}, panel=crypto_prices(), start=FRIDAY, crypto=True)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     with harness(tmp_path_factory.mktemp("crypto")) as started:
-        started.launch()
-        started.wait_until_recovered()
-        started.run_clock()
+        started.start()
         started.run_until(started.days[1].open + 60)
-        accepted = started.on_order_event("pending_new", "ETH/USD", started.kill)
-        started.wait(accepted.is_set)
-        assert started.daemon is not None
-        started.daemon.wait()
-        started.launch()
-        started.wait_until_recovered()
-        started.run_until(started.days[DAYS].open + 2 * 3600, started.slow_clock)
-        started.code = started.stop()  # type: ignore[attr-defined]
+        started.kill_at_acceptance("ETH/USD")
+        started.stop_at(started.days[DAYS].open + 2 * 3600)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def sliced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
+    """Orders in slices, killed between two slices and when one is accepted."""
+    slicing = {"schedule": "vwap", "minutes": 60.0, "interval_minutes": 15.0, "history": 3}
+    with harness(tmp_path_factory.mktemp("sliced"), slicing=slicing, timing={"poll": 60.0}) as started:
+        started.start()
+        started.kill_at(started.days[1].open + 20 * 60)
+        started.run_until(started.days[2].open + 10 * 60)
+        started.kill_at_acceptance()
+        started.stop_at(started.days[3].open - 3600)
         yield started
 
 
@@ -74,7 +67,7 @@ def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert verdict.facts["most_live_orders_of_an_intent"] == 1
-    assert run.code == 0  # type: ignore[attr-defined]
+    assert run.code == 0
 
 
 def test_every_day_is_decided_and_filled_after_midnight_utc(run: DaemonHarness) -> None:
@@ -93,9 +86,44 @@ def test_every_day_is_decided_and_filled_after_midnight_utc(run: DaemonHarness) 
 
 def test_daily_bars_are_utc_days(run: DaemonHarness) -> None:
     ((price,),) = run.query("select price from closes where symbol = 'BTC/USD' and session = '2024-03-02' limit 1")
-    made = panel()
+    made = crypto_prices()
     row = [str(day) for day in made.times.astype("datetime64[D]")].index("2024-03-02")
     assert float(price) == pytest.approx(float(made.close[row, 0]), rel=1e-9)
+
+
+def test_difference_from_the_backtest_is_explained(run: DaemonHarness) -> None:
+    add_strategies()
+    config = load(run.toml)
+    store = Store.open(run.journal)
+    try:
+        found = compare_with_backtest(config, store, crypto_prices())
+    finally:
+        store.close()
+    assert len(found.marks) == DAYS
+    assert not found.alarm
+    assert abs(found.attribution["unexplained"]) < 0.01
+    assert found.attribution["limits"] == found.attribution["dividends"] == 0
+
+
+def test_slices_are_gtc_orders_sent_once_after_midnight_utc(sliced: DaemonHarness) -> None:
+    verdict = check_run(sliced.log, sliced.journal)
+    assert verdict.faults == []
+    assert verdict.facts["most_live_orders_of_an_intent"] == 1
+    assert sliced.code == 0
+    assert not [alert for alert in sliced.alerts() if "no minute bars" in alert]
+    intents = sliced.query("select bar, symbol, quantity from intents")
+    assert len(intents) == 2 * len(PAIRS)
+    sizes = []
+    for bar, symbol, quantity in intents:
+        day = next(day for day in sliced.days if day.date == date.fromisoformat(bar) + timedelta(days=1))
+        sent = [order for order in sliced.orders(bar) if order.symbol == symbol]
+        assert sum((order.filled for order in sent), Decimal(0)) == Decimal(quantity)
+        steps = [int((order.submitted - day.open - 120) // 900) for order in sent]
+        sizes.append(len(sent))
+        assert steps == sorted(set(steps))
+        assert steps[-1] <= 4
+        assert {order.time_in_force for order in sent} == {"gtc"}
+    assert max(sizes) >= 4
 
 
 def test_broker_satisfies_the_port(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +152,11 @@ def test_broker_satisfies_the_port(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     ("settings", "message"),
     [
         ({}, "set orders.fractional = true"),
-        ({"orders": {"fractional": True}, "slicing": {"schedule": "twap"}}, "once a day"),
+        ({"orders": FRACTIONS, "intraday": {"minutes": 30}}, "once a day"),
+        (
+            {"orders": FRACTIONS, "schedule": {"mode": "close"}, "slicing": {"schedule": "twap"}},
+            "once a day",
+        ),
     ],
 )
 def test_settings_that_crypto_does_not_have_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -14,6 +14,7 @@ from tests.soak.consistency import check_run
 pytestmark = pytest.mark.slow
 
 SESSIONS = 5
+PACE = 5.0  # slow: a page of minute bars takes the server long on a busy machine
 CONFIG = {
     "": {"strategy": "own.py:HalfHours", "symbols": ["AAPL", "JPM", "KO", "XOM"]},
     "intraday": {"minutes": 30, "max_loss": 0.02, "on_loss": "flatten"},
@@ -45,24 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     """Killed twice within the session: on the second day, and at an order's acceptance on the fourth."""
     folder = tmp_path_factory.mktemp("week")
     (folder / "own.py").write_text(OWN)
-    with DaemonHarness(folder, config=CONFIG) as harness:
+    with DaemonHarness(folder, config=CONFIG, working_pace=PACE) as harness:
         days = harness.days
-        harness.launch()
-        harness.wait_until_recovered()
-        harness.run_clock()
-        harness.run_until(days[1].open + 100 * 60, harness.kill)
-        assert harness.daemon is not None
-        harness.daemon.wait()
-        harness.launch()
-        harness.wait_until_recovered()
+        harness.start()
+        harness.kill_at(days[1].open + 100 * 60)
         harness.run_until(days[3].open + 5 * 60)
-        accepted = harness.on_order_event("pending_new", None, harness.kill)
-        harness.wait(accepted.is_set)
-        harness.daemon.wait()
-        harness.launch()
-        harness.wait_until_recovered()
-        harness.run_until(days[SESSIONS].open + 2400, harness.slow_clock)
-        harness.code = harness.stop()  # type: ignore[attr-defined]
+        harness.kill_at_acceptance()
+        harness.stop_at(days[SESSIONS].open + 2400)
         yield harness
 
 
@@ -70,7 +60,7 @@ def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert verdict.facts["most_live_orders_of_an_intent"] == 1
-    assert run.code == 0  # type: ignore[attr-defined]
+    assert run.code == 0
 
 
 def test_every_half_hour_is_decided_unless_the_day_was_stopped(run: DaemonHarness) -> None:

@@ -20,24 +20,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonHarness]:
     """Daemons killed between the second and third slice, before the POST of a slice, and after its acceptance."""
     with DaemonHarness(tmp_path_factory.mktemp("slices"), config=SLICED) as harness:
         days = harness.days
-        harness.launch()
-        harness.wait_until_recovered()
-        harness.run_clock()
+        harness.start()
         harness.run_until(days[1].open + 15 * 60, harness.kill)
-        assert harness.daemon is not None
-        harness.daemon.wait()
-        harness.launch(hooks={"die_before_post": ".20190103.KO.b1"})
-        harness.wait_until_recovered()
-        harness.daemon.wait()
-        harness.launch()
+        harness.relaunch(hooks={"die_before_post": ".20190103.KO.b1"})
+        harness.relaunch()
         harness.run_until(days[3].open + 5 * 60)
-        accepted = harness.on_order_event("pending_new", "XOM", harness.kill)
-        harness.wait(accepted.is_set)
-        harness.daemon.wait()
-        harness.launch()
-        harness.wait_until_recovered()
-        harness.run_until(days[4].close + 600, harness.slow_clock)
-        harness.code = harness.stop()  # type: ignore[attr-defined]
+        harness.kill_at_acceptance("XOM")
+        harness.stop_at(days[4].close + 600)
         yield harness
 
 
@@ -45,7 +34,7 @@ def test_run_is_consistent(run: DaemonHarness) -> None:
     verdict = check_run(run.log, run.journal)
     assert verdict.faults == []
     assert verdict.facts["most_live_orders_of_an_intent"] == 1
-    assert run.code == 0  # type: ignore[attr-defined]
+    assert run.code == 0
 
 
 @pytest.mark.parametrize("session", [1, 2, 3, 4])

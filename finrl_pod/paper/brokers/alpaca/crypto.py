@@ -24,7 +24,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
     keys_from_environment,
     trading_address,
 )
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext, bounded_session
 from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
@@ -54,12 +54,21 @@ class CryptoLibrary(AlpacaPyLibrary):
         crypto._retry = 0
         self._crypto = crypto
 
-    def hourly_bars(self, symbols: Sequence[str], start: datetime, end: datetime) -> Mapping[str, Any]:
-        """Hourly bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
+    def bars(
+        self,
+        timeframe: Timeframe,
+        symbols: Sequence[str],
+        start: datetime,
+        end: datetime,
+        adjustment: str,  # noqa: ARG002
+        feed: str,  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}. Crypto has no adjustments and a single feed."""
         from alpaca.data.requests import CryptoBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
 
-        frame = TimeFrame(1, TimeFrameUnit.Hour)
+        units = {"1Day": TimeFrameUnit.Day, "1Hour": TimeFrameUnit.Hour, "1Min": TimeFrameUnit.Minute}
+        frame = TimeFrame(1, units[timeframe])
         request = CryptoBarsRequest(symbol_or_symbols=list(symbols), timeframe=frame, start=start, end=end)
         found: Mapping[str, Any] = self._crypto.get_crypto_bars(request)
         return found
@@ -121,14 +130,12 @@ class CryptoAccount(AlpacaAccount):
 class CryptoFeed(AlpacaFeed):
     """Satisfies the `DataFeed` protocol: bars of UTC days, made from hourly bars."""
 
-    _library: CryptoLibrary
-
-    def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
+    def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
         """Bars of complete UTC days. There is nothing to adjust."""
         requested = list(dict.fromkeys(symbols))
         end = min(end, self._clock.now().date() - timedelta(days=1))
         first, last = datetime.combine(start, time(), UTC), datetime.combine(end, time(23), UTC)
-        response = self._read(lambda: self._library.hourly_bars(requested, first, last))
+        response = self._read(lambda: self._library.bars("1Hour", requested, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
         for symbol in requested:
             for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):

@@ -18,7 +18,7 @@ from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
 
 _BAR_KEYS = ("o", "h", "l", "c", "v")
 FeedName = Literal["iex", "sip"]
-Timeframe = Literal["1Day", "1Min"]
+Timeframe = Literal["1Day", "1Hour", "1Min"]
 Time = TypeVar("Time", date, datetime)
 
 

@@ -11,7 +11,7 @@ import pytest
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
 from finrl_pod.paper.execution.usual_volume import last_volumes, usual_volumes
-from finrl_pod.paper.runtime.schedule import Calendar, slice_window
+from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import SlicingSettings
 from tests.fake_alpaca.server_fixtures import Client, new_york
 from tests.paper.factories import config
@@ -58,7 +58,7 @@ def test_complete_minutes_of_all_pages(client: Client, feed: AlpacaFeed) -> None
 
 def test_usual_volume_is_that_of_the_sessions_before(feed: AlpacaFeed) -> None:
     (session,) = Calendar().sessions(OPENED.date(), OPENED.date())
-    window = slice_window(session, SLICED.schedule, SLICED.slicing)
+    window = Calendar().slice_window(session, SLICED.schedule, SLICED.slicing)
     found = usual_volumes(feed, SLICED, session.date, window)
     assert set(found) == {"AAA", "BBB"}
     profile = found["AAA"].profile
@@ -74,6 +74,6 @@ def test_usual_volume_is_that_of_the_sessions_before(feed: AlpacaFeed) -> None:
 def test_last_volume_is_that_of_the_slice_before(feed: AlpacaFeed) -> None:
     (session,) = Calendar().sessions(OPENED.date(), OPENED.date())
     settings = dataclasses.replace(SLICED.slicing, interval_minutes=30)
-    window = slice_window(session, SLICED.schedule, settings)
+    window = Calendar().slice_window(session, SLICED.schedule, settings)
     second = feed.minute_bars(["AAA"], OPENED + timedelta(minutes=30), OPENED + timedelta(minutes=60), "raw")
     assert last_volumes(feed, ["AAA"], window, 2) == {"AAA": pytest.approx(float(second.volume.sum()))}
