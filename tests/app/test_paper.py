@@ -17,6 +17,7 @@ from finrl_pod_app.cli import main
 from finrl_pod_app.paper import demo
 from finrl_pod_app.paper.runner import _handle_signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
+from finrl_pod_app.paper.status_view import show_demo
 from finrl_pod_app.services.backtests import prepare
 
 from finrl_pod.errors import Interrupted, RunError
@@ -340,6 +341,32 @@ def test_paper_demo_resumes_the_training_of_its_champion(tmp_path: Path, monkeyp
     with pytest.raises(Interrupted):
         demo.run_demo(tmp_path, date(2019, 1, 2), 3, lambda _: None)
     assert calls == [(tmp_path / "champion", True)]
+
+
+def test_paper_demo_shows_two_strategies_a_summary_and_the_causes_of_the_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def part(dividends: float) -> dict[str, Any]:
+        return {"attribution": {"dividends": dividends, "unexplained": 0.0}}
+
+    track = {
+        "equity": [100_000.0, 101_000.0], "backtest": [100_000.0, 101_100.0], "sessions": ["2019-05-31", "2019-06-03"],
+        "strategy": "champion, inverse_volatility", "same": False, "alarm": False, "differences": ["one"],
+        "strategies": {"champion": part(-60.0), "low_risk": part(-40.0)}, **part(-100.0),
+    }  # fmt: skip
+    show_demo({
+        "counts": {"decisions": 4, "orders": 5, "fills": 6}, "slippage": {"realised_bps": 1.5},
+        "alerts": [{"kind": "expired", "message": "buy AMD: 0 of 1 shares"}, {"kind": "summary", "message": "again"}],
+        "positions": {"KO": "1"},
+        "folder": "out", "summary": "2019-06-04: equity 101,500.00", "track": track, "state": "active", "agrees": True,
+        "days": ["2019-06-03", "2019-06-04"],
+    })  # fmt: skip
+    text = capsys.readouterr().out
+    assert "Last alerts:\nbuy AMD: 0 of 1 shares\nLast end-of-day summary:\n2019-06-04: equity 101,500.00\n" in text
+    assert "again" not in text
+    for words in ("champion", "low_risk", "dividends", "-60.00", "-40.00", "-100.00", "unexplained", "Reconciled"):
+        assert words in text
+    assert "The daemon traded from 2019-06-03 to 2019-06-04: 4 decisions" in text
 
 
 def test_folder_without_a_promoted_run_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -102,7 +102,10 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[
         config = folder / "paper.toml"
         symbols = "[" + ", ".join(f'"{symbol}"' for symbol in panel.symbols) + "]"
         write_text(config, _CONFIG.format(run=run.resolve(), symbols=symbols, url=server.url, cash=CASH, lead=LEAD))
-        progress(f"starting the daemon and a fake broker for {len(days)} simulated days in {folder}")
+        progress(
+            f"two strategies share {CASH:,} for {len(days)} simulated days: champion (60%) and low_risk "
+            f"(inverse_volatility, 40%); config, journal and logs are in {folder}"
+        )
         daemon = _start_daemon(config, output, folder)
         try:
             server.follow_client_sleep(WORKING, WAITING)
@@ -120,7 +123,7 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[
                 daemon.kill()
     if code != 0:
         raise SetupError(f"the daemon exited with code {code}: see {folder / 'daemon.log'}")
-    return _summary(config, folder, held)
+    return _summary(config, folder, held, [day.date for day in days])
 
 
 def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
@@ -135,7 +138,7 @@ def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
     )  # fmt: skip
 
 
-def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> dict[str, Any]:
+def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days: Sequence[date]) -> dict[str, Any]:
     """Return the journal's result, compared with the server's positions (held) and the equivalent backtest."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
@@ -153,6 +156,7 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal]) -> di
         "first": str(marks[0][0]),
         "last": str(marks[-1][0]),
         "sessions": len(marks),
+        "days": [str(day) for day in days],
         "equity": str(marks[-1][1].quantize(CENT)),
         "backtest_equity": str(difference.backtest[marks[-1][0]].quantize(CENT)),
         "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,

@@ -134,16 +134,19 @@ def show_demo(document: Mapping[str, Any]) -> None:
     console = _console()
     counts, slip = document["counts"], document["slippage"]
     realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
-    for alert in document["alerts"]:
-        if alert["kind"] != SUMMARY:
-            console.print(Text(f"alert: {alert['message']}"), soft_wrap=True)
+    if alerts := [alert["message"] for alert in document["alerts"] if alert["kind"] != SUMMARY]:
+        console.print(Text("Last alerts:", style="bold"))
+    for message in alerts:
+        console.print(Text(message), soft_wrap=True)
     folder = document["folder"]
     console.print(Text("Last end-of-day summary:", style="bold"))
     console.print(Text(document["summary"]), soft_wrap=True)
-    console.print(Text("Difference from the backtest:", style="bold"))
+    console.print(Text("Difference from the backtest that sends the same orders, by cause:", style="bold"))
     show_track(document["track"])
     for line in (
-        f"The daemon traded from {document['first']} to {document['last']}: {counts['decisions']} decisions, "
+        "The comparison ends one session before the summary, since equity is recorded at the next decision. Paper "
+        "accounts are paid no dividends, which the backtest has.",
+        f"The daemon traded from {document['days'][0]} to {document['days'][-1]}: {counts['decisions']} decisions, "
         f"{counts['orders']} orders, {counts['fills']} fills, {len(document['positions'])} open positions, state "
         f"{document['state']}.",
         f"Journal and broker: {'Reconciled' if document['agrees'] else 'NOT reconciled, their shares differ'}.",
