@@ -1,24 +1,39 @@
-"""axe-core over every page, light and dark, wide and narrow; and the layout: nothing overlaps, nothing is cut."""
+"""axe-core over every page and view, light and dark, wide and narrow; and the layout: nothing overlaps or is cut."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
+from finrl_pod_app.dashboard.pages.compare_views import VIEWS as COMPARE_VIEWS
 from finrl_pod_app.dashboard.script.main import PAGES
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from finrl_pod.data.store import Store
+from finrl_pod.types import Panel
 from tests.browser.views import SCHEMES, SIZES, show_whole_page, wait_until_drawn
 from tests.dashboard.dashboard_process import DashboardProcess
+from tests.paper.factories import SimulatedDaemon, prices
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"  # axe-core 4.14.1, MPL-2.0: see the licences beside it
+UNIVERSE = "universe"  # a stored panel with memberships
+# Views of a page beside its first one, by its path.
+VIEWS = {
+    "run?name=good": ("Allocation", "Profit", "Mandate", "Training", "Config"),
+    "compare": COMPARE_VIEWS[1:],
+    "data": ("Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features"),
+    "paper": ("Orders and fills", "Costs", "Risk", "Log"),
+}
 SERIOUS = ("serious", "critical")
 REQUIRED_RULES = ("heading-order", "page-has-heading-one")  # moderate, but promised
 MAX_HEIGHT = 6_000  # pixels
@@ -52,8 +67,26 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardPro
     shutil.copytree(process.runs / "good", process.runs / "damaged")
     (process.runs / "damaged" / "report.json").unlink()
     os.mkfifo(process.runs / "damaged" / "report.json")
+    _trade(process.runs / "paper")
+    Store(process.store).save(_universe())
     with process:
         yield process
+
+
+def _trade(folder: Path) -> None:
+    """Write the journal of an account that has traded for some days."""
+    folder.mkdir()
+    daemon = SimulatedDaemon(folder)
+    daemon.day(date(2024, 1, 12))
+    daemon.store.close()
+
+
+def _universe() -> Panel:
+    """Bars with open, high and low, of which one ticker leaves the universe."""
+    bars = prices(date(2023, 1, 2), date(2023, 12, 29))
+    members = np.ones(bars.close.shape, dtype=bool)
+    members[120:, 1] = False
+    return dataclasses.replace(bars, name=UNIVERSE, members=members)
 
 
 @pytest.fixture(params=[(size, scheme) for size in SIZES for scheme in SCHEMES], ids="-".join)
@@ -78,12 +111,9 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-def check(context: BrowserContext, url: str, visit: Callable[[Page], None] = lambda _: None) -> list[str]:
-    """What is wrong with a page in one size and colour scheme."""
-    page = context.new_page()
-    page.goto(url)
+def problems(page: Page) -> list[str]:
+    """What is wrong with the page as it is drawn."""
     wait_until_drawn(page)
-    visit(page)
     assert page.get_by_test_id("stException").count() == 0
     size = page.viewport_size
     assert size is not None
@@ -91,8 +121,8 @@ def check(context: BrowserContext, url: str, visit: Callable[[Page], None] = lam
     show_whole_page(page, (size["width"], size["height"]), MAX_HEIGHT)
     page.wait_for_timeout(800)  # figures follow the size of the window
     found += page.evaluate(BOXES)
-    page.close()
-    return [f"{url}: {one}" for one in found]
+    page.set_viewport_size(size)
+    return found
 
 
 @pytest.mark.parametrize("name", [*PAGES, "run?name=damaged"])
@@ -100,4 +130,45 @@ def test_page_is_accessible_and_nothing_overlaps(
     name: str, context: BrowserContext, dashboard: DashboardProcess
 ) -> None:
     path = {"overview": "", "run": "run?name=good"}.get(name, name)
-    assert check(context, f"{dashboard.url}/{path}") == []
+    page = context.new_page()
+    page.goto(f"{dashboard.url}/{path}")
+    assert problems(page) == []
+    page.close()
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_views_are_accessible_and_nothing_overlaps(
+    path: str, context: BrowserContext, dashboard: DashboardProcess
+) -> None:
+    page = context.new_page()
+    page.goto(f"{dashboard.url}/{path}")
+    wait_until_drawn(page)
+    if path == "data":
+        page.get_by_role("combobox", name="Panel").click()
+        page.get_by_role("option", name=UNIVERSE).click()
+        wait_until_drawn(page)
+    found = []
+    for view in VIEWS[path]:
+        main = page.get_by_test_id("stMainBlockContainer")
+        if path == "paper":
+            main.get_by_role("tab", name=view).click()
+        else:
+            main.get_by_test_id("stButtonGroup").get_by_text(view, exact=True).click()
+        found += [f"{view}: {one}" for one in problems(page)]
+    assert found == []
+    page.close()
+
+
+def test_report_in_a_tab_is_saved_as_pdf(dashboard: DashboardProcess, browser: Browser) -> None:
+    context = browser.new_context()
+    context.add_init_script("window.addEventListener('beforeprint', () => { window.printed = true; })")
+    page = context.new_page()
+    page.goto(f"{dashboard.url}/run?name=good")
+    with context.expect_page() as opened:
+        page.get_by_role("link", name="Open in a new tab").click()
+    report = opened.value
+    report.locator(".js-plotly-plot").first.wait_for()
+    report.get_by_role("button", name="Save as PDF").click()
+    assert report.evaluate("window.printed === true")  # a sandbox without modals would ignore the button
+    assert report.pdf()[:4] == b"%PDF"
+    context.close()

@@ -52,9 +52,9 @@ def _show_instructions(settings: Settings, path: Path | None) -> None:
         st.warning(f"No journal at {theme.escape_markdown(path)} yet.", icon=":material/hourglass_empty:")
     st.markdown("No paper account yet. Try a simulated month with a fake broker, no account needed:")
     _show_demo(settings)
-    st.code("finrl-pod paper demo", language="bash")
+    st.code("finrl-pod paper demo", language="bash", wrap_lines=True)
     st.markdown("Or trade a paper account at Alpaca; `docs/paper-trading.md` describes the config:")
-    st.code("finrl-pod paper run paper.toml", language="bash")
+    st.code("finrl-pod paper run paper.toml", language="bash", wrap_lines=True)
 
 
 @st.fragment(run_every=ACCOUNT_INTERVAL)

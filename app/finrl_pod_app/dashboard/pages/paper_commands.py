@@ -83,7 +83,7 @@ def _password_form(path: Path, name: str) -> None:
     st.markdown(_EXPLANATIONS[name])
     if not Password().is_set:
         st.error("No password is set. Set one on the server first:", icon=":material/lock:")
-        st.code("finrl-pod dashboard set-password", language="bash")
+        st.code("finrl-pod dashboard set-password", language="bash", wrap_lines=True)
         return
     with st.form(f"{name}-form", border=False):
         user = st.text_input(

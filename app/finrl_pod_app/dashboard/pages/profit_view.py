@@ -57,7 +57,11 @@ def _show_attribution(document: Mapping[str, Any]) -> None:
 def _show_capacity(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
     if not document.get("capacity"):
         st.caption("How much money the strategy can manage, with market impact, takes a minute to measure:")
-        st.code(f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity", language=None)
+        st.code(
+            f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity",
+            language=None,
+            wrap_lines=True,
+        )
         return
     figure = contribution.capacity_figure(document)
     show_figure(figure, "capacity", alt="Active growth by account size, with its interval.", height=340)

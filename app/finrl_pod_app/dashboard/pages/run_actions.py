@@ -68,4 +68,6 @@ def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
             st.error(theme.escape_markdown(error), icon=":material/error:")
             return
         st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
-        st.code(shlex.join(paper_command(target, cached.config(run), promoted=promoted)), language="bash")
+        st.code(
+            shlex.join(paper_command(target, cached.config(run), promoted=promoted)), language="bash", wrap_lines=True
+        )
