@@ -6,6 +6,7 @@ import copy
 import http.server
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -145,6 +146,17 @@ def test_commands_of_containers_are_valid() -> None:
     assert len(found) == 9
     for arguments in found:
         assert parse(typer.main.get_command(app), list(arguments)) in arguments
+
+
+def test_systemd_units_start_valid_commands_and_alert_a_failure() -> None:
+    units = {path.name: path.read_text().replace("\\\n", " ") for path in (ROOT / "deploy").glob("*.service")}
+    assert set(units) == {"finrl-pod-paper.service", "finrl-pod-paper-failed.service"}
+    assert "OnFailure=finrl-pod-paper-failed.service" in units["finrl-pod-paper.service"].splitlines()
+    for unit, expected in (("finrl-pod-paper.service", "run"), ("finrl-pod-paper-failed.service", "alert")):
+        (line,) = [text for text in units[unit].splitlines() if text.startswith("ExecStart=")]
+        words = shlex.split(line.partition("finrl-pod ")[2])
+        assert words[:2] == ["paper", expected]
+        assert parse(typer.main.get_command(app), words) in words
 
 
 @pytest.mark.parametrize("folder", ["compose", "kubernetes/base"])

@@ -73,6 +73,20 @@ def test_webhook_receives_signed_alerts_without_secrets(httpserver: HTTPServer) 
     assert seen[0].headers["X-Finrl-Pod-Signature"] == f"sha256={expected}"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
+def test_apprise_services_receive_alerts_without_secrets(httpserver: HTTPServer) -> None:
+    pytest.importorskip("apprise")
+    httpserver.expect_request("/notify", method="POST").respond_with_json({})
+    urls = f"json://{httpserver.host}:{httpserver.port}/notify"
+    alerts = Alerts("", open_log(SECRETS), {**SECRETS, "FINRL_POD_ALERT_URLS": urls})
+    alerts.send("critical", "keys", "the key PKABCDEF was refused")
+    assert alerts.close(30.0)
+    ((request, _),) = httpserver.log
+    sent = json.loads(request.get_data())
+    assert (sent["title"], sent["message"]) == ("finrl_pod paper: keys", "the key *** was refused")
+    assert sent["type"] == "failure"
+
+
 def test_webhook_redirects_are_not_followed(httpserver: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     httpserver.expect_request("/a").respond_with_response(Response(status=302, headers={"Location": "/b"}))
     alerts = Alerts(httpserver.url_for("/a"), open_log(SECRETS), SECRETS)
