@@ -17,7 +17,7 @@ from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_INTERVAL, ACCOUNT_INTERVAL = 2.0, 10.0  # seconds between refreshes of an open page
-BADGE_WIDTH, METRIC_WIDTH = 171, 140  # pixels; two fit side by side on a phone
+BADGE_WIDTH, METRIC_WIDTH = 171, 132  # pixels; two fit side by side on a phone
 MAX_ROWS = 500  # orders and fills sent to the browser per refresh
 _COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
 _ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
