@@ -356,14 +356,14 @@ def test_paper_demo_shows_two_strategies_a_summary_and_the_causes_of_the_differe
     }  # fmt: skip
     show_demo({
         "counts": {"decisions": 4, "orders": 5, "fills": 6}, "slippage": {"realised_bps": 1.5},
-        "alerts": [{"kind": "expired", "message": "buy AMD: 0 of 1 shares"}, {"kind": "summary", "message": "again"}],
+        "alerts": [{"kind": "expired", "message": "buy AMD: 0 of 1 shares"}, {"kind": "summary", "message": "later"}],
         "positions": {"KO": "1"},
         "folder": "out", "summary": "2019-06-04: equity 101,500.00", "track": track, "state": "active", "agrees": True,
         "days": ["2019-06-03", "2019-06-04"],
     })  # fmt: skip
     text = capsys.readouterr().out
     assert "Last alerts:\nbuy AMD: 0 of 1 shares\nLast end-of-day summary:\n2019-06-04: equity 101,500.00\n" in text
-    assert "again" not in text
+    assert "later" not in text
     for words in ("champion", "low_risk", "dividends", "-60.00", "-40.00", "-100.00", "unexplained", "Reconciled"):
         assert words in text
     assert "The daemon traded from 2019-06-03 to 2019-06-04: 4 decisions" in text

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.paper.backtest_difference import compare_with_backtest
+from finrl_pod_strategies import baselines
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
@@ -19,7 +20,7 @@ from finrl_pod.paper.runtime.clocks import SystemClock
 from finrl_pod.paper.runtime.schedule import calendar_of
 from finrl_pod.paper.settings import load, parse
 from tests.paper.factories import PAIRS, crypto_prices
-from tests.paper.process.daemon_main import add_strategies
+from tests.paper.process.daemon_main import RandomWeights
 from tests.paper.process.harness import KEYS, DaemonHarness
 from tests.soak.consistency import check_run
 
@@ -91,8 +92,8 @@ def test_daily_bars_are_utc_days(run: DaemonHarness) -> None:
     assert float(price) == pytest.approx(float(made.close[row, 0]), rel=1e-9)
 
 
-def test_difference_from_the_backtest_is_explained(run: DaemonHarness) -> None:
-    add_strategies()
+def test_difference_from_the_backtest_is_explained(run: DaemonHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(baselines.BASELINES, "random_daily", RandomWeights)
     config = load(run.toml)
     store = Store.open(run.journal)
     try:

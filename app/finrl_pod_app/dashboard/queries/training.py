@@ -13,7 +13,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.metrics import RISK_EPSILON
-from finrl_pod.types import Floats
+from finrl_pod.prices import Floats
 from finrl_pod_app.dashboard.queries.run_files import MAX_BYTES, STATE, RunFiles, is_file, read_bytes, read_object
 
 SAMPLES = "samples"
