@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
-from finrl_pod.data.flaws import Flaw, check, sentences
+from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, sentences
 from finrl_pod.errors import DataError
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
@@ -194,7 +194,7 @@ def _check_gaps(
     place = locate(t, n) if locate else ""
     where = f"{place}: " if place else ""
     weekends = weekend_days(times)
-    rare = sum(day is not None for day in weekends) <= max(1, len(times) // 20)
+    rare = sum(day is not None for day in weekends) <= max(1, WEEKEND_SHARE * len(times))
     if bar == "1d" and rare and (day := weekends[t]) and len(symbols) > 1:
         quoted = symbols[int(some[t].argmax())]
         raise DataError(

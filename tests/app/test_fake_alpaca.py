@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import urllib.request
 from pathlib import Path
 
@@ -17,18 +18,24 @@ from tests.paper.factories import crypto_prices
 pytestmark = pytest.mark.slow
 
 
+def url_of(server: subprocess.Popen[str]) -> str:
+    """Address of a server that prints it as JSON once it listens."""
+    assert server.stdout is not None
+    text = server.stdout.readline()
+    while not text.rstrip().endswith("}"):
+        text += server.stdout.readline()
+    url: str = json.loads(text)["url"]
+    return url
+
+
 def test_server_runs_until_sigterm(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     faults = tmp_path / "faults.json"
     faults.write_text('[{"kind": "answer", "path": "/v2/account", "status": 503}]')
     options = ["--port", "0", "--start", "2020-01-02", "--json", "--log", str(log), "--faults", str(faults)]
     server = command.start(tmp_path, "paper", "fake-alpaca", "sample", *options)
-    assert server.stdout is not None
     try:
-        text = server.stdout.readline()
-        while not text.rstrip().endswith("}"):
-            text += server.stdout.readline()
-        url = json.loads(text)["url"]
+        url = url_of(server)
         request = urllib.request.Request(
             f"{url}/v2/clock", headers={"APCA-API-KEY-ID": "k", "APCA-API-SECRET-KEY": "s"}
         )
@@ -49,12 +56,8 @@ def test_crypto_pairs_trade_at_the_weekend(tmp_path: Path) -> None:
     Store(tmp_path).save(crypto_prices())
     options = ["pairs", "--crypto", "--start", "2024-03-02", "--speed", "0", "--port", "0", "--json"]
     server = command.start(tmp_path, "paper", "fake-alpaca", *options)
-    assert server.stdout is not None
     try:
-        text = server.stdout.readline()
-        while not text.rstrip().endswith("}"):
-            text += server.stdout.readline()
-        url = json.loads(text)["url"]
+        url = url_of(server)
         keys = {"APCA-API-KEY-ID": "k", "APCA-API-SECRET-KEY": "s", "Content-Type": "application/json"}
         order = {"symbol": "BTC/USD", "qty": "0.5", "side": "buy", "type": "market", "time_in_force": "gtc"}
         request = urllib.request.Request(f"{url}/v2/orders", json.dumps(order).encode(), keys)

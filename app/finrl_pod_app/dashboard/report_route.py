@@ -58,7 +58,7 @@ async def serve_report(request: Request) -> Response:
     from starlette.responses import PlainTextResponse, Response
 
     name, key = (request.query_params.get(part, "") for part in ("name", "key"))
-    # In a tab of its own the report may open the print dialog, which saves it as PDF; in a frame it opens none.
+    # In a separate tab the report may open the print dialog, which saves it as PDF; in a frame it opens none.
     own_tab = request.headers.get("sec-fetch-dest") == "document"
     policy = POLICY.replace("allow-scripts", "allow-scripts allow-modals") if own_tab else POLICY
     headers = {"content-security-policy": policy, "cache-control": "no-store"}

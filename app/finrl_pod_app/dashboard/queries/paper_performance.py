@@ -14,7 +14,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod.types import Floats
+from finrl_pod.prices import Floats
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.queries.paper_state import drawdowns
 from finrl_pod_app.paper.backtest_difference import difference_file
