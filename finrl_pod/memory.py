@@ -30,6 +30,12 @@ def keep_freed_memory() -> bool:
     return all(done)
 
 
+def release_freed_memory() -> None:
+    """Return freed memory to the system, which glibc keeps otherwise; for the end of a stage that used much of it."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 # File cache within a container's usage: the kernel frees it on demand.

@@ -79,16 +79,16 @@ class Panel:
         """Hash of all numbers and names of the panel, equal on all machines."""
         digest = hashlib.sha256()
         digest.update(repr((self.symbols, self.bar, self.adjusted, self.columns)).encode())
-        digest.update(self.times.astype("datetime64[ns]").astype("<i8").tobytes())
+        digest.update(self.times.astype("datetime64[ns]").astype("<i8").data)
         for column in self.columns:
-            digest.update(np.ascontiguousarray(getattr(self, column), dtype="<f8").tobytes())
-        digest.update(np.packbits(self.tradable).tobytes())
+            digest.update(np.ascontiguousarray(getattr(self, column), dtype="<f8").data)
+        digest.update(np.packbits(self.tradable).data)
         if self.members is not None:
             digest.update(b"members")
-            digest.update(np.packbits(self.members).tobytes())
+            digest.update(np.packbits(self.members).data)
         if self.benchmark is not None:
             digest.update(self.benchmark.name.encode())
-            digest.update(np.ascontiguousarray(self.benchmark.close, dtype="<f8").tobytes())
+            digest.update(np.ascontiguousarray(self.benchmark.close, dtype="<f8").data)
         if self.sectors is not None:
             digest.update(repr(self.sectors).encode())
         return digest.hexdigest()

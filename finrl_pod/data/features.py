@@ -138,19 +138,26 @@ def compute(panel: Panel, names: Iterable[str]) -> Floats:
     Raises FeatureError as `check` does, and when a feature returns another shape than [T, N] or [T, 1].
     """
     features = check(panel, names)
-    bars, assets = panel.close.shape
-    result = np.full((bars, assets, len(features)), np.nan)
+    result = np.empty((*panel.close.shape, len(features)))
     for i, feature in enumerate(features):
-        try:
-            values = np.asarray(feature.function(panel), dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise FeatureError(f"feature {unpinned(feature.name)!r} must return numbers: {error}") from None
-        if values.shape not in ((bars, assets), (bars, 1)):
-            raise FeatureError(
-                f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
-                "for each bar and asset"
-            )
-        np.copyto(result[..., i], values, where=panel.tradable & np.isfinite(values))
+        result[..., i] = compute_one(panel, feature)
+    return result
+
+
+def compute_one(panel: Panel, feature: Feature) -> Floats:
+    """Compute a feature: [T, N] float64, NaN where undefined or not tradable. Raises FeatureError as `compute` does."""
+    bars, assets = panel.close.shape
+    try:
+        values = np.asarray(feature.function(panel), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise FeatureError(f"feature {unpinned(feature.name)!r} must return numbers: {error}") from None
+    if values.shape not in ((bars, assets), (bars, 1)):
+        raise FeatureError(
+            f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
+            "for each bar and asset"
+        )
+    result = np.full((bars, assets), np.nan)
+    np.copyto(result, values, where=panel.tradable & np.isfinite(values))
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from finrl_pod.data.blocks import over_columns
 from finrl_pod.data.price_features import over_own_bars
 from finrl_pod.types import Bools, Floats, Panel
 
@@ -36,15 +37,18 @@ def fill_half_spreads(panel: Panel, fillable: Bools, fill: str) -> Floats | None
     """
     if panel.spread is None:
         return None
-    half = panel.spread / 2
-    bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
-    latest = np.maximum.accumulate(bar, axis=0)
-    known = np.where(latest >= 0, np.take_along_axis(half, np.maximum(latest, 0), axis=0), 0.0)  # [T, N]
-    if fill == "same_close":
-        return np.where(fillable, half, known)
-    result = known.copy()
-    np.copyto(result[:-1], half[1:], where=fillable[:-1])
-    return result
+
+    def of_columns(spread: Floats, fillable: Bools) -> Floats:
+        half = spread / 2
+        bar = np.where(np.isnan(half), -1, np.arange(len(half))[:, None])
+        latest = np.maximum.accumulate(bar, axis=0)
+        known: Floats = np.where(latest >= 0, np.take_along_axis(half, np.maximum(latest, 0), axis=0), 0.0)
+        if fill == "same_close":
+            return np.where(fillable, half, known)
+        np.copyto(known[:-1], half[1:], where=fillable[:-1])
+        return known
+
+    return over_columns(of_columns, panel.spread, fillable)
 
 
 def trailing_volatility(close: Floats, tradable: Bools) -> Floats:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from finrl_pod.data.blocks import over_columns, over_rows
 from finrl_pod.errors import FeatureError
 from finrl_pod.types import Bools, Floats, Panel
 
 # A cross-sectional spread below this fraction of the largest value is rounding error.
 _RELATIVE_SPREAD = 1e-12
-
-BLOCK_CELLS = 2_000_000  # of a table that features are computed on at a time: 16 MB for each temporary array
 
 
 def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
@@ -28,27 +27,19 @@ def over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Float
     the ticker's i-th bar regardless of later ones, so causal functions stay causal. It computes each column by itself
     and is called with a few columns at a time, so that its temporary arrays stay small on long tables.
     """
-    bars, assets = valid.shape
-    block = max(1, BLOCK_CELLS // max(bars, 1))
-    if assets <= block:
-        return _over_own_bars(function, valid, *columns)
-    result = np.empty(valid.shape)
-    for i in range(0, assets, block):
-        part = slice(i, i + block)
-        result[:, part] = _over_own_bars(function, valid[:, part], *(column[:, part] for column in columns))
-    return result
 
+    def of_block(valid: Bools, *columns: Floats) -> Floats:
+        if valid.all():
+            return function(*columns)
+        order = np.argsort(~valid, axis=0, kind="stable")
+        moved_valid = np.take_along_axis(valid, order, axis=0)
+        moved = (np.where(moved_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
+        result = np.full(valid.shape, np.nan)
+        np.put_along_axis(result, order, function(*moved), axis=0)
+        result[~valid] = np.nan
+        return result
 
-def _over_own_bars(function: Callable[..., Floats], valid: Bools, *columns: Floats) -> Floats:
-    if valid.all():
-        return function(*columns)
-    order = np.argsort(~valid, axis=0, kind="stable")
-    moved_valid = np.take_along_axis(valid, order, axis=0)
-    moved = (np.where(moved_valid, np.take_along_axis(column, order, axis=0), np.nan) for column in columns)
-    result = np.full(valid.shape, np.nan)
-    np.put_along_axis(result, order, function(*moved), axis=0)
-    result[~valid] = np.nan
-    return result
+    return over_columns(of_block, valid, *columns)
 
 
 def lag(values: Floats, bars: int) -> Floats:
@@ -115,6 +106,10 @@ def zscore(values: Floats) -> Floats:
 
     0 if a bar has a single defined value or no spread.
     """
+    return over_rows(_zscore, values)
+
+
+def _zscore(values: Floats) -> Floats:
     defined = np.isfinite(values)
     filled = np.where(defined, values, 0.0)
     count = np.maximum(defined.sum(1, keepdims=True), 1)
@@ -131,6 +126,10 @@ def rank(values: Floats) -> Floats:
 
     Ties share their average rank; a single defined value is 0.
     """
+    return over_rows(_rank, values)
+
+
+def _rank(values: Floats) -> Floats:
     ranks = pd.DataFrame(values).rank(axis=1, method="average").to_numpy()
     count = np.isfinite(values).sum(1, keepdims=True)
     result: Floats = (2 * ranks - count - 1) / np.maximum(count - 1, 1)
@@ -192,8 +191,11 @@ def index_volatility(panel: Panel, bars: int) -> Floats:
 
 def market_log_returns(panel: Panel) -> Floats:
     """[T, 1] log of 1 + the mean simple return of the tickers that have one; NaN where none has."""
-    returns = log_return(panel, 1)
-    return np.log1p(_mean(np.expm1(returns), np.isfinite(returns)))
+
+    def of_rows(returns: Floats) -> Floats:
+        return np.log1p(_mean(np.expm1(returns), np.isfinite(returns)))
+
+    return over_rows(of_rows, log_return(panel, 1))
 
 
 def _index(panel: Panel) -> Floats:

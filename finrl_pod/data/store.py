@@ -50,7 +50,7 @@ class Store:
     """
 
     def __init__(self, root: Path | str | None = None) -> None:
-        self.root = Path(root) if root is not None else _default_root()
+        self.root = Path(root) if root is not None else default_root()
 
     def save(self, panel: Panel, query: Mapping[str, Any] | None = None) -> Manifest:
         """Save under `panel.name`, replacing a panel of that name. query: the request to the source, for the manifest.
@@ -158,7 +158,8 @@ def _built_in_manifest(name: str) -> Manifest:
     return read_manifest(MANIFESTS / f"{name}.json")
 
 
-def _default_root() -> Path:
+def default_root() -> Path:
+    """Folder of the store where none is given."""
     set_root = os.environ.get(ROOT_VARIABLE)
     if set_root:
         return Path(set_root)
@@ -192,22 +193,26 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
     import pyarrow.parquet as pq
 
     try:
-        # Without Arrow's threads: one that still holds the bytes when the interpreter exits would abort it.
-        table = pq.ParquetFile(pa.BufferReader(prices)).read(use_threads=False)
-        values = {
-            column: np.stack([table.column(f"{column}:{s}").to_numpy() for s in manifest.symbols], axis=1)
-            for column in manifest.columns
-        }
+        file = pq.ParquetFile(pa.BufferReader(prices))
+
+        def column_of(name: str) -> np.ndarray:
+            # Without Arrow's threads: one that still holds the bytes when the interpreter exits would abort it.
+            return np.asarray(file.read([name], use_threads=False).column(name).to_numpy())
+
+        def table_of(column: str, dtype: type) -> np.ndarray:
+            table = np.empty((file.metadata.num_rows, len(manifest.symbols)), dtype)
+            for n, symbol in enumerate(manifest.symbols):  # one at a time: the whole file would be a second copy
+                table[:, n] = column_of(f"{column}:{symbol}")
+            return table
+
+        values = {column: table_of(column, np.float64) for column in manifest.columns}
         benchmark = manifest.benchmark and Benchmark(
-            manifest.benchmark["name"], table.column(_BENCHMARK).to_numpy().copy(), manifest.benchmark["price_only"]
+            manifest.benchmark["name"], column_of(_BENCHMARK).copy(), manifest.benchmark["price_only"]
         )
-        belongs = [f"{_MEMBER}:{symbol}" for symbol in manifest.symbols]
-        members = None
-        if belongs[0] in table.column_names:
-            members = np.stack([table.column(name).to_numpy() for name in belongs], axis=1).astype(bool)
+        has_members = f"{_MEMBER}:{manifest.symbols[0]}" in file.schema_arrow.names
         return Panel(
-            members=members,
-            times=table.column(_TIME).to_numpy().astype("datetime64[ns]"),
+            members=table_of(_MEMBER, np.bool_) if has_members else None,
+            times=column_of(_TIME).astype("datetime64[ns]"),
             symbols=manifest.symbols,
             tradable=~np.isnan(values["close"]),
             benchmark=benchmark or None,
@@ -221,6 +226,8 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
         )
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise DataError(f"{path} does not match its manifest ({error}): fetch or import it again") from None
+    finally:
+        pa.default_memory_pool().release_unused()  # it would keep as much as it ever held
 
 
 def _old_file(folder: Path) -> Path | None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finrl_pod.data.features import check, compute
+from finrl_pod.data.blocks import over_columns, row_blocks
+from finrl_pod.data.feature_tables import feature_table
+from finrl_pod.data.features import check, compute_one
 from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError
 from finrl_pod.types import Bools, Floats, MarketTensor, Normaliser, Panel, Tensor
 
-__all__ = ["build_market", "fit_normaliser", "leaked_return", "to_device", "with_extra_feature"]
+__all__ = ["build_market", "cut_market", "fit_normaliser", "leaked_return", "to_device", "with_extra_feature"]
 
 Fill = Literal["next", "same_close"]
 
-BLOCK_BARS = 8_192  # rows that are normalised at a time
 # Placeholder price of a ticker before its first bar; it is not tradable there.
 _NO_PRICE = 1.0
 
@@ -56,7 +57,10 @@ def build_market(
     if isinstance(fit, Normaliser) and fit.feature_names != names:
         raise FeatureError(f"the normaliser was fitted for {fit.feature_names}, not for {names}; fit it again")
     raw, features, normaliser = _normalised(panel, names, fit)
-    close = _carry_forward(panel.close, panel.tradable)
+    if panel.tradable.all():  # the panel's own array: it is as large as a few features
+        close = np.require(panel.close, np.float64, ("C", "W"))
+    else:
+        close = over_columns(_carry_forward, panel.close, panel.tradable)
     investable = panel.investable
     fills, fillable = _fills(panel, close, fill)
     delisted = _delisted(panel.tradable)
@@ -92,29 +96,31 @@ def _normalised(
     panel: Panel, names: tuple[str, ...], fit: tuple[int, int] | Normaliser
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
     """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory."""
-    check(panel, names)
+    features = check(panel, names)
     investable = panel.investable
     shape = (*panel.close.shape, len(names))
-    raw, scaled = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    raw, scaled = feature_table(shape), feature_table(shape)
     fitted: list[Normaliser] = []
-    for i, name in enumerate(names):
-        values = compute(panel, (name,))
+    for i, feature in enumerate(features):
+        values = compute_one(panel, feature)
         if panel.members is not None:
-            values = np.where(investable[..., None], values, np.nan)
+            values[~investable] = np.nan
         if isinstance(fit, Normaliser):
-            one = Normaliser((name,), (fit.mean[i],), (fit.std[i],), fit.clip)
+            one = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
-            one = fit_normaliser(values, investable, *fit, (name,))
-        raw[..., i] = values[..., 0]
+            one = fit_normaliser(values[..., None], investable, *fit, (names[i],))
+        for rows in row_blocks(shape):
+            raw.values[rows, :, i] = values[rows]
+            stored = raw.values[rows, :, i : i + 1].astype(np.float64)  # as `raw_features` are normalised later
+            scaled.values[rows, :, i] = normalise(stored, one)[..., 0]
+            raw.release(rows)
+            scaled.release(rows)
         del values
-        for first in range(0, len(raw), BLOCK_BARS):  # of the stored numbers, as `raw_features` are normalised later
-            rows = slice(first, first + BLOCK_BARS)
-            scaled[rows, :, i] = normalise(raw[rows, :, i : i + 1].astype(np.float64), one)[..., 0]
         fitted.append(one)
     if isinstance(fit, Normaliser):
-        return raw, scaled, fit
+        return raw.values, scaled.values, fit
     means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
-    return raw, scaled, Normaliser(names, means, stds)
+    return raw.values, scaled.values, Normaliser(names, means, stds)
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:
@@ -142,6 +148,15 @@ def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tup
         feature_names=(*market.feature_names, name),
         normaliser=Normaliser((*old.feature_names, name), (*old.mean, *extra.mean), (*old.std, *extra.std), old.clip),
     )
+
+
+def cut_market(market: MarketTensor, first: int, last: int) -> MarketTensor:
+    """Bars first to last of a market, as views of its tensors; decisions of the last bar cannot fill."""
+    fields = {field.name: getattr(market, field.name) for field in dataclasses.fields(market)}
+    tables = {name: value[first : last + 1] for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    cut: dict[str, Any] = {**tables, "times": market.times[first : last + 1], "fitted": None}
+    cut |= {"first": max(market.first - first, 0), "steps": min(market.steps, last) - first}
+    return dataclasses.replace(market, **cut)
 
 
 def leaked_return(market: MarketTensor) -> Floats:
@@ -228,10 +243,11 @@ def _dividends(dividend: Floats, delisted: Bools) -> Floats:
 
 def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[str, ...]) -> int:
     """First bar at which a tradable ticker has all features defined."""
-    ready: Bools = np.any(tradable & np.isfinite(raw).all(axis=-1), axis=-1)
-    if not ready.any():
-        raise FeatureError(
-            f"the features {', '.join(names) or '(none)'} are never defined together in {len(ready)} bars; "
-            "use more bars or features with shorter windows"
-        )
-    return int(ready.argmax())
+    for rows in row_blocks(raw.shape):
+        ready: Bools = np.any(tradable[rows] & np.isfinite(raw[rows]).all(axis=-1), axis=-1)
+        if ready.any():
+            return int(rows.start) + int(ready.argmax())
+    raise FeatureError(
+        f"the features {', '.join(names) or '(none)'} are never defined together in {len(raw)} bars; "
+        "use more bars or features with shorter windows"
+    )

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from finrl_pod.data.augmentation import bootstrap, equalise_means, without_assets
+from finrl_pod.data.blocks import row_blocks
+from finrl_pod.data.feature_tables import feature_table
 from finrl_pod.data.panel import between
 from finrl_pod.data.splits import Span
 from finrl_pod.errors import ConfigError
@@ -27,6 +30,7 @@ from finrl_pod.types import MarketTensor, Panel, Tensor
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
 BASIS_POINTS = 10_000
+FEATURE_TABLES = ("features", "raw_features")  # of a market
 LEAD_BARS = 256  # of each world before its first decision: used by trailing risk estimates and look-back policies
 
 BuildMarket = Callable[[Panel], MarketTensor]
@@ -126,8 +130,9 @@ def make_worlds(
     past = between(panel, None, pd.Timestamp(panel.times[train.last]))
     if config.equal_means:
         past = equalise_means(past, train.first, train.last)
-    defined = torch.isfinite(market.raw_features[rows]).all(-1) & market.tradable[rows]
-    candidates = np.flatnonzero(defined.any(0).cpu().numpy())
+    candidates = _with_features(market, rows)
+    length = train.last + 1 - first + LEAD_BARS
+    features = feature_table((config.worlds * length, len(panel.symbols), market.shape[2]))
     markets = []
     for world in range(config.worlds):
         varied = past
@@ -141,14 +146,27 @@ def make_worlds(
             varied = without_assets(varied, kept)
         noisy = _with_noise(build(varied), config.feature_noise, generator(seed, world, "feature noise"))
         factor = _cost_factor(config.cost_factor, generator(seed, world, "costs"))
-        markets.append(_training_rows(noisy, rows, factor))
+        del varied
+        own = slice(world * length, (world + 1) * length)
+        markets.append(_training_rows(noisy, rows, factor, torch.from_numpy(features.values[own])))
+        del noisy
+        features.release(own)
     return TrainingWorlds(
-        market=_concatenated(markets),
-        bars=len(markets[0].times),
+        market=_concatenated(markets, torch.from_numpy(features.values)),
+        bars=length,
         first_decisions=tuple(world_market.first for world_market in markets),
         blocks=config.bagging_blocks,
         seed=seed,
     )
+
+
+def _with_features(market: MarketTensor, rows: slice) -> NDArray[np.int64]:
+    """Assets that have all features defined, and trade, at some of these bars."""
+    found = torch.zeros(market.shape[1], dtype=torch.bool, device=market.tradable.device)
+    for block in row_blocks((rows.stop - rows.start, *market.raw_features.shape[1:])):
+        part = slice(rows.start + block.start, rows.start + block.stop)
+        found |= (torch.isfinite(market.raw_features[part]).all(-1) & market.tradable[part]).any(0)
+    return np.flatnonzero(found.cpu().numpy())
 
 
 def _with_noise(market: MarketTensor, scale: float, random: torch.Generator) -> MarketTensor:
@@ -169,15 +187,18 @@ def _cost_factor(limit: float, random: torch.Generator) -> float | None:
     return float(limit**exponent)
 
 
-def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None) -> MarketTensor:
+def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None, features: Tensor) -> MarketTensor:
     """Market of these rows and `LEAD_BARS` before, without raw features, which training does not read.
 
     Rows before the market's first repeat it, untradable and without features, with times that continue backwards.
+    features: [L, N, F], written with those of the rows.
     """
     row = torch.arange(rows.start - LEAD_BARS, rows.stop)
     index, absent = row.clamp(min=0), row < 0
-    kept = [name for name in _tables(market) if name != "raw_features"]
-    tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept}
+    for block in row_blocks(tuple(features.shape)):
+        features[block] = market.features[index[block]]
+    kept = [name for name in _tables(market) if name not in FEATURE_TABLES]
+    tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept} | {"features": features}
     for name in ("features", "tradable", "fillable"):
         tables[name][absent] = 0
     if cost_factor is not None:
@@ -194,10 +215,14 @@ def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None)
     )
 
 
-def _concatenated(markets: Sequence[MarketTensor]) -> MarketTensor:
-    """Markets of the same assets end to end, as one."""
+def _concatenated(markets: Sequence[MarketTensor], features: Tensor) -> MarketTensor:
+    """Markets of the same assets end to end, as one. features: of all of them."""
     one, bars = markets[0], sum(len(market.times) for market in markets)
-    tables: dict[str, Any] = {name: torch.cat([getattr(market, name) for market in markets]) for name in _tables(one)}
+    if len(markets) == 1:
+        return one
+    kept = [name for name in _tables(one) if name != "features"]
+    tables: dict[str, Any] = {name: torch.cat([getattr(market, name) for market in markets]) for name in kept}
+    tables["features"] = features
     return dataclasses.replace(
         one,
         times=np.concatenate([market.times for market in markets]),

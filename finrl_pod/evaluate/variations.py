@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finrl_pod.data.tensor import cut_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules
@@ -284,9 +285,10 @@ def cost_curve(
 
     Other cost models of `rules` stay unchanged.
     """
-    tables = torch.from_numpy(recording.table(market.times)).unsqueeze(0)
-    jobs = [Job(0, first, last, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
-    done = simulate_recorded(market, tables, jobs, cash)
+    replayed = cut_market(market, first, last)
+    tables = torch.from_numpy(recording.table(replayed.times)).unsqueeze(0)
+    jobs = [Job(0, 0, last - first, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
+    done = replace(simulate_recorded(replayed, tables, jobs, cash), bars_per_year=bars_per_year(market.times))
     return [
         {"cost_bps": float(cost), **{name: metrics[name] for name in CURVE_METRICS}}
         for cost, metrics in zip(costs_bps, done.metrics(), strict=True)

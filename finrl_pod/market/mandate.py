@@ -292,7 +292,8 @@ def needs_returns(config: MandateConfig) -> bool:
 
 def equal_base(tradable: Tensor) -> Tensor:
     """Equal weights [.., N] float64 of the tradable assets [.., N]; zero where none is."""
-    return tradable.double() / tradable.sum(-1, keepdim=True).clamp(min=1)
+    share = 1 / tradable.sum(-1, keepdim=True).clamp(min=1).double()
+    return torch.where(tradable, share, 0.0)
 
 
 def trailing_returns(market: MarketTensor, dtype: torch.dtype) -> Tensor:

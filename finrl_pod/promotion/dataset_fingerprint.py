@@ -19,6 +19,7 @@ MIN_SHARED_PERIODS = 10  # days, weeks or months
 PERIODS = ("day", "week", "month")
 EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday, counted from Monday
 MAX_LOG_RETURN = 0.1  # per bar: larger moves may be splits
+BLOCK_BARS = 4_096  # bars whose returns are computed at a time
 MIN_CORRELATION = 0.9  # of the indices; disjoint halves of a universe may reach it, other markets do not
 
 
@@ -37,15 +38,24 @@ class DatasetFingerprint:
 
 def dataset_fingerprint(panel: Panel) -> DatasetFingerprint:
     """Fingerprint of a panel, from its closes."""
-    prices = np.where(panel.tradable, panel.close, np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        returns = np.diff(np.log(prices), axis=0)
-    known = np.isfinite(returns)
-    total = np.where(known, np.clip(returns, -MAX_LOG_RETURN, MAX_LOG_RETURN), 0.0).sum(1)
-    levels = np.concatenate([[0.0], np.cumsum(total / np.maximum(known.sum(1), 1))])
+    levels = np.concatenate([[0.0], np.cumsum(_mean_returns(panel))])
     days = panel.times.astype("datetime64[D]")
     last = np.append(days[1:] != days[:-1], True)  # bar of each day
     return DatasetFingerprint(frozenset(symbol.upper() for symbol in panel.symbols), days[last], levels[last])
+
+
+def _mean_returns(panel: Panel) -> Floats:
+    """[T-1] mean of the symbols' clipped log returns, a few thousand bars at a time."""
+    means = np.empty(len(panel.times) - 1)
+    for first in range(0, len(means), BLOCK_BARS):
+        rows = slice(first, first + BLOCK_BARS + 1)  # a return needs the bar before
+        prices = np.where(panel.tradable[rows], panel.close[rows], np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            returns = np.diff(np.log(prices), axis=0)
+        known = np.isfinite(returns)
+        total = np.where(known, np.clip(returns, -MAX_LOG_RETURN, MAX_LOG_RETURN), 0.0).sum(1)
+        means[first : first + BLOCK_BARS] = total / np.maximum(known.sum(1), 1)
+    return means
 
 
 def same_market(one: DatasetFingerprint, other: DatasetFingerprint) -> bool:

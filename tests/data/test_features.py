@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from finrl_pod.data import features, price_features
+from finrl_pod.data import blocks, features, price_features
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import FeatureError, SetupError
 from finrl_pod.settings.run import FeatureConfig
@@ -291,5 +291,5 @@ def test_features_of_long_tables_are_computed_in_blocks_with_the_same_numbers(mo
     long = make_panel(days.astype("datetime64[ns]"), list("ABCDEFG"), {"close": close}, allow_gaps=True)
     names = ("momentum_252_21", "volatility_63", "beta_252", "idiosyncratic_252", "residual_momentum", "drawdown_252")
     whole = features.compute(long, names)
-    monkeypatch.setattr(price_features, "BLOCK_CELLS", 2 * 600)
+    monkeypatch.setattr(blocks, "BLOCK_CELLS", 2 * 600)
     assert np.array_equal(features.compute(long, names), whole, equal_nan=True)

@@ -30,6 +30,7 @@ from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
+from finrl_pod.memory import release_freed_memory
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -138,6 +139,7 @@ def run_checks(
 
     def run(name: str, check: Callable[[], list[Finding]]) -> None:
         on_step(name)
+        release_freed_memory()
         try:
             found.extend(check())
         except PreparationError as error:  # the other checks compare bars and tickers

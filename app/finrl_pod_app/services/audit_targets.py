@@ -57,14 +57,14 @@ def audit_run(
     if panel.sha256 != run.data_sha256:
         raise DataError(f"data set {panel.name!r} has changed since the run in {path}; restore it to audit the run")
     splits = make_splits(panel.times, config.splits)
-    trained = training_env(config, make_market(panel, config, splits), splits, (0,))
+    last_decision = training_env(config, make_market(panel, config, splits), splits, (0,)).last
     members = saved_members(run)
     return audit_champion(
         run,
         panel,
         config,
         members,
-        trained.last,
+        last_decision,
         probes=probes,
         warm_up_bars=warm_up_bars,
         every_bar=every_bar,
@@ -145,11 +145,11 @@ def audit_env(
     config, panel, span = _default_data(data)
     environment = dataclasses.replace(config.environment, kind=kind)  # type: ignore[arg-type]  # checked above
     config = dataclasses.replace(config, environment=environment, mandate=MandateConfig(base="none"))
-    market = build_market(panel, config.features.names, (0, span[0] - 1), environment.fill)
+    normaliser = build_market(panel, config.features.names, (0, span[0] - 1), environment.fill).normaliser
     pipeline = Pipeline(
         name=kind,
         panel=panel,
-        build=market_builder(config, market.normaliser),
+        build=market_builder(config, normaliser),
         rules=rules_of(environment),
         cash=environment.cash,
         out_of_sample=span[0],

@@ -17,6 +17,7 @@ from finrl_pod.errors import Interrupted
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
+from finrl_pod.memory import release_freed_memory
 from finrl_pod.promotion.trial_log import TrialLog
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
@@ -85,6 +86,7 @@ def run_tournament(
             with live_progress(out) as write_progress:
                 callback = both_callbacks(progress, write_progress)
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
+                release_freed_memory()
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
                     config=config,
@@ -168,12 +170,15 @@ def run_engine(
 ) -> Outcome:
     """Run a tournament that trains on the training split and scores on the validation split."""
     trainer = partial(make_trainer, config, panel, market, splits, device)
-    with open_executor(engine, config, panel, trainer, device) as executor:
-        if engine.replay is None:
-            return Tournament(config, run, executor, progress, log).run()
-        groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
-        # Time stands still: where the repeated run stopped is in its log.
-        return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
+    try:
+        with open_executor(engine, config, panel, trainer, device) as executor:
+            if engine.replay is None:
+                return Tournament(config, run, executor, progress, log).run()
+            groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
+            # Time stands still: where the repeated run stopped is in its log.
+            return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
+    finally:
+        release_freed_memory()
 
 
 def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from finrl_pod import random
+from finrl_pod.data.blocks import over_rows
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import VecEnv
-from finrl_pod.types import EnvStep, MarketTensor, Observation, Panel, Tensor
+from finrl_pod.types import Bools, EnvStep, Floats, MarketTensor, Observation, Panel, Tensor
 
 CHECK = "fills"
 PRICE_TOLERANCE = 1e-6  # relative
@@ -30,11 +31,9 @@ def check_fills(pipeline: Pipeline) -> list[Finding]:
     """Require that the market's fill prices, the backtest and the environment trade at the bar after the decision."""
     panel = pipeline.prepared(pipeline.panel)
     market = pipeline.build(panel)
-    found = [
-        *_check_market(pipeline, panel, market),
-        *_check_backtest(pipeline, panel, market),
-        *_check_environment(pipeline, panel),
-    ]
+    found = [*_check_market(pipeline, panel, market), *_check_backtest(pipeline, panel, market)]
+    del market  # that of the environment is built from closes only
+    found += _check_environment(pipeline, panel)
     if found:
         return found
     price = "open" if panel.open is not None else "close"
@@ -44,17 +43,21 @@ def check_fills(pipeline: Pipeline) -> list[Finding]:
 
 def _check_market(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> list[Finding]:
     next_bar = (panel.close if panel.open is None else panel.open)[1:]
-    observed, fill = panel.close[:-1], market.fill[:-1].cpu().numpy()
-    trades = market.fillable[:-1].cpu().numpy() & panel.investable[1:]
-    with np.errstate(invalid="ignore"):
-        wrong = trades & ~(np.abs(fill - next_bar) <= PRICE_TOLERANCE * next_bar)
-        same = wrong & (np.abs(fill - observed) <= PRICE_TOLERANCE * observed)
+    fill, fillable = market.fill[:-1].cpu().numpy(), market.fillable[:-1].cpu().numpy()
+
+    def off(fill: Floats, prices: Floats) -> Bools:
+        with np.errstate(invalid="ignore"):
+            wrong: Bools = ~(np.abs(fill - prices) <= PRICE_TOLERANCE * prices)
+        return wrong
+
+    wrong = over_rows(off, fill, next_bar) & fillable & panel.investable[1:]
     if not wrong.any():
         return []
     t = int(wrong.any(1).argmax())
     n = int(wrong[t].argmax())
     bar, symbol = pipeline.bar(t), panel.symbols[n]
-    how = "at the close that it observed" if same[t, n] else "at a price other than the next bar's"
+    seen = not off(fill[t, n], panel.close[t, n])
+    how = "at the close that it observed" if seen else "at a price other than the next bar's"
     message = f"The decision at {bar} on {symbol} fills {how} ({fill[t, n]:g}); the next bar has {next_bar[t, n]:g}."
     return [Finding(CHECK, "fail", "the market's fill price", message, bar, float(wrong.mean()))]
 
@@ -174,10 +177,10 @@ class _Step(NamedTuple):
 def _step_of(market: MarketTensor, env: VecEnv, before: Observation, outcome: EnvStep) -> _Step:
     width, last = 1 + market.shape[1], len(market.times) - 1
     bar = before.bar.repeat_interleave(env.envs // before.bar.shape[1], 1)  # [P, E]
-    close = market.close.double()
-    paid = torch.zeros_like(close) if market.dividends is None else market.dividends.double()
-    now, reached, following = (close[(bar + i).clamp(max=last)] for i in range(3))  # [P, E, N]
-    soon, later = (paid[(bar + i).clamp(max=last)] for i in range(2))  # dividends until `reached` and `following`
+    now, reached, following = (market.close[(bar + i).clamp(max=last)].double() for i in range(3))  # [P, E, N]
+    soon = later = torch.zeros_like(now)  # dividends until `reached` and `following`
+    if market.dividends is not None:
+        soon, later = (market.dividends[(bar + i).clamp(max=last)].double() for i in range(2))
     own, after = (x.account[..., :width].double() for x in (before, outcome.final_observation))
     chosen = torch.cat([after[..., :1], after[..., 1:] / reached * now], -1)
 

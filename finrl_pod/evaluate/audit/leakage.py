@@ -21,16 +21,16 @@ REWARD_BARS = 2  # from a decision to the end of the interval that its reward co
 
 def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[int, int]) -> list[Finding]:
     """Refit the normaliser on the training bars (first, last) and require the same mean and deviation."""
-    raw, tradable = market.raw_features.double().cpu().numpy(), market.tradable.cpu().numpy()
-    columns = [market.feature_names.index(name) for name in normaliser.feature_names]
-    refitted = fit_normaliser(raw[..., columns], tradable, *train, normaliser.feature_names)
     found = []
     for i, name in enumerate(normaliser.feature_names):
-        spread = refitted.std[i]
-        shift = abs(normaliser.mean[i] - refitted.mean[i]) / spread
+        column = market.feature_names.index(name)
+        raw = market.raw_features[..., column : column + 1].double().cpu().numpy()  # [T, N, 1]
+        refitted = fit_normaliser(raw, market.tradable.cpu().numpy(), *train, (name,))
+        spread = refitted.std[0]
+        shift = abs(normaliser.mean[i] - refitted.mean[0]) / spread
         scale = abs(normaliser.std[i] - spread) / spread
         if max(shift, scale) > NORMALISER_TOLERANCE:
-            bar = _first_value_after(raw[..., columns[i]], train[1])
+            bar = _first_value_after(raw[..., 0], train[1])
             when = str(market.times[bar].astype("datetime64[D]"))
             message = (
                 f"The normaliser of {name} was not fitted on the training bars only: its mean is off by {shift:.3g} "

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.data.blocks import row_blocks
 from finrl_pod.evaluate.audit.pipeline import Pipeline
-from finrl_pod.types import Floats, MarketTensor, Panel
+from finrl_pod.types import MarketTensor, Panel
 
 DECISION_PROBES = 12  # at most, as each one runs the environment and every strategy
 LEAD_IN = 24  # decisions that lead up to a probed bar
@@ -46,7 +47,7 @@ def table_bars(panel: Panel, market: MarketTensor, probes: int, *, every_bar: bo
     chosen = [rng.choice(np.arange(1, last + 1), min(probes, last), replace=False)]
     chosen += [np.array(EARLY), _year_ends(panel), _gap_bars(panel)]
     raw = market.raw_features.cpu().numpy()
-    chosen += [_event_bars(np.nan_to_num(raw[..., i].astype(np.float64))) for i in range(raw.shape[-1])]
+    chosen += [_event_bars(raw[..., i]) for i in range(raw.shape[-1])]
     bars = np.unique(np.concatenate([values.astype(np.int64) for values in chosen]))
     return [int(t) for t in bars if 1 <= t <= last]
 
@@ -80,14 +81,18 @@ def _gap_bars(panel: Panel) -> Bars:
     return np.array(found[: 2 * EVENTS], dtype=np.int64)
 
 
-def _event_bars(values: Floats) -> Bars:
+def _event_bars(raw: NDArray[np.float32]) -> Bars:
     """Bars at which a feature [T, N] jumps, or is not zero if it is zero on most bars."""
-    active = (values != 0).any(1)
+    active, change = np.empty(len(raw), dtype=bool), np.zeros(len(raw))
+    for rows in row_blocks(raw.shape):
+        before = max(rows.start - 1, 0)
+        values = np.nan_to_num(raw[before : rows.stop].astype(np.float64))
+        active[rows] = (values[rows.start - before :] != 0).any(1)
+        change[before + 1 : rows.stop] = np.abs(np.diff(values, axis=0)).max(1)
     bars = np.flatnonzero(active)
     if not len(bars):
         return bars
     if active.mean() > SPARSE:
-        change = np.abs(np.diff(values, axis=0, prepend=values[:1])).max(1)
         bars = np.flatnonzero(change > JUMP * max(float(np.median(change[active])), 1e-300))
         bars = np.unique(np.concatenate([bars - 1, bars]))
     if len(bars) <= EVENTS:

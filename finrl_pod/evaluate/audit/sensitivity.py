@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from finrl_pod.data.tensor import cut_market
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, bars_per_year
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
@@ -53,12 +54,13 @@ def sensitivity(
     A delayed account stays in cash until its first decision is executed.
     """
     recorded = (decisions, reference, *([*[None] * delay, *decisions][: last - first] for delay in delays))
-    tables = torch.from_numpy(np.stack([_target_table(rows, market, first) for rows in recorded]))
+    replayed, end = cut_market(market, first, last), last - first
+    tables = torch.from_numpy(np.stack([_target_table(rows, replayed) for rows in recorded]))
     cost_rules = [dataclasses.replace(rules, cost_rate=cost / 1e4) for cost in costs]
-    jobs = [Job(which, first, last, rule) for which in (0, 1) for rule in cost_rules]
-    jobs += [Job(2 + i, first, last, rules) for i in range(len(delays))]
+    jobs = [Job(which, 0, end, rule) for which in (0, 1) for rule in cost_rules]
+    jobs += [Job(2 + i, 0, end, rules) for i in range(len(delays))]
     periods = bars_per_year(market.times)
-    growth = [log_growth(equity, periods) for equity in simulate_recorded(market, tables, jobs, cash).equity]
+    growth = [log_growth(equity, periods) for equity in simulate_recorded(replayed, tables, jobs, cash).equity]
     own, base, late = growth[: len(costs)], growth[len(costs) : 2 * len(costs)], growth[2 * len(costs) :]
     return Sensitivity(
         tuple(costs), tuple(own), tuple(base), tuple(delays), tuple(late), interpolate_break_even(costs, own, base)
@@ -131,11 +133,11 @@ def _delay_finding(of: Sensitivity) -> Finding:
     return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
 
 
-def _target_table(decisions: Decisions, market: MarketTensor, first: int) -> Floats:
+def _target_table(decisions: Decisions, market: MarketTensor) -> Floats:
     """Target weights [T, N] on the bars of a market, NaN where nothing was decided."""
     bars, assets, _ = market.shape
     table = np.full((bars, assets), np.nan)
-    for t, weights in enumerate(decisions, first):
+    for t, weights in enumerate(decisions):
         if weights is not None:
             table[t] = weights
     return table

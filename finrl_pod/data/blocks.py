@@ -1,0 +1,57 @@
+"""Functions of tables [T, N] applied to blocks of columns or rows, so that temporary arrays stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_CELLS = 2**18  # of a table that is worked on at a time: 2 MB for each temporary array of float64
+
+Table = NDArray[Any]
+
+
+def column_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of the columns of a table [T, N] of at most `BLOCK_CELLS` cells each, or of one column."""
+    bars, columns = shape[:2]
+    step = max(1, BLOCK_CELLS // max(bars, 1))
+    return (slice(first, min(first + step, columns)) for first in range(0, columns, step))
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices of the rows of a table [T, ...] of at most `BLOCK_CELLS` cells each, or of one row."""
+    bars, cells = shape[0], int(np.prod(shape[1:]))
+    step = max(1, BLOCK_CELLS // max(cells, 1))
+    return (slice(first, min(first + step, bars)) for first in range(0, bars, step))
+
+
+def over_columns(function: Callable[..., Table], *tables: Table) -> Table:
+    """function(*tables) for a function of tables [T, N] to one of that shape that computes each column by itself."""
+    blocks = list(column_blocks(tables[0].shape))
+    if len(blocks) <= 1:
+        return function(*tables)
+    result: Table | None = None
+    for block in blocks:
+        part = function(*(table[:, block] for table in tables))
+        if result is None:
+            result = np.empty(tables[0].shape, dtype=part.dtype)
+        result[:, block] = part
+    assert result is not None
+    return result
+
+
+def over_rows(function: Callable[..., Table], *tables: Table) -> Table:
+    """function(*tables) for a function of tables [T, ...] to one [T, K] that computes each row by itself."""
+    blocks = list(row_blocks(tables[0].shape))
+    if len(blocks) <= 1:
+        return function(*tables)
+    result: Table | None = None
+    for block in blocks:
+        part = function(*(table[block] for table in tables))
+        if result is None:
+            result = np.empty((len(tables[0]), *part.shape[1:]), dtype=part.dtype)
+        result[block] = part
+    assert result is not None
+    return result

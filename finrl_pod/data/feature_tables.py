@@ -1,0 +1,87 @@
+"""Float32 tables of features: in memory, or above `MAPPED_BYTES` in files that are mapped into it.
+
+The pages of a mapped table are read from its file when they are used, and the system may take them back at any time:
+a table may be larger than the memory. Its file lies in the store's folder and has no name: no other process sees it
+half written, and it is gone with its last user, even one that was killed.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finrl_pod.data.store import default_root
+from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.memory import MIB
+
+MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
+MAPPED_BYTES = 32 * MIB  # its default
+FOLDER = ".tables"  # of the store
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """A table of float32. values: of the shape asked for, not initialised. mapping: of its file, None in memory."""
+
+    values: NDArray[np.float32]
+    mapping: mmap.mmap | None = None
+
+    def release(self, rows: slice) -> None:
+        """Let the pages of some rows of a mapped table leave the memory; what was written stays in the file's cache."""
+        if self.mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        row = self.values[0].nbytes
+        first = rows.start * row // mmap.PAGESIZE * mmap.PAGESIZE
+        self.mapping.madvise(mmap.MADV_DONTNEED, first, min(rows.stop * row, len(self.mapping)) - first)
+
+
+def feature_table(shape: Sequence[int]) -> FeatureTable:
+    """A new table of this shape; a mapped one if it is larger than `mapped_bytes`.
+
+    Raises DataError if the disk has too little space for it.
+    """
+    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    if size <= mapped_bytes():
+        return FeatureTable(np.empty(shape, dtype=np.float32))
+    folder = default_root() / FOLDER
+    try:
+        mapping = _mapped_file(folder, size)
+    except OSError as error:
+        raise DataError(
+            f"a table of {size / 1e9:,.1f} GB does not fit in {folder}: {error.strerror}; free space there, set "
+            f"FINRL_POD_DATA to another folder, or {MAPPED_VARIABLE} to more MiB to keep tables in memory"
+        ) from None
+    return FeatureTable(np.frombuffer(mapping, dtype=np.float32).reshape(shape), mapping)
+
+
+def mapped_bytes() -> int:
+    """Size in bytes above which tables are mapped. Raises ConfigError for a variable that is not a number of MiB."""
+    text = os.environ.get(MAPPED_VARIABLE, "")
+    if not text:
+        return MAPPED_BYTES
+    if not text.isdecimal():
+        raise ConfigError(f"{MAPPED_VARIABLE} must be a number of MiB, got {text!r}; remove it, or set it to 1024")
+    return int(text) * MIB
+
+
+def _mapped_file(folder: Path, size: int) -> mmap.mmap:
+    """A shared mapping of a new file without a name. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, path = tempfile.mkstemp(dir=folder)
+    try:
+        os.unlink(path)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and a signal at a later write
+            os.posix_fallocate(handle, 0, size)
+        else:
+            os.ftruncate(handle, size)
+        return mmap.mmap(handle, size)
+    finally:
+        os.close(handle)

@@ -1,0 +1,97 @@
+"""Feature tables in memory and in mapped files hold the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finrl_pod.data import feature_tables, tensor
+from finrl_pod.data.feature_tables import feature_table, mapped_bytes
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.splits import Span
+from finrl_pod.data.store import ROOT_VARIABLE
+from finrl_pod.data.worlds import make_worlds
+from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.settings.run import AugmentationConfig
+from finrl_pod.types import MarketTensor, Panel
+
+BARS, ASSETS = 700, 6
+NAMES = ("return_5", "volatility_21", "beta_252")
+
+
+@pytest.fixture
+def panel() -> Panel:
+    rng = np.random.default_rng(5)
+    close = 50 * np.exp(np.cumsum(rng.normal(0, 0.02, (BARS, ASSETS)), 0))
+    close[:40, 1] = np.nan
+    days = np.busday_offset("2015-01-01", np.arange(BARS), roll="forward").astype("datetime64[ns]")
+    return make_panel(days, [f"S{n}" for n in range(ASSETS)], {"close": close})
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Map every table into a file of this folder."""
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(feature_tables, "MAPPED_BYTES", 0)
+    return tmp_path / feature_tables.FOLDER
+
+
+def assert_equal(one: MarketTensor, other: MarketTensor) -> None:
+    for field in dataclasses.fields(MarketTensor):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+        elif isinstance(a, np.ndarray):
+            np.testing.assert_array_equal(a, b)
+        else:
+            assert a == b, field.name
+
+
+def test_a_mapped_market_and_its_worlds_equal_those_in_memory(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def both() -> tuple[MarketTensor, MarketTensor]:
+        market = tensor.build_market(panel, NAMES, (0, 499))
+        config = AugmentationConfig(worlds=2, bootstrap_block=20.0, equal_means=True)
+        train = Span(0, 499)
+        made = make_worlds(
+            panel, train, market, lambda varied: tensor.build_market(varied, NAMES, market.normaliser), config, 3
+        )
+        assert made is not None
+        return market, made.market
+
+    in_memory = both()
+    monkeypatch.setattr(feature_tables, "MAPPED_BYTES", 0)
+    for one, other in zip(in_memory, both(), strict=True):
+        assert_equal(one, other)
+
+
+def test_a_mapped_table_keeps_its_numbers_after_its_pages_are_released(mapped: Path) -> None:
+    table = feature_table((3_000, 7))
+    assert table.mapping is not None
+    table.values[:] = np.arange(21_000, dtype=np.float32).reshape(3_000, 7)
+    table.release(slice(1_001, 2_500))
+    np.testing.assert_array_equal(table.values.ravel(), np.arange(21_000))
+    assert list(mapped.iterdir()) == []  # the file has no name
+
+
+def test_small_tables_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
+    assert feature_table((10, 3)).mapping is None
+    assert not (tmp_path / feature_tables.FOLDER).exists()
+
+
+def test_the_size_is_set_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(feature_tables.MAPPED_VARIABLE, "5")
+    assert mapped_bytes() == 5 * 2**20
+    monkeypatch.setenv(feature_tables.MAPPED_VARIABLE, "much")
+    with pytest.raises(ConfigError, match="number of MiB"):
+        mapped_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_named(mapped: Path) -> None:
+    mapped.write_text("a file in its place")
+    with pytest.raises(DataError, match=r"\.tables.*free space"):
+        feature_table((10, 3))
