@@ -113,10 +113,10 @@ def _normalised(
             raw.values[rows, :, i] = values[rows]
             stored = raw.values[rows, :, i : i + 1].astype(np.float64)  # as `raw_features` are normalised later
             scaled.values[rows, :, i] = normalise(stored, one)[..., 0]
-            raw.release(rows)
-            scaled.release(rows)
         del values
         fitted.append(one)
+    for table in (raw, scaled):  # not after each feature, which writes to every page again
+        table.release(slice(0, len(table.values)))
     if isinstance(fit, Normaliser):
         return raw.values, scaled.values, fit
     means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
