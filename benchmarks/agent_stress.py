@@ -68,6 +68,5 @@ def with_failures(panel: Panel, test: Span, rate: float, draw: int) -> Panel:
     for asset, bar in enumerate(bars):
         if bar < test.last:
             closes[bar:, asset] = np.nan
-    return make_panel(
-        panel.times, panel.symbols, {"close": closes}, name=panel.name, source=f"{panel.source}, with failures"
-    )
+    fields = {"close": closes} if panel.spread is None else {"close": closes, "spread": panel.spread}
+    return make_panel(panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures")
