@@ -20,30 +20,43 @@ SUMMARY = Path(__file__).parent / "agents.json"
 Row = Mapping[str, Any]
 
 
-def mean_of_seeds(rows: Sequence[Row], agent: str, market: str, fold: str, name: str = "sharpe_difference") -> float:
-    """Mean value of a row over seeds; NaN without any."""
-    found = [
-        row["value"]
+CELLS = [(market, fold) for market, folds in agent_cells.FOLDS.items() for fold in folds]
+FIRST_ABLATION = "no penalty"  # of `agent_cells.AGENTS`
+
+
+def values_of(rows: Sequence[Row], agent: str, market: str, fold: str) -> dict[int, float]:
+    """Difference of Sharpe ratios of an agent in a cell, by seed."""
+    return {
+        row["config"]["seed"]: row["value"]
         for row in rows
-        if row["name"] == name
-        and (row["config"].get("agent"), row["config"].get("market"), row["config"].get("fold"))
-        == (agent, market, fold)
-    ]
-    return float(np.mean(found)) if found else float("nan")
+        if row["name"] == "sharpe_difference"
+        and tuple(row["config"].get(key) for key in ("agent", "market", "fold")) == (agent, market, fold)
+    }
+
+
+def table_of_ablations(rows: Sequence[Row]) -> str:
+    """Markdown: difference of Sharpe ratios of the default and its ablations in each fold, for seed 0."""
+    names = list(agent_cells.AGENTS)
+    lines = ["| agent | " + " | ".join(" ".join(cell) for cell in CELLS) + " | mean |", "|---" * (len(CELLS) + 2) + "|"]
+    for agent in ("default", *names[names.index(FIRST_ABLATION) :]):
+        values = [values_of(rows, agent, *cell).get(0) for cell in CELLS]
+        if all(value is not None for value in values):
+            numbers = [*values, float(np.mean(np.array(values, dtype=float)))]
+            lines.append(f"| {agent} | " + " | ".join(f"{value:+.3f}" for value in numbers) + " |")
+    return "\n".join(lines)
 
 
 def table_of_agents(rows: Sequence[Row]) -> str:
     """Markdown: difference of Sharpe ratios of each agent in each fold, and pooled with its interval."""
-    cells = [(market, fold) for market, folds in agent_cells.FOLDS.items() for fold in folds]
+    names = list(agent_cells.AGENTS)
     pooled = {row["config"]["agent"]: row for row in rows if row["name"] == "pooled_sharpe_difference"}
     lines = [
-        "| agent | "
-        + " | ".join(f"{market} {fold}" for market, fold in cells)
-        + " | pooled (90% interval) | turnover |",
-        "|---" * (len(cells) + 3) + "|",
+        "| agent | " + " | ".join(" ".join(cell) for cell in CELLS) + " | pooled (90% interval) | turnover |",
+        "|---" * (len(CELLS) + 3) + "|",
     ]
-    for agent, whole in pooled.items():
-        values = " | ".join(f"{mean_of_seeds(rows, agent, *cell):+.3f}" for cell in cells)
+    for agent in names[: names.index(FIRST_ABLATION)]:
+        whole, by_cell = pooled[agent], [list(values_of(rows, agent, *cell).values()) for cell in CELLS]
+        values = " | ".join(f"{np.mean(found):+.3f}" if found else "" for found in by_cell)
         turnover = [
             row["config"]["turnover"]
             for row in rows
@@ -63,9 +76,8 @@ def plot(path: Path) -> None:
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "active returns"  # the same file from the same returns
-    cells = [(market, fold) for market, folds in agent_cells.FOLDS.items() for fold in folds]
-    figure, panels = pyplot.subplots(1, len(cells), figsize=(15, 3.2), sharey=True)
-    for panel, (market, fold) in zip(panels, cells, strict=True):
+    figure, panels = pyplot.subplots(1, len(CELLS), figsize=(15, 3.2), sharey=True)
+    for panel, (market, fold) in zip(panels, CELLS, strict=True):
         for seed in agent_cells.SEEDS:
             with np.load(agent_cells.RETURNS / f"default-{market}-{fold}-{seed}.npz") as kept:
                 active = np.log1p(kept["agent"]) - np.log1p(kept["base"])
@@ -84,7 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", type=Path, help="SVG; needs matplotlib")
     options = parser.parse_args()
-    sys.stdout.write(table_of_agents(json.loads(SUMMARY.read_text())["rows"]) + "\n")
+    rows = json.loads(SUMMARY.read_text())["rows"]
+    sys.stdout.write(f"{table_of_agents(rows)}\n\n{table_of_ablations(rows)}\n")
     if options.picture is not None:
         plot(options.picture)
 
