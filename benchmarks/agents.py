@@ -47,7 +47,7 @@ class Task(NamedTuple):
     cell: tuple[Any, ...]
 
 
-def tasks(parts: list[str], agents: list[str]) -> Iterator[Task]:
+def tasks(parts: list[str], agents: list[str], seeds: int) -> Iterator[Task]:
     """All trainings of the study, in the order in which they are run."""
     for part in parts:
         if part in ("fold", "final"):
@@ -55,7 +55,7 @@ def tasks(parts: list[str], agents: list[str]) -> Iterator[Task]:
             for agent in [name for name in agents if name not in others and (part == "fold" or name in FINAL_AGENTS)]:
                 for market, folds in agent_cells.FOLDS.items():
                     for fold in folds if part == "fold" else [agent_cells.FINAL[market]]:
-                        yield from (Task(part, agent, (market, fold, seed)) for seed in SEEDS)
+                        yield from (Task(part, agent, (market, fold, seed)) for seed in SEEDS[:seeds])
         elif part == "stress":
             yield from (
                 Task(part, "default", (market, f, 0)) for market, folds in agent_cells.FOLDS.items() for f in folds
@@ -140,6 +140,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print rows as JSON (with --cell)")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS[:-1]))
     parser.add_argument("--only", nargs="+", choices=list(agent_cells.AGENTS), default=list(agent_cells.AGENTS))
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of each cell (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     given = parser.parse_args()
     if given.cell:
@@ -150,7 +151,7 @@ def main() -> int:
         sys.stdout.write(text + "\n")
         return 0
     rows = results_file.read(ROWS)
-    missing = [task for task in tasks(given.part, given.only) if not done(task, rows)]
+    missing = [task for task in tasks(given.part, given.only, given.seeds) if not done(task, rows)]
     with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=8) as pool:
         for i, found in enumerate(pool.imap_unordered(run, missing)):
             for row in found:
