@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sqlite3
@@ -203,6 +204,13 @@ def test_daily_loss_and_drawdown_feed_the_limits(sim: SimulatedDaemon, journal: 
     summary = paper_state.summary(journal)
     assert summary.day == pytest.approx(marks[-1] / marks[-2] - 1)
     assert summary.total == pytest.approx(marks[-1] / 100_000 - 1)
+
+
+def test_limits_left_to_the_mandates_of_several_strategies_are_not_shown(journal: Journal) -> None:
+    assert journal.config is not None
+    config = dataclasses.replace(journal.config, risk=dataclasses.replace(journal.config.risk, max_position=0.0))
+    limits = paper_state.risk_limits(dataclasses.replace(journal, config=config))
+    assert list(limits["limit"]) == ["gross exposure", "net exposure", "daily loss", "drawdown"]
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,8 @@ def _show_risk(journal: paper_journal.Journal) -> None:
         st.info("This journal has no risk limits. Restart the daemon with this version to record them.")
     else:
         show_table(limits, columns.limits(), "paper-limits", alt="Risk limits and how much of each is used")
+        if "largest position" not in set(limits["limit"]):
+            st.caption("The largest position is limited for each strategy separately, by its mandate.")
     halted = paper_state.halted_symbols(journal)
     if len(halted):
         st.header("Halted symbols", anchor=False)

@@ -153,7 +153,10 @@ def halted_symbols(journal: Journal) -> pd.DataFrame:
 
 
 def risk_limits(journal: Journal) -> pd.DataFrame:
-    """One row per risk limit: limit, used and allowed (shares of equity), share (used over allowed), level."""
+    """One row per risk limit: limit, used and allowed (shares of equity), share (used over allowed), level.
+
+    Without the largest position if the config leaves it to the mandates of several strategies.
+    """
     columns = ["limit", "used", "allowed", "share", "level"]
     if journal.config is None:
         return pd.DataFrame(columns=columns)
@@ -170,6 +173,7 @@ def risk_limits(journal: Journal) -> pd.DataFrame:
         [
             {"limit": name, "used": value, "allowed": allowed, "share": value / allowed}
             for name, (value, allowed) in used.items()
+            if allowed
         ],
         columns=columns,
     )
