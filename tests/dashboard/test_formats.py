@@ -53,6 +53,7 @@ def test_styles_are_distinct_and_stable() -> None:
     runs = [f"run {i}" for i in range(28)]
     champions = [theme.style_of(name, runs) for name in runs]
     assert len({(style.colour, style.dash) for style in champions}) == 28
+    assert not {style.colour for style in champions[:16]} & {style.colour for style in styles}
     assert champions[:5] == [theme.style_of(name, [*runs, "a newer run"]) for name in runs[:5]]
     assert theme.style_of("equal_weight", runs) == theme.style_of("equal_weight")
 

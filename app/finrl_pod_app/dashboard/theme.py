@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from finrl_pod_app.report.palette import Style, baseline_style
+from finrl_pod_app.report.palette import BASELINES, Style, baseline_style
 
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
@@ -21,6 +21,15 @@ FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', 
 # on the white and the dark page. Dashes are a second cue.
 COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot")
+_BASELINE_COLOURS = {style.colour for style in map(baseline_style, BASELINES) if style is not None}
+# Colours that no baseline has come first, each with every dash.
+_RUN_LINES = [
+    (colour, dash)
+    for shared in (False, True)
+    for dash in DASHES
+    for colour in COLOURS
+    if (colour in _BASELINE_COLOURS) == shared
+]
 GOOD, BAD, NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
 # The primary colour carries white text and lies on the background: both need contrast, as has every text colour.
 _SCHEMES = {
@@ -60,12 +69,13 @@ _SCHEMES = {
 def style_of(name: str, runs: Sequence[str] = ()) -> Style:
     """The style of a strategy, by its name for baselines and by its place in `runs` for champions of runs.
 
-    runs: names of all runs, oldest first, so that a new run changes no other style. Styles repeat after 28 names.
+    runs: names of all runs, oldest first, so that a new run changes no other style. No baseline has
+    the colours of the first 16. Styles repeat after 28 names.
     """
     if (style := baseline_style(name)) is not None:
         return style
     place = runs.index(name) if name in runs else sum(name.encode())
-    return Style(COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)], 2.4)
+    return Style(*_RUN_LINES[place % len(_RUN_LINES)], 2.4)
 
 
 # The selected part of a control has the accent's colour on a tint of it, which is too little contrast in dark: it gets
