@@ -129,12 +129,11 @@ def significance_per_look(significance: float, looks: int) -> float:
 
 
 def _parts(found: EdgeTest, where: str) -> str:
-    test = f"z-score {found.test:.2f} {where}"
     if found.validation is None or found.expected_from_selection is None:
-        return test
+        return f"z-score {found.test:.2f} {where}"
     return (
-        f"{test}, {found.validation:.2f} on validation where selection alone reaches "
-        f"{found.expected_from_selection:.2f}"
+        f"z-score {found.z_score:.2f}, combined from {found.test:.2f} {where} and {found.validation:.2f} on "
+        f"validation, where selection alone reaches {found.expected_from_selection:.2f}"
     )
 
 

@@ -13,7 +13,7 @@ from finrl_pod_app.cli.main import app
 
 HEADER = """# Commands
 
-Every command takes `--help`. Exit codes: 0 done; 1 negative result (audit failed, champion not promoted); 2 bad input
+Every command takes `--help`. Exit codes: 0 done; 1 negative result (`audit` failed, `promote` refused); 2 bad input
 or environment, with one sentence on standard error; 130 interrupted.
 """
 

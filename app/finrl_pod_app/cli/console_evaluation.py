@@ -59,7 +59,8 @@ def show_rules(verdict: Verdict) -> None:
     console.print(table)
     trials = verdict.trials
     console.print(
-        f"{trials['raw']} trials on this data by {trials['runs']} runs ({trials['clustered']} distinct); "
+        f"{trials['raw']} trials on this data by {trials['runs']} {'run' if trials['runs'] == 1 else 'runs'} "
+        f"({trials['clustered']} distinct); "
         f"look {verdict.looks} at the test period.",
         markup=False,
     )

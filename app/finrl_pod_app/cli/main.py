@@ -111,7 +111,7 @@ def _options(
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
-    0: done; 1: negative result (audit failed, champion not promoted); 2: bad input or environment, with a
+    0: done; 1: negative result (an audit failed, a promotion was refused); 2: bad input or environment, with a
     one-line message on standard error; 130: interrupted.
     """
     gc.set_threshold(GC_THRESHOLD)

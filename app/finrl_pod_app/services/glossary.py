@@ -33,7 +33,11 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
     "look-back": "past bars that a policy's encoder reads",
     "mandate": "bounds on what an agent may hold and trade",
-    "p-value": "probability of a result at least as good as this one if there were no edge",
+    "mandate at tilt zero": "the account that only holds the base, traded as slowly as the mandate's agents trade",
+    "p-value": (
+        "probability of a result at least as good as this one if there were no edge; the gate's is of test and "
+        "validation together, validation less what selection explains ([evaluation](evaluation.md#the-gate))"
+    ),
     "panel": "prices [T, N] of N symbols on T bars, with volumes, spreads and sectors where there are any",
     "pod": "one agent in training, with its own accounts",
     "probabilistic Sharpe ratio (PSR)": (

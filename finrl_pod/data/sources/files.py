@@ -110,7 +110,7 @@ def read_file(path: Path, **options: Any) -> Panel:
         place = int(np.searchsorted(ends, row, "right"))
         return parts[place].where(row - (int(ends[place - 1]) if place else 0))
 
-    stated = f"Whether prices are adjusted was stated at import, not checked: {'yes' if chosen.adjusted else 'no'}."
+    stated = f"Prices were taken as {'adjusted' if chosen.adjusted else 'not adjusted'}; this was not checked."
     flaws = [stated, *(note for part in parts for note in part.notes)]
     return panel_of_rows(
         rows,
