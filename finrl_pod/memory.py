@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
+import gc
 import os
 import platform
 from pathlib import Path
@@ -13,27 +13,37 @@ import torch
 MIB = 2**20
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 KEPT_BYTES = 1024 * MIB
+DEFAULT_BYTES = 128 * 1024  # of glibc, for both thresholds
 
 
-@functools.cache
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory for later tensors. Returns whether that could be set.
 
     By default glibc returns freed blocks of a megabyte to the system, and a training loop on the CPU, which allocates
     some megabytes per operation, spends much of its time on page faults.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    settings = ((M_MMAP_THRESHOLD, KEPT_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES), (M_TOP_PAD, 64 * MIB))
-    done = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
-    return all(done)
+    return _set_allocator(KEPT_BYTES, 64 * MIB)
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system, which glibc keeps otherwise; for the end of a stage that used much of it."""
-    if platform.libc_ver()[0] == "glibc":
+    """Return freed memory to the system and undo `keep_freed_memory`; for the end of a stage that used much memory.
+
+    Tensors in reference cycles are freed too. Later blocks that fit into no hole of the heap are mapped apart and
+    returned when they are freed, so that no stage holds what another used.
+    """
+    gc.collect()
+    if _set_allocator(DEFAULT_BYTES, 0):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _set_allocator(threshold: int, padding: int) -> bool:
+    """Set the size from which glibc maps blocks apart and keeps freed memory, and what it adds to a request."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    settings = ((M_MMAP_THRESHOLD, threshold), (M_TRIM_THRESHOLD, threshold), (M_TOP_PAD, padding))
+    done = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
+    return all(done)
 
 
 MEMINFO = Path("/proc/meminfo")

@@ -47,7 +47,8 @@ def show_rules(verdict: Verdict) -> None:
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
     for rule in verdict.rules:
         mark = "pass" if rule.passed else "fail"
-        value = "–" if rule.value is None else f"{rule.value:.4g}"
+        # Without a value and passed: a break-even cost above every cost tried.
+        value = ("∞" if rule.passed else "–") if rule.value is None else f"{rule.value:.4g}"
         table.add_row(
             display_name(rule.name),
             value,

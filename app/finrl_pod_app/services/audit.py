@@ -165,7 +165,7 @@ def run_checks(
         return list(dict.fromkeys(found)), None
     on_step("costs and delays")
     varied = cost_sensitivity(pipeline, span)
-    return [*found, *sensitivity_findings(pipeline, varied, reference, cost)], varied
+    return [*found, *sensitivity_findings(pipeline, varied, reference, cost, span)], varied
 
 
 def cost_sensitivity(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:

@@ -108,28 +108,33 @@ def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float
     return float(np.log(equity[-1] / equity[0]) / (len(equity) - 1) * periods_per_year)
 
 
-def sensitivity_findings(pipeline: Pipeline, of: Sensitivity, reference: str, cost: float) -> list[Finding]:
-    """Findings on the break-even cost and on one bar of delay. cost: basis points that are charged."""
+def sensitivity_findings(
+    pipeline: Pipeline, of: Sensitivity, reference: str, cost: float, span: tuple[int, int]
+) -> list[Finding]:
+    """Findings on the break-even cost and on one bar of delay. cost: basis points charged. span: first and last bar."""
     name = pipeline.name
+    period = " to ".join(str(pipeline.panel.times[bar].astype("datetime64[D]")) for bar in span)
     if name == reference:
         loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
-        message = f"Doubling the costs reduces the growth of {name}, the reference, by {loss:.2%} per year."
-        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of)]
+        message = f"Doubling the costs reduces the growth of {name}, the reference, by {loss:.2%} per year, {period}."
+        return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of, period)]
     excess = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
     if excess <= 0:
-        message = f"{name} does not grow faster than {reference} at {cost:g} basis points."
-        return [Finding(CHECK, "warn", "costs", message, value=of.break_even), _delay_finding(of)]
+        message = f"{name} does not grow faster than {reference} at {cost:g} basis points, {period}."
+        return [Finding(CHECK, "warn", "costs", message, value=of.break_even), _delay_finding(of, period)]
     finite = bool(np.isfinite(of.break_even))
     shown = f"{of.break_even:.1f}" if finite else f"more than {of.costs[-1]:g}"
-    message = f"{name} grows {excess:.2%} per year faster than {reference}; it breaks even at {shown} basis points."
+    message = (
+        f"{name} grows {excess:.2%} per year faster than {reference}, {period}; it breaks even at {shown} basis points."
+    )
     value = of.break_even if finite else of.costs[-1]
     status = "pass" if of.break_even >= 2 * cost else "warn"
-    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(of)]  # type: ignore[arg-type]
+    return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(of, period)]  # type: ignore[arg-type]
 
 
-def _delay_finding(of: Sensitivity) -> Finding:
+def _delay_finding(of: Sensitivity, period: str) -> Finding:
     loss = of.delayed[0] - of.delayed[1]
-    message = f"One bar of delay reduces the annual growth of {of.delayed[0]:.2%} by {loss:.2%}."
+    message = f"One bar of delay reduces the annual growth of {of.delayed[0]:.2%} by {loss:.2%}, {period}."
     return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
 
 

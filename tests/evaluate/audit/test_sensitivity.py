@@ -97,15 +97,21 @@ def sensitivity_with(excess: float, delayed: float = 0.1) -> Sensitivity:
 
 
 def test_findings() -> None:
-    costs, delay = sensitivity_findings(subject("mine"), sensitivity_with(0.1), "equal_weight", 10.0)
+    costs, delay = sensitivity_findings(subject("mine"), sensitivity_with(0.1), "equal_weight", 10.0, (1, 4))
     assert (costs.status, delay.status) == ("pass", "pass")
-    assert "grows 10.00% per year faster than equal_weight; it breaks even at 30.0 basis points" in costs.message
-    assert sensitivity_findings(subject("mine"), sensitivity_with(0.01), "equal_weight", 10.0)[0].status == "warn"
-    thin = sensitivity_findings(subject("mine"), sensitivity_with(-0.1, -0.05), "equal_weight", 10.0)
+    first, last = (str(day)[:10] for day in subject("mine").panel.times[[1, 4]])
+    assert costs.message == (
+        f"mine grows 10.00% per year faster than equal_weight, {first} to {last}; it breaks even at 30.0 basis points."
+    )
+    assert (
+        sensitivity_findings(subject("mine"), sensitivity_with(0.01), "equal_weight", 10.0, (1, 4))[0].status == "warn"
+    )
+    thin = sensitivity_findings(subject("mine"), sensitivity_with(-0.1, -0.05), "equal_weight", 10.0, (1, 4))
     assert [f.status for f in thin] == ["warn", "warn"]
     assert "does not grow faster" in thin[0].message
-    itself = sensitivity_findings(subject("equal_weight"), sensitivity_with(0.1), "equal_weight", 10.0)
+    itself = sensitivity_findings(subject("equal_weight"), sensitivity_with(0.1), "equal_weight", 10.0, (1, 4))
     assert "the reference" in itself[0].message
+    assert all(f.message.endswith(f", {first} to {last}.") for f in (delay, thin[0], *itself))
 
 
 def test_break_even_beyond_the_default_costs_is_found_if_requested() -> None:
