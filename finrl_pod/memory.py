@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import platform
+import weakref
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ MIB = 2**20
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 KEPT_BYTES = 1024 * MIB
 DEFAULT_BYTES = 128 * 1024  # of glibc, for both thresholds
+_mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def keep_freed_memory() -> bool:
@@ -29,11 +32,20 @@ def release_freed_memory() -> None:
     """Return freed memory to the system and undo `keep_freed_memory`; for the end of a stage that used much memory.
 
     Tensors in reference cycles are freed too. Later blocks that fit into no hole of the heap are mapped apart and
-    returned when they are freed, so that no stage holds what another used.
+    returned when they are freed, so that no stage holds what another used. Pages of shared mappings that
+    `release_with_freed_memory` was called with leave the process; they are read from their file when used again.
     """
     gc.collect()
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for mapping in _mappings:
+            mapping.madvise(mmap.MADV_DONTNEED)
     if _set_allocator(DEFAULT_BYTES, 0):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def release_with_freed_memory(mapping: mmap.mmap) -> None:
+    """Let `release_freed_memory` release the pages of a shared mapping of a file."""
+    _mappings.add(mapping)
 
 
 def _set_allocator(threshold: int, padding: int) -> bool:

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_CELLS = 2**18  # of a table that is worked on at a time: 2 MB for each temporary array of float64
+BLOCK_COLUMNS = 8  # at least: a cache line of float64, so that long tables are read few times
 
 Table = NDArray[Any]
 
 
 def column_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Slices of the columns of a table [T, N] of at most `BLOCK_CELLS` cells each, or of one column."""
+    """Slices of the columns of a table [T, N] of at most `BLOCK_CELLS` cells each, or of `BLOCK_COLUMNS`."""
     bars, columns = shape[:2]
-    step = max(1, BLOCK_CELLS // max(bars, 1))
+    step = max(BLOCK_COLUMNS, BLOCK_CELLS // max(bars, 1))
     return (slice(first, min(first + step, columns)) for first in range(0, columns, step))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.store import default_root
 from finrl_pod.errors import ConfigError, DataError
-from finrl_pod.memory import MIB
+from finrl_pod.memory import MIB, release_with_freed_memory
 
 MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
 MAPPED_BYTES = 32 * MIB  # its default
@@ -82,6 +82,8 @@ def _mapped_file(folder: Path, size: int) -> mmap.mmap:
             os.posix_fallocate(handle, 0, size)
         else:
             os.ftruncate(handle, size)
-        return mmap.mmap(handle, size)
+        mapping = mmap.mmap(handle, size)
+        release_with_freed_memory(mapping)
+        return mapping
     finally:
         os.close(handle)

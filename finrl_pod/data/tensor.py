@@ -95,11 +95,14 @@ def build_market(
 def _normalised(
     panel: Panel, names: tuple[str, ...], fit: tuple[int, int] | Normaliser
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Normaliser]:
-    """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory."""
+    """Raw and normalised features [T, N, F] and the normaliser, one feature at a time to save memory.
+
+    They are stored one after another first: written into [T, N, F] one by one, each would write to every page again.
+    """
     features = check(panel, names)
     investable = panel.investable
     shape = (*panel.close.shape, len(names))
-    raw, scaled = feature_table(shape), feature_table(shape)
+    columns = feature_table((len(names), *panel.close.shape))
     fitted: list[Normaliser] = []
     for i, feature in enumerate(features):
         values = compute_one(panel, feature)
@@ -109,18 +112,22 @@ def _normalised(
             one = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
             one = fit_normaliser(values[..., None], investable, *fit, (names[i],))
-        for rows in row_blocks(shape):
-            raw.values[rows, :, i] = values[rows]
-            stored = raw.values[rows, :, i : i + 1].astype(np.float64)  # as `raw_features` are normalised later
-            scaled.values[rows, :, i] = normalise(stored, one)[..., 0]
+        columns.values[i] = values
+        columns.release(slice(i, i + 1))
         del values
         fitted.append(one)
-    for table in (raw, scaled):  # not after each feature, which writes to every page again
-        table.release(slice(0, len(table.values)))
-    if isinstance(fit, Normaliser):
-        return raw.values, scaled.values, fit
     means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
-    return raw.values, scaled.values, Normaliser(names, means, stds)
+    normaliser = Normaliser(names, means, stds)
+    if isinstance(fit, Normaliser):
+        normaliser = dataclasses.replace(normaliser, clip=fit.clip)
+    raw, scaled = feature_table(shape), feature_table(shape)
+    for rows in row_blocks(shape):
+        block = columns.values[:, rows].transpose(1, 2, 0)
+        raw.values[rows] = block
+        scaled.values[rows] = normalise(block.astype(np.float64), normaliser)  # as `raw_features` are normalised later
+        for table in (raw, scaled):
+            table.release(rows)
+    return raw.values, scaled.values, fit if isinstance(fit, Normaliser) else normaliser
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:

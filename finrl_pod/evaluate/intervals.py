@@ -18,7 +18,7 @@ from finrl_pod.types import Floats
 
 DRAWS = 2_000  # bootstrap samples
 MIN_BARS = 20  # below this neither a block length nor an interval is meaningful
-MAX_SAMPLED_BARS = 2**25  # drawn at a time: 256 MiB for each array
+MAX_SAMPLED_BARS = 2**22  # drawn at a time: 32 MiB for each array
 
 
 class Interval(NamedTuple):
