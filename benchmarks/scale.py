@@ -31,8 +31,9 @@ from results_file import append, read
 
 from finrl_pod.data.flaws import MINUTES_PER_BAR
 from finrl_pod.data.panel import BARS, make_panel
-from finrl_pod.data.store import ROOT_VARIABLE, Store
+from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
+from finrl_pod.files import ROOT_VARIABLE
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import Panel
 

@@ -1,4 +1,5 @@
-"""Atomic file writes (temporary file, then rename) and plain JSON values, in which NaN and infinity become null."""
+"""Atomic file writes (temporary file, then rename), plain JSON values, in which NaN and infinity become null, and the
+folder of stored prices."""
 
 from __future__ import annotations
 
@@ -18,6 +19,20 @@ from typing import Any
 from finrl_pod.errors import ConfigError, RunError
 
 MAX_JSON_BYTES = 256_000_000
+ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices
+HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registry, the prices and the kernels
+
+
+def default_root() -> Path:
+    """Folder of stored prices where none is given."""
+    set_root = os.environ.get(ROOT_VARIABLE)
+    if set_root:
+        return Path(set_root)
+    if home := os.environ.get(HOME_VARIABLE):
+        return Path(home) / "data"
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:

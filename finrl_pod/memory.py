@@ -33,14 +33,19 @@ def release_freed_memory() -> None:
 
     Tensors in reference cycles are freed too. Later blocks that fit into no hole of the heap are mapped apart and
     returned when they are freed, so that no stage holds what another used. Pages of shared mappings that
-    `release_with_freed_memory` was called with leave the process; they are read from their file when used again.
+    `release_with_freed_memory` was called with are released too; they are read from their file when used again.
     """
     gc.collect()
+    release_mapped_pages()
+    if _set_allocator(DEFAULT_BYTES, 0):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def release_mapped_pages() -> None:
+    """Let the pages of mapped files leave the process, for example after a table was read to make another."""
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapping in _mappings:
             mapping.madvise(mmap.MADV_DONTNEED)
-    if _set_allocator(DEFAULT_BYTES, 0):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def release_with_freed_memory(mapping: mmap.mmap) -> None:

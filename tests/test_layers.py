@@ -33,6 +33,7 @@ RANK = {
     "settings": 2,
     "files": 2,
     "memory": 2,
+    "tables": 3,
     "user_files": 1,
     "protocols": 3,
     "native": 3,

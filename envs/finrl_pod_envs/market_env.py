@@ -38,6 +38,7 @@ from finrl_pod.native.device import on_device
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.tables import in_dtype
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_kernels import (
     FusedStep,
@@ -58,6 +59,7 @@ FORMER_STATE_NAMES = {
     "left": "steps_left",
     "memory": "reward_state",
 }  # in checkpoints saved by earlier versions
+TABLE_ROWS = 2**16  # of a table that is computed at a time
 START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after that many episodes
 
 
@@ -121,7 +123,7 @@ class MarketEnv(ABC):
         self._allowed_starts = None if starts is None else self._checked_starts(starts)
         self.rules = rules_of(config)
         self.venue = Venue(market, self.rules, self.dtype)
-        self.close = market.close.to(self.dtype)
+        self.close = in_dtype(market.close, self.dtype)
         self.fill = self.venue.fill
         self.turbulent = turbulent_bars(market.turbulence, config.turbulence_limit)
         self._all_fillable = bool(market.fillable[self.first : self.last + 1].all())
@@ -564,14 +566,16 @@ class MarketEnv(ABC):
 
     def _base_growth_table(self) -> Tensor:
         """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""
-        table = self.mandate_table
-        base = equal_base(self.market.tradable).to(self.dtype) if table is None else table.base
-        growth = torch.zeros(len(base), dtype=self.dtype, device=self.device)
-        returns = self.fill[1:] / self.fill[:-1] - 1
-        if self.market.dividends is not None:
-            dividends = self.market.dividends.to(self.dtype)
-            returns = returns + (dividends[:-1] if self.venue.same_close else dividends[1:]) / self.fill[:-1]
-        growth[:-1] = torch.log1p((base[:-1] * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
+        table, dividends = self.mandate_table, self.market.dividends
+        growth = torch.zeros(len(self.fill), dtype=self.dtype, device=self.device)
+        for first in range(0, len(growth) - 1, TABLE_ROWS):
+            now = slice(first, min(first + TABLE_ROWS, len(growth) - 1))
+            later = slice(now.start + 1, now.stop + 1)
+            base = equal_base(self.market.tradable[now]).to(self.dtype) if table is None else table.base[now]
+            returns = self.fill[later] / self.fill[now] - 1
+            if dividends is not None:
+                returns = returns + dividends[now if self.venue.same_close else later].to(self.dtype) / self.fill[now]
+            growth[now] = torch.log1p((base * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
         return growth
 
 

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -26,11 +25,10 @@ from finrl_pod.data.manifest import Manifest, describe, read_manifest
 from finrl_pod.data.sources.sample import SAMPLE, load_sample
 from finrl_pod.data.sources.us74 import US74, load_us74
 from finrl_pod.errors import DataError, FinrlPodError
-from finrl_pod.files import replace_file
+from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
 from finrl_pod.prices import Benchmark, Panel
+from finrl_pod.tables import new_table
 
-ROOT_VARIABLE = "FINRL_POD_DATA"
-HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registry, the panels and the kernels
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MANIFEST = "manifest.json"
 _TIME = "time"
@@ -158,18 +156,6 @@ def _built_in_manifest(name: str) -> Manifest:
     return read_manifest(MANIFESTS / f"{name}.json")
 
 
-def default_root() -> Path:
-    """Folder of the store where none is given."""
-    set_root = os.environ.get(ROOT_VARIABLE)
-    if set_root:
-        return Path(set_root)
-    if home := os.environ.get(HOME_VARIABLE):
-        return Path(home) / "data"
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"
-
-
 def _encode(panel: Panel) -> bytes:
     """Parquet: "time", "close:AAPL" for each price column and ticker, "member:AAPL" with members, "benchmark"."""
     import pyarrow as pa
@@ -200,7 +186,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             return np.asarray(file.read([name], use_threads=False).column(name).to_numpy())
 
         def table_of(column: str, dtype: type) -> np.ndarray:
-            table = np.empty((file.metadata.num_rows, len(manifest.symbols)), dtype)
+            table = new_table((file.metadata.num_rows, len(manifest.symbols)), dtype).values
             for n, symbol in enumerate(manifest.symbols):  # one at a time: the whole file would be a second copy
                 table[:, n] = column_of(f"{column}:{symbol}")
             return table

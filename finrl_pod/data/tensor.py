@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import over_columns, row_blocks
-from finrl_pod.data.feature_tables import feature_table
 from finrl_pod.data.features import check, compute_one
 from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError
+from finrl_pod.tables import new_table, stored
 from finrl_pod.types import Bools, Floats, MarketTensor, Normaliser, Panel, Tensor
 
 __all__ = ["build_market", "cut_market", "fit_normaliser", "leaked_return", "to_device", "with_extra_feature"]
@@ -60,7 +60,7 @@ def build_market(
     if panel.tradable.all():  # the panel's own array: it is as large as a few features
         close = np.require(panel.close, np.float64, ("C", "W"))
     else:
-        close = over_columns(_carry_forward, panel.close, panel.tradable)
+        close = stored(over_columns(_carry_forward, panel.close, panel.tradable))
     investable = panel.investable
     fills, fillable = _fills(panel, close, fill)
     delisted = _delisted(panel.tradable)
@@ -72,24 +72,28 @@ def build_market(
         times=panel.times,
         symbols=panel.symbols,
         close=torch.from_numpy(close),
-        fill=torch.from_numpy(fills),
+        fill=_tensor(fills),
         features=torch.from_numpy(features),
         raw_features=torch.from_numpy(raw),
-        tradable=torch.from_numpy(investable.copy()),
-        fillable=torch.from_numpy(fillable),
-        delisted=torch.from_numpy(delisted),
+        tradable=_tensor(investable.copy()),
+        fillable=_tensor(fillable),
+        delisted=_tensor(delisted),
         feature_names=names,
         normaliser=normaliser,
         fill_rule=fill,
         first=_first_defined_bar(raw, investable, names),
         steps=bars - 2 if fill == "next" else bars - 1,
         turbulence=torch.from_numpy(compute_turbulence(panel)) if turbulence or "turbulence" in names else None,
-        fill_volume=None if volumes is None else torch.from_numpy(volumes),
-        volatility=None if volumes is None else torch.from_numpy(trailing_volatility(panel.close, panel.tradable)),
-        half_spread=None if half_spreads is None else torch.from_numpy(half_spreads),
-        dividends=None if panel.dividend is None else torch.from_numpy(_dividends(panel.dividend, delisted)),
+        fill_volume=None if volumes is None else _tensor(volumes),
+        volatility=None if volumes is None else _tensor(trailing_volatility(panel.close, panel.tradable)),
+        half_spread=None if half_spreads is None else _tensor(half_spreads),
+        dividends=None if panel.dividend is None else _tensor(_dividends(panel.dividend, delisted)),
         fitted=None if isinstance(fit, Normaliser) else fit,
     )
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(stored(values))
 
 
 def _normalised(
@@ -102,7 +106,7 @@ def _normalised(
     features = check(panel, names)
     investable = panel.investable
     shape = (*panel.close.shape, len(names))
-    columns = feature_table((len(names), *panel.close.shape))
+    columns = new_table((len(names), *panel.close.shape))
     fitted: list[Normaliser] = []
     for i, feature in enumerate(features):
         values = compute_one(panel, feature)
@@ -120,7 +124,7 @@ def _normalised(
     normaliser = Normaliser(names, means, stds)
     if isinstance(fit, Normaliser):
         normaliser = dataclasses.replace(normaliser, clip=fit.clip)
-    raw, scaled = feature_table(shape), feature_table(shape)
+    raw, scaled = new_table(shape), new_table(shape)
     for rows in row_blocks(shape):
         block = columns.values[:, rows].transpose(1, 2, 0)
         raw.values[rows] = block

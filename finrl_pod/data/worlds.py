@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.augmentation import bootstrap, equalise_means, without_assets
 from finrl_pod.data.blocks import row_blocks
-from finrl_pod.data.feature_tables import feature_table
 from finrl_pod.data.panel import between
 from finrl_pod.data.splits import Span
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator, key
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
+from finrl_pod.tables import new_table, rows_table
 from finrl_pod.types import MarketTensor, Panel, Tensor
 
 REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
@@ -132,7 +132,7 @@ def make_worlds(
         past = equalise_means(past, train.first, train.last)
     candidates = _with_features(market, rows)
     length = train.last + 1 - first + LEAD_BARS
-    features = feature_table((config.worlds * length, len(panel.symbols), market.shape[2]))
+    features = new_table((config.worlds * length, len(panel.symbols), market.shape[2]))
     markets = []
     for world in range(config.worlds):
         varied = past
@@ -198,7 +198,7 @@ def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None,
     for block in row_blocks(tuple(features.shape)):
         features[block] = market.features[index[block]]
     kept = [name for name in _tables(market) if name not in FEATURE_TABLES]
-    tables: dict[str, Any] = {name: getattr(market, name)[index] for name in kept} | {"features": features}
+    tables: dict[str, Any] = {name: _taken(getattr(market, name), index) for name in kept} | {"features": features}
     for name in ("features", "tradable", "fillable"):
         tables[name][absent] = 0
     if cost_factor is not None:
@@ -213,6 +213,12 @@ def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None,
         steps=market.steps - (bars - len(row)),
         **tables,
     )
+
+
+def _taken(table: Tensor, index: Tensor) -> Tensor:
+    """table[index] for a table [T, ...]."""
+    like = table[:1].expand(len(index), *table.shape[1:])
+    return rows_table(lambda rows: table[index[rows]], like)
 
 
 def _concatenated(markets: Sequence[MarketTensor], features: Tensor) -> MarketTensor:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import resample_bars
+from finrl_pod.evaluate.intervals import MAX_SAMPLED_BARS, resample_bars
 from finrl_pod.evaluate.metrics import (
     BARS_PER_YEAR,
     RISK_EPSILON,
@@ -163,7 +163,12 @@ def equity_band(equity: ArrayLike, seed: int = 0, level: float = BAND_LEVEL) -> 
     returns = np.diff(np.log(marks))
     places = np.unique(np.linspace(0, len(marks) - 1, BAND_MARKS).astype(int))
     rng = np.random.default_rng(key(seed, 0, "equity band"))
-    drawn = returns[resample_bars(len(returns), len(returns) ** (1 / 3), BAND_DRAWS, rng)].cumsum(1)
-    grown = np.exp(np.concatenate([np.zeros((BAND_DRAWS, 1)), drawn], 1)[:, places])
+    chunk = max(MAX_SAMPLED_BARS // len(returns), 1)
+    parts = []
+    for start in range(0, BAND_DRAWS, chunk):
+        rows = min(chunk, BAND_DRAWS - start)
+        drawn = returns[resample_bars(len(returns), len(returns) ** (1 / 3), rows, rng)].cumsum(1)
+        parts.append(np.concatenate([np.zeros((rows, 1)), drawn], 1)[:, places])
+    grown = np.exp(np.concatenate(parts))
     low, high = np.quantile(grown, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {"places": places.tolist(), "low": low.tolist(), "high": high.tolist()}

@@ -27,6 +27,7 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
+from finrl_pod.tables import in_dtype, rows_table
 from finrl_pod.types import Bools, MarketTensor, Tensor, Times
 
 TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
@@ -259,9 +260,11 @@ class MandateTable:
                     f"mandate.base = {config.base!r} needs a market with its weights; build it with "
                     "finrl_pod_strategies.base_portfolios.with_base"
                 )
-            base = equal_base(market.tradable)
-        self.base, self.tradable = base.to(dtype), market.tradable
-        self.decides = torch.from_numpy(decision_bars(market.times, config.decide_every)).to(base.device)
+            self.base = rows_table(lambda rows: equal_base(market.tradable[rows]), market.close, dtype)
+        else:
+            self.base = in_dtype(base, dtype)
+        self.tradable = market.tradable
+        self.decides = torch.from_numpy(decision_bars(market.times, config.decide_every)).to(self.base.device)
         self._returns = trailing_returns(market, dtype) if needs_returns(config) else None
 
     def at(self, t: int | Tensor) -> MandateBar:

@@ -14,6 +14,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.market.costs import BarLiquidity, Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
+from finrl_pod.tables import in_dtype, rows_table
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_PER_YEAR = 365
@@ -40,13 +41,13 @@ class Venue:
         self.rules = rules
         self.same_close = market.fill_rule == "same_close"
         self.delay = 1 if frictions is None else frictions.delay
-        self.fill = market.fill.to(dtype)
+        self.fill = in_dtype(market.fill, dtype)
         self.risk_free: Tensor | None = None
         self._fees: Tensor | None = None
         self._volume: Tensor | None = None
         self._volatility: Tensor | None = None
         self._half_spread: Tensor | None = None
-        self._dividends = None if market.dividends is None else market.dividends.to(dtype)
+        self._dividends = None if market.dividends is None else in_dtype(market.dividends, dtype)
         self._plain = replace(rules, frictions=None)
         self._general = False
         self.cost_rate = rules.cost_rate
@@ -57,8 +58,8 @@ class Venue:
             if self._general:
                 raise InputError("cost factors of a market apply to proportional costs only")
             rates = self.cost_rate if self.cost_rates is None else self.cost_rates
-            factor = market.cost_factor.to(dtype).unsqueeze(-1)
-            self.cost_rates = (factor * rates).expand(self.fill.shape).contiguous()
+            factor = market.cost_factor.to(dtype).unsqueeze(-1).expand(self.fill.shape)
+            self.cost_rates = rows_table(lambda rows: factor[rows] * _of_rows(rates, rows), self.fill)
 
     def _set_frictions(self, market: MarketTensor, frictions: Frictions, dtype: torch.dtype) -> None:
         if self.same_close and frictions.delay > 1:
@@ -71,14 +72,17 @@ class Venue:
                     "market impact and volume limits need prices with volumes, this data has none: "
                     "import volumes, or set impact and participation to 0"
                 )
-            self._volume, self._volatility = market.fill_volume.to(dtype), market.volatility.to(dtype)
+            self._volume, self._volatility = in_dtype(market.fill_volume, dtype), in_dtype(market.volatility, dtype)
         if frictions.needs_spread:
-            self._half_spread = known_half_spreads(market).to(dtype)
+            self._half_spread = in_dtype(known_half_spreads(market), dtype)
         if frictions.delisting_return:
-            exits = (market.delisted & ~market.fillable).to(market.fill.device)
-            self.fill = torch.where(
-                exits, self.fill * max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR), self.fill
-            )
+            fill, factor = self.fill, max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR)
+
+            def paid_out(rows: slice) -> Tensor:
+                exits = market.delisted[rows] & ~market.fillable[rows]
+                return torch.where(exits, fill[rows] * factor, fill[rows])
+
+            self.fill = rows_table(paid_out, fill)
         self._set_overnight_rates(market, dtype)
         spreads = [model for model in frictions.costs if isinstance(model, HalfSpread)]
         proportional = all(isinstance(model, (HalfSpread, QuotedHalfSpread)) for model in frictions.costs)
@@ -86,8 +90,8 @@ class Venue:
         if not self._general:  # proportional costs add up to one rate
             self.cost_rate += sum(model.share for model in spreads)
             self._plain = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
-            if self._half_spread is not None:
-                self.cost_rates = self._half_spread + self.cost_rate
+            if (half_spread := self._half_spread) is not None:
+                self.cost_rates = rows_table(lambda rows: half_spread[rows] + self.cost_rate, half_spread)
 
     def fill_trades(
         self,
@@ -199,6 +203,11 @@ def known_half_spreads(market: MarketTensor) -> Tensor:
             f"its fills, first for the decision of {str(market.times[t])[:10]}; complete its spreads or leave it out"
         )
     return spreads
+
+
+def _of_rows(rates: float | Tensor, rows: slice) -> float | Tensor:
+    """The rows of a table of rates; one rate applies to all."""
+    return rates[rows] if isinstance(rates, Tensor) else rates
 
 
 def _rows(table: Tensor, t: int | Tensor) -> Tensor:

@@ -132,7 +132,10 @@ def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:
         "reading prices and features",
         *(f"training generation {i} of 3" for i in (1, 2, 3)),
         "validating the champion and the baselines",
-        "auditing the champion",
+        *(
+            f"auditing the champion: {check}"
+            for check in ("leakage", "determinism", "look-ahead", "warm-up", "fills", "data")
+        ),
         "testing the champion and the baselines",
         "writing the report",
     ]

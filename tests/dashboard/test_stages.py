@@ -14,7 +14,7 @@ from finrl_pod_app.dashboard.queries.stages import STAGES, position
         ("training generation 1 of 3", 0, "Compiling kernels"),
         ("training generation 1 of 3", 10, "Training"),
         ("validating the champion and the baselines", 100, "Validating"),
-        ("auditing the champion", 100, "Auditing"),
+        ("auditing the champion: look-ahead", 100, "Auditing"),
         ("testing the champion and the baselines", 100, "Testing"),
         ("writing the report", 100, "Report"),
         ("something new", 10, "Training"),

@@ -30,7 +30,7 @@ from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
-from finrl_pod.memory import release_freed_memory
+from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -104,8 +104,10 @@ def audit_champion(
     )
     on_step("leakage")
     market = market_builder(config, champion.normaliser)(panel)
+    found = check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last))
+    release_mapped_pages()
     found = [
-        *check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last)),
+        *found,
         *check_splits(splits, last_decision),
         *_check_selection(run, config, market, splits, members),
     ]

@@ -167,8 +167,12 @@ def evaluate_champion(
     saved = registry.verdict(look)
     audit = None
     if saved is None:
-        on_stage("auditing the champion")
-        audit = audit_champion(run, panel, config, members, context.last_decision, costs=False, probes=PROBES)
+        audit = audit_champion(
+            *(run, panel, config, members, context.last_decision),
+            costs=False,
+            probes=PROBES,
+            on_step=lambda step: on_stage(f"auditing the champion: {step}"),
+        )
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)

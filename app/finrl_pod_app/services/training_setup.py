@@ -13,6 +13,7 @@ from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
@@ -53,7 +54,7 @@ def training_env(
     """
     if worlds is None:
         last = splits.train.last - REWARD_LAG
-        return make_env(
+        env = make_env(
             market,
             config.environment,
             members=members,
@@ -61,16 +62,19 @@ def training_env(
             last=last,
             mandate=config.mandate,
         )
-    window = worlds.window(config.environment.window)
-    return make_env(
-        worlds.market,
-        dataclasses.replace(config.environment, window=window),
-        members=members,
-        first=worlds.first,
-        last=worlds.last,
-        mandate=config.mandate,
-        starts=[worlds.starts(member, window) for member in members],
-    )
+    else:
+        window = worlds.window(config.environment.window)
+        env = make_env(
+            worlds.market,
+            dataclasses.replace(config.environment, window=window),
+            members=members,
+            first=worlds.first,
+            last=worlds.last,
+            mandate=config.mandate,
+            starts=[worlds.starts(member, window) for member in members],
+        )
+    release_mapped_pages()  # of the tables that it made its own from
+    return env
 
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:

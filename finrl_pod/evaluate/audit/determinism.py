@@ -16,6 +16,7 @@ from finrl_pod.evaluate.audit.pipeline import (
     record_decisions,
     rollout,
 )
+from finrl_pod.memory import release_freed_memory
 from finrl_pod.types import Floats
 
 CHECK = "determinism"
@@ -32,7 +33,9 @@ def check_determinism(pipeline: Pipeline, bars: int = BARS) -> list[Finding]:
     Features are compared on all bars, decisions of the first strategy on `bars` bars after training, and those of
     further ones (members of an ensemble) on `MEMBER_BARS`. One market is kept at a time.
     """
-    one, other = (_observe(pipeline, bars) for _ in range(2))
+    one = _observe(pipeline, bars)
+    release_freed_memory()  # its market, which an environment in a reference cycle would keep
+    other = _observe(pipeline, bars)
     found = []
     for name, rows in one.rows.items():
         if not np.array_equal(rows, other.rows[name]):

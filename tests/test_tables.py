@@ -1,4 +1,4 @@
-"""Feature tables in memory and in mapped files hold the same numbers."""
+"""Tables in memory and in mapped files hold the same numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from finrl_pod_envs import market_env
+from finrl_pod_envs.trading_envs import PortfolioEnv
 
-from finrl_pod.data import feature_tables, tensor
-from finrl_pod.data.feature_tables import feature_table, mapped_bytes
+from finrl_pod import tables
+from finrl_pod.data import tensor
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span
-from finrl_pod.data.store import ROOT_VARIABLE
 from finrl_pod.data.worlds import make_worlds
 from finrl_pod.errors import ConfigError, DataError
-from finrl_pod.settings.run import AugmentationConfig
+from finrl_pod.files import ROOT_VARIABLE
+from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig, MandateConfig
+from finrl_pod.tables import mapped_bytes, new_table
 from finrl_pod.types import MarketTensor, Panel
+from tests.mandates import with_random_base
+from tests.markets import random_market
 
 BARS, ASSETS = 700, 6
 NAMES = ("return_5", "volatility_21", "beta_252")
@@ -36,8 +41,8 @@ def panel() -> Panel:
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Map every table into a file of this folder."""
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(feature_tables, "MAPPED_BYTES", 0)
-    return tmp_path / feature_tables.FOLDER
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
+    return tmp_path / tables.FOLDER
 
 
 def assert_equal(one: MarketTensor, other: MarketTensor) -> None:
@@ -63,13 +68,13 @@ def test_a_mapped_market_and_its_worlds_equal_those_in_memory(panel: Panel, monk
         return market, made.market
 
     in_memory = both()
-    monkeypatch.setattr(feature_tables, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
     for one, other in zip(in_memory, both(), strict=True):
         assert_equal(one, other)
 
 
 def test_a_mapped_table_keeps_its_numbers_after_its_pages_are_released(mapped: Path) -> None:
-    table = feature_table((3_000, 7))
+    table = new_table((3_000, 7))
     assert table.mapping is not None
     table.values[:] = np.arange(21_000, dtype=np.float32).reshape(3_000, 7)
     table.release(slice(1_001, 2_500))
@@ -79,14 +84,14 @@ def test_a_mapped_table_keeps_its_numbers_after_its_pages_are_released(mapped: P
 
 def test_small_tables_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ROOT_VARIABLE, str(tmp_path))
-    assert feature_table((10, 3)).mapping is None
-    assert not (tmp_path / feature_tables.FOLDER).exists()
+    assert new_table((10, 3)).mapping is None
+    assert not (tmp_path / tables.FOLDER).exists()
 
 
 def test_the_size_is_set_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(feature_tables.MAPPED_VARIABLE, "5")
+    monkeypatch.setenv(tables.MAPPED_VARIABLE, "5")
     assert mapped_bytes() == 5 * 2**20
-    monkeypatch.setenv(feature_tables.MAPPED_VARIABLE, "much")
+    monkeypatch.setenv(tables.MAPPED_VARIABLE, "much")
     with pytest.raises(ConfigError, match="number of MiB"):
         mapped_bytes()
 
@@ -94,4 +99,28 @@ def test_the_size_is_set_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_cannot_be_written_is_named(mapped: Path) -> None:
     mapped.write_text("a file in its place")
     with pytest.raises(DataError, match=r"\.tables.*free space"):
-        feature_table((10, 3))
+        new_table((10, 3))
+
+
+@pytest.mark.parametrize("base", ["equal_weight", "random"])
+def test_environments_on_mapped_tables_equal_those_in_memory(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    market = random_market(3, bars=90, assets=5, spreads=True, dividends=True, ends={1: 40, 2: 70})
+    if base == "random":
+        market = with_random_base(market, 1)
+    config = EnvironmentConfig(
+        reward="active_return", half_spread="from data", delisting_return=-0.3, window=60, envs=4, group=2
+    )
+
+    def steps() -> list[torch.Tensor]:
+        env = PortfolioEnv(market, config, mandate=MandateConfig(base=base))
+        env.reset(0)
+        generator = torch.Generator().manual_seed(1)
+        outcomes = [env.step(torch.randn(1, 4, 5, generator=generator)) for _ in range(70)]
+        return [torch.stack(values) for values in zip(*((x.reward, x.equity, x.cost) for x in outcomes), strict=True)]
+
+    in_memory = steps()
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 512)  # some rows a block
+    monkeypatch.setattr(market_env, "TABLE_ROWS", 16)
+    for one, other in zip(in_memory, steps(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""Float32 tables of features: in memory, or above `MAPPED_BYTES` in files that are mapped into it.
+"""Tables of a market: in memory, or above `MAPPED_BYTES` in files that are mapped into it.
 
 The pages of a mapped table are read from its file when they are used, and the system may take them back at any time:
 a table may be larger than the memory. Its file lies in the store's folder and has no name: no other process sees it
@@ -11,27 +11,31 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import DTypeLike, NDArray
 
-from finrl_pod.data.store import default_root
 from finrl_pod.errors import ConfigError, DataError
+from finrl_pod.files import default_root
 from finrl_pod.memory import MIB, release_with_freed_memory
+from finrl_pod.types import Tensor
 
 MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
 MAPPED_BYTES = 32 * MIB  # its default
+BLOCK_BYTES = 4 * MIB  # of a mapped table that is written at a time
 FOLDER = ".tables"  # of the store
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureTable:
-    """A table of float32. values: of the shape asked for, not initialised. mapping: of its file, None in memory."""
+class Table:
+    """A table of numbers. values: of the shape asked for, not initialised. mapping: of its file, None in memory."""
 
-    values: NDArray[np.float32]
+    values: NDArray[Any]
     mapping: mmap.mmap | None = None
 
     def release(self, rows: slice) -> None:
@@ -43,14 +47,14 @@ class FeatureTable:
         self.mapping.madvise(mmap.MADV_DONTNEED, first, min(rows.stop * row, len(self.mapping)) - first)
 
 
-def feature_table(shape: Sequence[int]) -> FeatureTable:
+def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> Table:
     """A new table of this shape; a mapped one if it is larger than `mapped_bytes`.
 
     Raises DataError if the disk has too little space for it.
     """
-    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= mapped_bytes():
-        return FeatureTable(np.empty(shape, dtype=np.float32))
+        return Table(np.empty(shape, dtype=dtype))
     folder = default_root() / FOLDER
     try:
         mapping = _mapped_file(folder, size)
@@ -59,7 +63,39 @@ def feature_table(shape: Sequence[int]) -> FeatureTable:
             f"a table of {size / 1e9:,.1f} GB does not fit in {folder}: {error.strerror}; free space there, set "
             f"FINRL_POD_DATA to another folder, or {MAPPED_VARIABLE} to more MiB to keep tables in memory"
         ) from None
-    return FeatureTable(np.frombuffer(mapping, dtype=np.float32).reshape(shape), mapping)
+    return Table(np.frombuffer(mapping, dtype=dtype).reshape(shape), mapping)
+
+
+def stored(values: NDArray[Any]) -> NDArray[Any]:
+    """The same values [T, ...] as a mapped table if they are larger than `mapped_bytes`, else unchanged."""
+    if values.nbytes <= mapped_bytes():
+        return values
+    return np.asarray(rows_table(lambda rows: torch.from_numpy(values[rows]), torch.from_numpy(values)).numpy())
+
+
+def in_dtype(table: Tensor, dtype: torch.dtype) -> Tensor:
+    """The table [T, ...] in a dtype: itself, or a new one as `rows_table` makes it."""
+    return table if table.dtype == dtype else rows_table(lambda rows: table[rows], table, dtype)
+
+
+def rows_table(of_rows: Callable[[slice], Tensor], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A table with the shape and the device of another [T, ...], whose rows are of_rows(rows).
+
+    dtype: that of the other if None. Rows are computed all at once; those of a mapped table, which are on the CPU,
+    block by block, so that neither they nor temporary tensors fill the memory.
+    """
+    dtype = like.dtype if dtype is None else dtype
+    size = like.numel() * dtype.itemsize
+    if like.device.type != "cpu" or size <= mapped_bytes():
+        return of_rows(slice(0, len(like))).to(dtype)
+    table = new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype)
+    result = torch.from_numpy(table.values)
+    step = max(1, BLOCK_BYTES * len(like) // size)
+    for first in range(0, len(like), step):
+        rows = slice(first, min(first + step, len(like)))
+        result[rows] = of_rows(rows)
+        table.release(rows)
+    return result
 
 
 def mapped_bytes() -> int:
