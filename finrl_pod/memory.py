@@ -1,4 +1,7 @@
-"""Memory available for tensors, and tuning of glibc's allocator for training loops."""
+"""Memory available for tensors, and tuning of glibc's allocator for training loops.
+
+Imported by the store, which loads no torch: commands that only list something start at once.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import os
 import platform
 import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 MIB = 2**20
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
@@ -72,6 +77,8 @@ CACHED = ("inactive_file ", "active_file ")
 def available_bytes(device: torch.device) -> int:
     """Bytes that can still be allocated: a GPU's free memory, else the machine's, within the container's limit."""
     if device.type == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     free = _machine_bytes()
     try:

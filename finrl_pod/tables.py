@@ -3,6 +3,8 @@
 The pages of a mapped table are read from its file when they are used, and the system may take them back at any time:
 a table may be larger than the memory. Its file lies in the store's folder and has no name: no other process sees it
 half written, and it is gone with its last user, even one that was killed.
+
+torch is imported only by the functions that make tensors: the store, which needs none, uses this module too.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
 
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import default_root
 from finrl_pod.memory import MIB, release_with_freed_memory
-from finrl_pod.types import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from finrl_pod.types import Tensor
 
 MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
 MAPPED_BYTES = 32 * MIB  # its default
@@ -70,6 +75,8 @@ def stored(values: NDArray[Any]) -> NDArray[Any]:
     """The same values [T, ...] as a mapped table if they are larger than `mapped_bytes`, else unchanged."""
     if values.nbytes <= mapped_bytes():
         return values
+    import torch
+
     return np.asarray(rows_table(lambda rows: torch.from_numpy(values[rows]), torch.from_numpy(values)).numpy())
 
 
@@ -88,6 +95,8 @@ def rows_table(of_rows: Callable[[slice], Tensor], like: Tensor, dtype: torch.dt
     size = like.numel() * dtype.itemsize
     if like.device.type != "cpu" or size <= mapped_bytes():
         return of_rows(slice(0, len(like))).to(dtype)
+    import torch
+
     table = new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype)
     result = torch.from_numpy(table.values)
     step = max(1, BLOCK_BYTES * len(like) // size)

@@ -168,7 +168,7 @@ def _check_shapes(times: tuple[int, ...], symbols: tuple[str, ...], values: Mapp
 
 def _whole_bars(values: Mapping[str, Floats]) -> Bools:
     """[T, N] bool: every column has a value. Infinite ones count: the checks report them by name."""
-    return np.asarray(~np.any(np.isnan(np.stack(list(values.values()))), axis=0))
+    return np.asarray(~np.logical_or.reduce([np.isnan(value) for value in values.values()]))
 
 
 def _check_gaps(
@@ -184,7 +184,7 @@ def _check_gaps(
     if allow:
         return
     # Files often have volume 0 where there is no price: volume alone does not make a bar.
-    some = np.any(~np.isnan(np.stack([v for c, v in values.items() if c != "volume"])), axis=0)
+    some = np.logical_or.reduce([~np.isnan(value) for column, value in values.items() if column != "volume"])
     before, after = np.logical_or.accumulate(some, 0), np.logical_or.accumulate(some[::-1], 0)[::-1]
     gaps = np.argwhere(~tradable & before & after)
     if not len(gaps):

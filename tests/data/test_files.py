@@ -43,6 +43,33 @@ def test_a_wide_file_equals_its_long_form(tmp_path: Path) -> None:
     assert wide.sha256 == long.sha256
 
 
+def test_wide_times_out_of_order_and_repeated_are_refused_as_long_ones(tmp_path: Path) -> None:
+    lines = WIDE.splitlines()
+    for name, rows in {"back": (lines[1], lines[3], lines[2]), "twice": (lines[1], lines[2], lines[2])}.items():
+        long = [f"{day},A,{close}" for day, close, _ in (row.split(",") for row in rows)]
+        messages = []
+        for header, cells in (("date,A,B", rows), ("date,tic,close", long)):
+            with pytest.raises(DataError, match=r"^f\.csv, line 4: A (goes back in time|has two bars)") as caught:
+                read_file(write(tmp_path, "\n".join([header, *cells]), "f.csv"))
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1], name
+
+
+def test_wide_files_of_a_folder_equal_one_wide_file(tmp_path: Path) -> None:
+    both = "date,A,B,C\n2024-01-02,2.5,4.5,\n2024-01-03,2.6,4.6,\n2024-01-04,2.7,4.7,9\n2024-01-05,,,8\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write(folder, WIDE, "1.csv")
+    write(folder, "date,C\n2024-01-04,9\n2024-01-05,8\n", "2.csv")
+    assert read_file(folder).sha256 == read_file(write(tmp_path, both)).sha256
+    write(folder, "date,C\n2024-01-04,9\n2024-01-05,x\n", "2.csv")
+    with pytest.raises(DataError, match=r"^2\.csv, line 3: C must be a number"):
+        read_file(folder)
+    write(folder, "date,C\n2024-01-04,9\n2024-01-03,8\n", "2.csv")
+    with pytest.raises(DataError, match=r"^2\.csv, line 3: C goes back in time"):
+        read_file(folder)
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("text", [LONG, WIDE], ids=["long", "wide"])
 def test_semicolons_and_tabs_are_accepted_as_separators(tmp_path: Path, text: str, separator: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pandas as pd
 
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.cells import parse_numbers, parse_times
-from finrl_pod.data.sources.frames import panel_of_rows
+from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     SUFFIXES,
     SYMBOL_NAMES,
@@ -30,7 +30,7 @@ from finrl_pod.data.sources.tables import (
     read_table,
 )
 from finrl_pod.errors import DataError
-from finrl_pod.types import PANEL_COLUMNS, Panel
+from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times
 
 SECTOR = "sector"
 ADJUSTED_CLOSE = "adj close"
@@ -100,9 +100,26 @@ def read_file(path: Path, **options: Any) -> Panel:
         files = sorted(file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES))
         if not files:
             raise DataError(f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}")
-        parts = [_rows_of(file, dataclasses.replace(chosen, symbol=file.name.split(".")[0])) for file in files]
+        parts = [_read(file, dataclasses.replace(chosen, symbol=file.name.split(".")[0])) for file in files]
     else:
-        parts = [_rows_of(path, chosen)]
+        parts = [_read(path, chosen)]
+    stated = f"Prices were taken as {'adjusted' if chosen.adjusted else 'not adjusted'}; this was not checked."
+    options = {
+        "bar": chosen.bar,
+        "source": f"{'folder' if path.is_dir() else 'file'} {path.name}",
+        "name": path.name.split(".")[0],
+        "adjusted": chosen.adjusted,
+        "flaws": tuple(dict.fromkeys([stated, *(note for part in parts for note in part.notes)])),
+        "allow_gaps": chosen.allow_gaps,
+    }
+    if len(parts) == 1 and isinstance(parts[0], _WidePart):
+        wide = parts[0]
+        return panel_of_columns(wide.times, wide.symbols, wide.close, where=wide.where, **options)
+    return _panel_of_parts([part.long() if isinstance(part, _WidePart) else part for part in parts], options)
+
+
+def _panel_of_parts(parts: Sequence[_LongPart], options: Mapping[str, Any]) -> Panel:
+    """The panel of all files' rows. options: of `panel_of_rows`."""
     rows = pd.concat([part.rows for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].rows
     ends = np.cumsum([len(part.rows) for part in parts])
 
@@ -110,22 +127,11 @@ def read_file(path: Path, **options: Any) -> Panel:
         place = int(np.searchsorted(ends, row, "right"))
         return parts[place].where(row - (int(ends[place - 1]) if place else 0))
 
-    stated = f"Prices were taken as {'adjusted' if chosen.adjusted else 'not adjusted'}; this was not checked."
-    flaws = [stated, *(note for part in parts for note in part.notes)]
-    return panel_of_rows(
-        rows,
-        bar=chosen.bar,
-        source=f"{'folder' if path.is_dir() else 'file'} {path.name}",
-        name=path.name.split(".")[0],
-        adjusted=chosen.adjusted,
-        flaws=tuple(dict.fromkeys(flaws)),
-        allow_gaps=chosen.allow_gaps,
-        where=where,
-    )
+    return panel_of_rows(rows, where=where, **options)
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LongPart:
     """Rows of one file for `panel_of_rows`, the place of row i, and notes on how it was read."""
 
     rows: pd.DataFrame
@@ -133,8 +139,29 @@ class _Part:
     notes: tuple[str, ...] = ()
 
 
-def _rows_of(path: Path, options: ReadOptions) -> _Part:
-    """Read one file as a long table."""
+@dataclass(frozen=True)
+class _WidePart:
+    """A wide table of one file: times [T], closes [T, N], the place of row i, and notes on how it was read."""
+
+    times: Times
+    symbols: tuple[str, ...]
+    close: Floats
+    where: Callable[[int], str]
+    notes: tuple[str, ...] = ()
+
+    def long(self) -> _LongPart:
+        """The same prices with one row per ticker and bar, to be joined with other files."""
+        count, width = self.close.shape
+        rows = {
+            "time": np.tile(self.times, width),
+            "symbol": np.repeat(np.array(self.symbols, dtype=object), count),
+            "close": self.close.T.ravel(),
+        }
+        return _LongPart(pd.DataFrame(rows), lambda i: self.where(i % count), self.notes)
+
+
+def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
+    """Read one file."""
     table = read_table(path)
     cells, file = table.cells, table.file
     count: Rows = np.arange(len(cells))
@@ -181,11 +208,12 @@ def _rows_of(path: Path, options: ReadOptions) -> _Part:
 
     times = parse_times(cells[time], where, options.bar, options.date_format)
     sector = next((c for c in values if not wide and names[c] == SECTOR), None)
-    numbers = {c: parse_numbers(cells[c], c, where, options.decimal) for c in values if c != sector}
     if wide:
-        rows = pd.concat([pd.DataFrame({"time": times, "symbol": c, "close": numbers[c]}) for c in values])
-        places: Rows = np.tile(count, len(values))
-        return _Part(rows.reset_index(drop=True), lambda i: table.where(int(places[i])), notes)
+        close = np.empty((len(cells), len(values)))
+        for n, column in enumerate(values):  # one at a time: all of them would be a second copy
+            close[:, n] = parse_numbers(cells[column], column, where, options.decimal)
+        return _WidePart(times.to_numpy(), tuple(values), close, where, notes)
+    numbers = {c: parse_numbers(cells[c], c, where, options.decimal) for c in values if c != sector}
     symbols = cells[symbol].astype(str).str.strip()
     nameless = np.flatnonzero(symbols.eq("") | cells[symbol].isna())
     if nameless.size:
@@ -195,7 +223,7 @@ def _rows_of(path: Path, options: ReadOptions) -> _Part:
         rows[SECTOR] = cells[sector].astype(str).where(cells[sector].notna(), "").str.strip()
     if ADJUSTED_CLOSE in rows:
         rows, notes = _adjusted(rows, options.adjusted), (*notes, _ADJUSTED_NOTE[options.adjusted])
-    return _Part(rows, where, notes)
+    return _LongPart(rows, where, notes)
 
 
 _ADJUSTED_NOTE = {

@@ -1,8 +1,12 @@
-"""Conversion of long tables (one row per ticker and bar) to panels, shared by all sources but the sample."""
+"""Conversion of tables to panels, shared by all sources but the sample.
+
+Long tables have one row per ticker and bar, wide ones one column of closes per ticker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +14,7 @@ import pandas as pd
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError, FetchError
-from finrl_pod.types import PANEL_COLUMNS, Panel
+from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel
 
 _LENGTH = {bar: pd.Timedelta(length) for bar, length in (("1d", "1D"), ("1h", "1h"), ("15m", "15min"), ("1m", "1min"))}
 
@@ -67,6 +71,25 @@ def panel_of_rows(
         allow_gaps=allow_gaps,
         locate=locate,
     )
+
+
+def panel_of_columns(
+    times: np.ndarray[tuple[int, ...], np.dtype[np.datetime64]],
+    symbols: Sequence[str],
+    close: Floats,
+    *,
+    bar: str,
+    where: Callable[[int], str],
+    **options: Any,
+) -> Panel:
+    """Build a panel from a wide table, without the long one, which takes ten times its memory.
+
+    times: [T], as in `panel_of_rows`. close: [T, N], NaN where missing. where: source of row t for messages. options:
+    of `make_panel`. Raises DataError as `panel_of_rows`.
+    """
+    times = times.astype("datetime64[ns]")
+    _check_times(times, np.zeros(len(times), dtype=np.int64), symbols[:1], bar, where)  # all tickers have these
+    return make_panel(times, symbols, {"close": close}, bar=bar, locate=lambda t, _: where(t), **options)
 
 
 def _sectors(
