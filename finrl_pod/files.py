@@ -35,7 +35,7 @@ def default_root() -> Path:
     return Path(platformdirs.user_data_dir("finrl-pod", appauthor=False)) / "data"
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+def replace_file(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
     """Replace `path` by `data` atomically, or leave the existing file untouched.
 
     mode: permission bits of the new file; by default readable by all users who can read the folder.

@@ -182,15 +182,17 @@ def _weekends(panel: Panel) -> Iterator[Flaw]:
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:
     """Returns above `JUMP` from the last known close."""
-    known = _last_known_close(panel)
-    move = panel.close / known - 1
-    for t, n in np.argwhere(np.abs(np.nan_to_num(move)) > JUMP):
+    jumps: list[tuple[int, int, float, float]] = []
+    for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
+        close = panel.close[:, n]
+        known = pd.Series(close).ffill().shift().to_numpy()
+        moves = close / known - 1
+        jumps += [(int(t), n, known[t], moves[t]) for t in np.flatnonzero(np.abs(np.nan_to_num(moves)) > JUMP)]
+    for t, n, before, move in sorted(jumps):
         symbol, time = panel.symbols[n], panel.times[t]
-        verb = "rises" if move[t, n] > 0 else "falls"
-        prices = f"from {known[t, n]:g} to {panel.close[t, n]:g}"
-        message = (
-            f"{symbol} {verb} {abs(move[t, n]):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
-        )
+        verb = "rises" if move > 0 else "falls"
+        prices = f"from {before:g} to {panel.close[t, n]:g}"
+        message = f"{symbol} {verb} {abs(move):.0%} in one bar on {stamp(time, panel.bar)} ({prices}), kept as is."
         yield Flaw("jump", False, message, symbol, time)
 
 

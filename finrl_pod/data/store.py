@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -156,7 +155,7 @@ def _built_in_manifest(name: str) -> Manifest:
     return read_manifest(MANIFESTS / f"{name}.json")
 
 
-def _encode(panel: Panel) -> bytes:
+def _encode(panel: Panel) -> memoryview:
     """Parquet: "time", "close:AAPL" for each price column and ticker, "member:AAPL" with members, "benchmark"."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -169,9 +168,9 @@ def _encode(panel: Panel) -> bytes:
         columns |= {f"{_MEMBER}:{s}": np.ascontiguousarray(panel.members[:, n]) for n, s in enumerate(panel.symbols)}
     if panel.benchmark is not None:
         columns[_BENCHMARK] = panel.benchmark.close
-    buffer = io.BytesIO()
+    buffer = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), buffer, compression="zstd")
-    return buffer.getvalue()
+    return memoryview(buffer.getvalue())
 
 
 def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:

@@ -162,8 +162,8 @@ class _WidePart:
 
 def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
     """Read one file."""
-    table = read_table(path)
-    cells, file = table.cells, table.file
+    cells, origin = read_table(path)
+    file = origin.file
     count: Rows = np.arange(len(cells))
     if cells.columns.nlevels > 1:
         cells, count = long_of_levels(cells, file)
@@ -204,7 +204,7 @@ def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
             raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: rename or remove it")
 
     def where(row: int) -> str:
-        return table.where(int(count[row]))
+        return origin.where(int(count[row]))
 
     times = parse_times(cells[time], where, options.bar, options.date_format)
     sector = next((c for c in values if not wide and names[c] == SECTOR), None)

@@ -24,10 +24,9 @@ _FIELDS = ("open", "high", "low", "close", "adj close", "volume")
 
 
 @dataclass(frozen=True)
-class Table:
-    """The cells of a file. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file."""
+class Origin:
+    """Where cells are from. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file."""
 
-    cells: pd.DataFrame
     file: str
     word: str
     offset: int
@@ -37,15 +36,18 @@ class Table:
         return f"{self.file}, {self.word} {row + self.offset}"
 
 
-def read_table(path: Path) -> Table:
-    """Read a CSV or Parquet file, by its suffix. Raises DataError for one that is not a regular table."""
+def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
+    """(cells, their origin) of a CSV or Parquet file, by its suffix.
+
+    Raises DataError for a file that is not a regular table.
+    """
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
         raise DataError(f"{path} must end in .csv, .csv.gz, .txt or .parquet")
     if name.endswith((".parquet", ".pq")):
-        return Table(_read_parquet(path), path.name, "row", 1)
+        return _read_parquet(path), Origin(path.name, "row", 1)
     cells, first_line = _read_csv(path)
-    return Table(cells, path.name, "line", first_line)
+    return cells, Origin(path.name, "line", first_line)
 
 
 def long_of_levels(cells: pd.DataFrame, file: str) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], Any]]:
@@ -153,7 +155,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         with path.open("rb") as file:
             # Without threads: see data/store.py.
-            table: pd.DataFrame = pq.ParquetFile(file).read(use_threads=False).to_pandas(use_threads=False)
+            read = pq.ParquetFile(file).read(use_threads=False)
+            # Arrow's columns are freed as they are converted, instead of two copies at the end.
+            table: pd.DataFrame = read.to_pandas(use_threads=False, split_blocks=True, self_destruct=True)
+            del read
     except (OSError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or "it is truncated or not a Parquet file"
         raise DataError(f"cannot read {path}: {reason}") from None
