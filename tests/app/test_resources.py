@@ -27,10 +27,19 @@ def test_estimates_grow_with_what_is_held() -> None:
     assert base.samples == 4 * 2 * 20_000
     assert 3e8 < base.memory_bytes < 3e9
     wide = dataclasses.replace(SAMPLE, bars=10 * SAMPLE.bars)
-    assert estimate_run(preset("quick"), wide).parts["market"] == pytest.approx(10 * base.parts["market"])
+    assert estimate_run(preset("quick"), wide).parts["prices"] == pytest.approx(10 * base.parts["prices"])
     replay = RunConfig(agent=SACConfig(buffer_size=1_000_000))
     stored = 8 * 1_000_000 * 2 * 4 * len(SAMPLE.symbols)  # 8 pods, two accounts of N float32 at least
     assert estimate_run(replay, SAMPLE).parts["environments and learners"] > stored
+
+
+def test_mapped_tables_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = estimate_run(preset("quick"), SAMPLE)
+    assert base.mapped_bytes == 0
+    monkeypatch.setenv("FINRL_POD_MAPPED_MIB", "0")
+    mapped = estimate_run(preset("quick"), SAMPLE)
+    assert mapped.mapped_bytes + mapped.parts["market"] == base.parts["market"]
+    assert mapped.parts["market"] == 8 * SAMPLE.bars * len(SAMPLE.symbols)  # masks
 
 
 def test_more_memory_than_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

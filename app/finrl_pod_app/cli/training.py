@@ -352,6 +352,7 @@ def _show_plan(plan: Estimate, *, as_json: bool) -> None:
             {
                 "memory_bytes": plan.memory_bytes,
                 "memory": dict(plan.parts),
+                "mapped_bytes": plan.mapped_bytes,
                 "samples": plan.samples,
                 "seconds": plan.seconds,
             }
@@ -361,6 +362,8 @@ def _show_plan(plan: Estimate, *, as_json: bool) -> None:
     typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
     for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
         typer.echo(f"  {name}: {size / 1e9:.2f} GB")
+    if plan.mapped_bytes:
+        typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
     typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
 

@@ -1,7 +1,8 @@
 """Memory and time that a tournament will take, estimated before anything is allocated.
 
 The memory is the sum of what is held at the same time, rounded up: measured runs took between half of the estimate and
-all of it. The time is a rough figure from rates on two cores, within a factor of three.
+all of it. Mapped tables are counted apart, since the system may take their pages back. The time is a rough figure from
+rates on two cores, within a factor of three.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DifferentiableConf
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, validate_tournament
+from finrl_pod.tables import mapped_bytes
 
 PROGRAM = 600_000_000  # libraries in memory, and what evaluating a champion takes
 PRICE_COPIES = 3  # of the panel while it is read, checked and converted
-BYTES_OF_CELL = 64  # of [T, N] in a market: prices, fills, base weights, liquidity, masks, in float64
+BYTES_OF_MASKS = 8  # of a cell of [T, N] in a market
+BYTES_OF_PRICES = 56  # of a cell of [T, N] in a market: prices, fills, base weights, liquidity, in float64
 GRAPH_TENSORS = 24  # [P, E, N] float32 that a step through the market keeps for its gradient
 STEP_TENSORS = 12  # [P, E, N] that a step of environments holds
 ROLLOUT_COPIES = 2  # the rollout, and its items in the order of minibatches
@@ -36,9 +39,14 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes. parts: bytes by name. samples: environment steps of all pods. seconds: expected duration."""
+    """What a run takes.
+
+    parts: bytes of memory by name. mapped_bytes: of tables in files. samples: environment steps of all pods. seconds:
+    expected duration.
+    """
 
     parts: Mapping[str, int]
+    mapped_bytes: int
     samples: int
     seconds: float
 
@@ -63,8 +71,15 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     assets = len(config.data.symbols) or len(panel.symbols)
     bars, features = panel.bars, len(config.features.names)
     cells = bars * assets
-    market = cells * (BYTES_OF_CELL + 2 * FLOAT * features)
-    worlds = config.augmentation.worlds * market if config.augmentation.worlds > 1 else 0
+    worlds = config.augmentation.worlds if config.augmentation.worlds > 1 else 0
+    markets = (1 + worlds) * shards
+    limit = mapped_bytes()
+    tables = {  # of a market: bytes of all, and of one
+        "prices": (cells * BYTES_OF_PRICES, cells * 8),
+        "features": (cells * 2 * FLOAT * features, cells * FLOAT * features),
+    }
+    in_memory = cells * BYTES_OF_MASKS + sum(total for total, one in tables.values() if one <= limit)
+    mapped = sum(total for total, one in tables.values() if one > limit)
     pods = Counter(config.agent_of(slot) for slot in range(config.tournament.pods))
     together = config.tournament.batch_pods
     batches = [(agent, min(count, together) if together else count) for agent, count in pods.items()]
@@ -76,7 +91,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     parts = {
         "program": PROGRAM * shards,
         "prices": PRICE_COPIES * cells * 8 * max(len(panel.columns), 1),
-        "market": (market + worlds) * shards,
+        "market": in_memory * markets,
         "environments and learners": sum(held) if shards == 1 else max(held) * shards,
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
         "snapshots": (config.tournament.pods + config.tournament.leaderboard)
@@ -84,7 +99,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         * 3
         * FLOAT,
     }
-    return Estimate(parts, samples, _seconds(config, samples, cells, assets))
+    return Estimate(parts, mapped * markets, samples, _seconds(config, samples, cells, assets))
 
 
 def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shards: int = 1) -> Estimate:
