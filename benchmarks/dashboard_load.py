@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -64,34 +65,42 @@ def main() -> int:
     return 0 if all(results["held"].values()) else 1
 
 
-async def load(board: Any, sessions: int, reruns: int, pause: float) -> dict[str, float]:
-    """Seconds of the reruns after each session's first one, and the server's memory in MB."""
-    server, seconds = psutil.Process(board.pid), []
+async def load(board: Any, sessions: int, reruns: int, pause: float) -> dict[str, Any]:
+    """Seconds of the reruns after each session's first one, of all pages and of each, and the server's memory in MB."""
+    server = psutil.Process(board.pid)
+    seconds: dict[str, list[float]] = {page: [] for page in PAGES[:sessions]}
     first_visits: list[float] = []
-    total, warm, warm_mb = sessions * reruns, max(sessions * reruns // 10, 1), 0.0
+    total, done, warm_mb = sessions * reruns, 0, 0.0
 
     async def session(number: int) -> None:
-        nonlocal warm_mb
+        nonlocal done, warm_mb
         page = PAGES[number % len(PAGES)]
         async with connected(board) as socket:
             first_visits.append(await rerun(socket, page))
             for _ in range(reruns):
                 await asyncio.sleep(pause)
-                seconds.append(await rerun(socket, page))
-                if not warm_mb and len(seconds) >= warm:
+                seconds[page].append(await rerun(socket, page))
+                done += 1
+                if not warm_mb and done >= total // 10:
                     warm_mb = server.memory_info().rss / 1e6
 
     await asyncio.gather(*(session(number) for number in range(sessions)))
     end_mb = server.memory_info().rss / 1e6
-    assert len(seconds) == total
+    assert done == total
     return {
-        "median_seconds": round(float(np.median(seconds)), 3),
-        "p95_seconds": round(float(np.quantile(seconds, 0.95)), 3),
+        **median_and_p95([value for values in seconds.values() for value in values]),
+        "pages": {page: median_and_p95(values) for page, values in seconds.items()},
         "first_visit_seconds": round(float(np.median(first_visits)), 2),
         "warm_mb": round(warm_mb, 1),
         "end_mb": round(end_mb, 1),
         "growth_mb": round(end_mb - warm_mb, 1),
     }
+
+
+def median_and_p95(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and 95% quantile of the reruns' seconds."""
+    median, p95 = np.quantile(seconds, (0.5, 0.95))
+    return {"median_seconds": round(float(median), 3), "p95_seconds": round(float(p95), 3)}
 
 
 def connected(board: Any) -> Any:
