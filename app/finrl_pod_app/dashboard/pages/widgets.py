@@ -12,6 +12,7 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.garbage import collect_if_due
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
@@ -97,6 +98,7 @@ def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
             draw(*arguments)
         except FinrlPodError as error:
             st.error(theme.escape_markdown(error), icon=":material/error:")
+        collect_if_due()  # a refresh runs this part alone
 
     return drawn
 

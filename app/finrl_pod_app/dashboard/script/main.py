@@ -15,11 +15,13 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.access import require_login
+from finrl_pod_app.dashboard.garbage import collect_if_due, freeze_imports
 from finrl_pod_app.dashboard.mark import ICON, LOGO
 from finrl_pod_app.dashboard.pages.widgets import is_dark
 from finrl_pod_app.dashboard.settings import Settings
 
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
+WARM_UP_MODULES = ("plotly.graph_objects", "plotly.subplots", "finrl_pod_app.dashboard.queries.comparison")
 # Title and icon of each page in menu order, by the name of its module, which is also its URL path.
 PAGES = {
     "overview": ("Overview", ":material/home:"),
@@ -58,10 +60,16 @@ def draw_page(name: str, settings: Settings) -> None:
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def warm_up() -> None:
-    """Import what comparisons need in the background, once per server: it takes seconds."""
-    timer = threading.Timer(WARM_UP_DELAY, importlib.import_module, ("finrl_pod_app.dashboard.queries.comparison",))
+    """Import what figures and comparisons need in the background, once per server: it takes seconds."""
+    timer = threading.Timer(WARM_UP_DELAY, _import_modules)
     timer.daemon = True
     timer.start()
+
+
+def _import_modules() -> None:
+    for name in WARM_UP_MODULES:
+        importlib.import_module(name)
+    freeze_imports()
 
 
 def _show_menu(pages: Mapping[str, Any]) -> None:
@@ -91,6 +99,7 @@ def main() -> None:
     st.html(theme.control_css(dark=is_dark()))
     st.set_page_config(page_title=f"{current.title} · {PRODUCT}", page_icon=ICON, layout="wide")
     current.run()
+    collect_if_due()
 
 
 if __name__ == "__main__":
