@@ -7,11 +7,15 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import describe_settings
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_ITEMS_PER_LINE = 4
 NAMES_OF_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
@@ -43,12 +47,11 @@ def build_record(
     renamed, removed: former keys with their new name, or with a hint. Raises ConfigError naming key and value; a former
     key with its new name or hint, an unknown key with the closest known one.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+    from pydantic import ValidationError
 
     _check_types(record, values, where, [place] if place else [])
-    adapter = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
     try:
-        return adapter.validate_python(values)
+        return _validator(record).validate_python(values)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = [*([place] if place else []), *map(str, first["loc"])]
@@ -65,6 +68,13 @@ def build_record(
             nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]
         known = [field.name for field in dataclasses.fields(nested)]
         raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
+
+
+@lru_cache(maxsize=64)  # compiling one takes milliseconds
+def _validator(record: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, TypeAdapter, with_config
+
+    return TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
 
 
 def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
