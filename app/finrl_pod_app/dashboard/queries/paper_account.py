@@ -91,8 +91,12 @@ def open_intents(journal: Journal) -> pd.DataFrame:
     return frame[["symbol", "side", "intended", "filled", "order", "reference_price", "deadline"]]
 
 
+@lru_cache(maxsize=CACHED_JOURNALS)
 def orders(journal: Journal) -> pd.DataFrame:
-    """All orders, newest first, with their average fill price."""
+    """All orders, newest first, with their average fill price.
+
+    The cached frame is shared; do not modify it.
+    """
     frame = journal.orders.iloc[::-1].reset_index(drop=True)
     frame["average"] = (frame.value / frame.filled).where(frame.filled > 0)
     columns = [
@@ -113,8 +117,12 @@ def orders(journal: Journal) -> pd.DataFrame:
     return frame[columns]
 
 
+@lru_cache(maxsize=CACHED_JOURNALS)
 def fills(journal: Journal) -> pd.DataFrame:
-    """All fills, newest first, with slippage in basis points against the price at the decision."""
+    """All fills, newest first, with slippage in basis points against the price at the decision.
+
+    The cached frame is shared; do not modify it.
+    """
     frame = journal.fills.iloc[::-1].reset_index(drop=True)
     sign = frame.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
     frame["value"] = frame.quantity * frame.price

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pandas as pd
@@ -125,7 +125,7 @@ class Journal:
             return self.config.capital
         return float(self.equity.equity.iloc[0]) if len(self.equity) else 0.0
 
-    @property
+    @cached_property
     def cash(self) -> float:
         """The strategy's cash: capital less purchases and fees, plus sales and dividends."""
         signed = self.fills.quantity.where(self.fills.side == "buy", -self.fills.quantity)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
+from finrl_pod.paper.journal.reader import file_signature
 from finrl_pod.prices import Floats
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.queries.paper_state import drawdowns
@@ -39,6 +40,7 @@ class Slippage:
     fills: int
 
 
+@lru_cache(maxsize=CACHED_JOURNALS)
 def slippage(journal: Journal) -> Slippage:
     """Slippage over all fills except those of a flatten, which has no decision price."""
     sessions = slippage_by_session(journal)
@@ -86,8 +88,12 @@ def slippage_by_session(journal: Journal) -> pd.DataFrame:
     return rows
 
 
+@lru_cache(maxsize=CACHED_JOURNALS)
 def slippage_by_symbol(journal: Journal) -> pd.DataFrame:
-    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp."""
+    """One row per symbol, the highest cost first: symbol, fills, value, cost, bp.
+
+    The cached frame is shared; do not modify it.
+    """
     frame = _decision_fills(journal)
     rows = frame.groupby("symbol")[["count", "value", "cost"]].sum().reset_index().rename(columns={"count": "fills"})
     rows["bp"] = rows.cost / rows.value * BASIS_POINTS
@@ -153,7 +159,15 @@ def benchmark_equity(journal: Journal) -> Floats:
 
 
 def backtest_difference(journal: Journal) -> BacktestDifference:
-    """The journal's equity with the result of `paper track`. Raises RunError if that is damaged."""
+    """The journal's equity with the result of `paper track`; the cached record, which is shared, until a file changes.
+
+    Raises RunError if the result is damaged.
+    """
+    return _difference(journal, file_signature(difference_file(journal.path)))
+
+
+@lru_cache(maxsize=CACHED_JOURNALS)
+def _difference(journal: Journal, _: object) -> BacktestDifference:
     curve = journal.equity[["session", "equity"]].copy()
     document = _saved_difference(journal.path)
     replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))

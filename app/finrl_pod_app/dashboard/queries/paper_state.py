@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ import psutil
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod_app.dashboard.queries.paper_account import positions
-from finrl_pod_app.dashboard.queries.paper_journal import Journal
+from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import age, exchange_time
 
 # Seconds since the last heartbeat; the daemon writes one every second.
@@ -210,6 +211,7 @@ class Summary:
     max_drawdown: float
 
 
+@lru_cache(maxsize=CACHED_JOURNALS)
 def summary(journal: Journal) -> Summary:
     """Key figures from the equity by session; the capital before the first session."""
     marks, capital = journal.equity.equity, journal.capital
