@@ -169,7 +169,7 @@ def test_base_score_is_the_sharpe_ratio_of_the_base(finished: Path) -> None:
     newest = sorted((finished / "validation").glob("*.safetensors"))[-1]
     base = load_file(newest)["base"]
     expected = base.mean() / base.std(ddof=1) * np.sqrt(365.25)  # the bars include weekends
-    score = training.base_score(run, agents)
+    score = training.base_score(training.validation_files(run), agents)
     assert score == pytest.approx(expected, rel=1e-3)
     line = figures.scores(agents, "equal weight", score).data[-1]
     assert line.name == "equal weight"
@@ -183,7 +183,7 @@ def test_base_score_of_damaged_and_missing_files(finished: Path, tmp_path: Path)
     for file in (tmp_path / "mine" / "validation").iterdir():
         file.write_bytes(b"no tensors")
     with pytest.raises(RunError, match=r"validation/.* is damaged"):
-        training.base_score(run, agents)
+        training.base_score(training.validation_files(run), agents)
     shutil.rmtree(tmp_path / "mine" / "validation")
-    assert training.base_score(run, agents) is None
+    assert training.base_score(training.validation_files(run), agents) is None
     assert len(figures.scores(agents).data) == 2

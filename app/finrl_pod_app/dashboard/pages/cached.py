@@ -44,6 +44,12 @@ def generation(file: Path, modified: int) -> dict[str, Any]:  # noqa: ARG001 - c
     return training.read_generation(file)
 
 
+@lru_cache(maxsize=MAX_REPORTS)
+def agents(run: runs.RunFiles, files: training.GenerationFiles) -> pd.DataFrame:
+    """The agents of a run. files: of `training.generation_files`. The cached frame is shared; do not modify it."""
+    return training.agents_table(run, [generation(*file) for file in files])
+
+
 @lru_cache(maxsize=MAX_RUNS)
 def champions(run: runs.RunFiles) -> tuple[str, ...]:
     """Members of a finished run's champion; empty before."""
@@ -100,6 +106,15 @@ def curves(run: runs.RunFiles) -> dict[str, Any]:
     from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 
     return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_BYTES)))
+
+
+@lru_cache(maxsize=MAX_RUNS)
+def small_lines(run: runs.RunFiles) -> dict[str, list[float]]:
+    """The thinned line of each key figure of a finished run; empty for runs of earlier versions."""
+    from finrl_pod_app.dashboard.figures.run import small_lines
+
+    results = curves(run)
+    return small_lines(results, report(run)) if results else {}
 
 
 @lru_cache(maxsize=MAX_RUNS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -12,7 +13,8 @@ from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import paper_columns as columns
 from finrl_pod_app.dashboard.pages import paper_commands, paper_replay
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.widgets import show_errors, show_figure, show_table
+from finrl_pod_app.dashboard.pages.figure_cache import PAPER_FIGURES
+from finrl_pod_app.dashboard.pages.widgets import show_errors, show_table
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 
@@ -144,7 +146,8 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     if len(journal.equity) > 1:
         alt = "Equity of the paper account, a benchmark and the replayed backtest if there is one; drawdown beneath."
         height = 520 if difference.is_available else 430
-        show_figure(figures.equity(difference, journal.capital), "paper-equity", alt=alt, height=height)
+        contents = (difference, journal.capital)
+        PAPER_FIGURES.show(figures.equity, contents, "paper-equity", alt=alt, height=height)
     else:
         st.info("The equity curve appears after two sessions.")
     _show_day(journal)
@@ -154,9 +157,8 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     if held.empty:
         st.info("No positions.")
     else:
-        parts = paper_account.allocation(journal)
         alt = "Positions and cash as areas, coloured by gain."
-        show_figure(figures.allocation(parts), "paper-allocation", alt=alt, height=320)
+        PAPER_FIGURES.show(_allocation_figure, (journal,), "paper-allocation", alt=alt, height=320)
         show_table(held, columns.positions(), "paper-positions", alt="Positions of the paper account")
         note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
         st.caption(theme.escape_markdown(note))
@@ -165,6 +167,10 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
         st.header("External holdings", anchor=False)
         st.caption("Shares on the account that the strategy did not buy. They are never traded.")
         show_table(external, columns.external(), "paper-external", alt="External holdings")
+
+
+def _allocation_figure(journal: paper_journal.Journal) -> Any:
+    return figures.allocation(paper_account.allocation(journal))
 
 
 def _show_day(journal: paper_journal.Journal) -> None:
@@ -189,9 +195,8 @@ def _show_orders(journal: paper_journal.Journal) -> None:
     sent, filled = paper_account.orders(journal), paper_account.fills(journal)
     st.header(f"Orders: {len(sent):,}", anchor=False)
     if len(sent):
-        figure = figures.order_timeline(sent.head(MAX_ROWS))
-        height = 140 + 16 * sent.head(MAX_ROWS).symbol.nunique()
-        show_figure(figure, "paper-timeline", alt="Orders by time and symbol, with their side.", height=height)
+        alt, height = "Orders by time and symbol, with their side.", 140 + 16 * sent.head(MAX_ROWS).symbol.nunique()
+        PAPER_FIGURES.show(_timeline_figure, (journal,), "paper-timeline", alt=alt, height=height)
         show_table(sent.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
     st.header(f"Fills: {len(filled):,}", anchor=False)
     if max(len(sent), len(filled)) > MAX_ROWS:
@@ -200,17 +205,23 @@ def _show_orders(journal: paper_journal.Journal) -> None:
         show_table(filled.head(MAX_ROWS), columns.fills(), "paper-fills", alt="Fills, newest first")
 
 
+def _timeline_figure(journal: paper_journal.Journal) -> Any:
+    return figures.order_timeline(paper_account.orders(journal).head(MAX_ROWS))
+
+
 def _show_costs(journal: paper_journal.Journal, slippage: paper_performance.Slippage) -> None:
     if not slippage.fills:
         st.info("No fills yet.")
         return
     st.markdown(theme.escape_markdown(paper_performance.slippage_summary(slippage)))
-    figure = figures.slippage(paper_performance.slippage_by_session(journal), slippage)
-    show_figure(
-        figure, "paper-slippage", alt="Implementation shortfall by session, its cumulative mean, and the modelled cost."
-    )
+    alt = "Implementation shortfall by session, its cumulative mean, and the modelled cost."
+    PAPER_FIGURES.show(_slippage_figure, (journal,), "paper-slippage", alt=alt)
     by_symbol = paper_performance.slippage_by_symbol(journal)
     show_table(by_symbol, columns.slippage(), "paper-costs", alt="Implementation shortfall by symbol")
+
+
+def _slippage_figure(journal: paper_journal.Journal) -> Any:
+    return figures.slippage(paper_performance.slippage_by_session(journal), paper_performance.slippage(journal))
 
 
 def _show_risk(journal: paper_journal.Journal) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from finrl_pod_app.cli.paper import DIFFERS
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import paper as figures
+from finrl_pod_app.dashboard.pages.figure_cache import PAPER_FIGURES
 from finrl_pod_app.dashboard.pages.paper_columns import strategy_parts
-from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
+from finrl_pod_app.dashboard.pages.widgets import show_table
 from finrl_pod_app.dashboard.queries.paper_journal import Journal
 from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
 from finrl_pod_app.dashboard.queries.paper_state import is_simulated
@@ -36,7 +38,7 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
         if any(abs(value) >= CENT for value in difference.causes.values()):
             st.caption("The difference in dollars by cause:")
             alt = "Difference between account and backtest by cause."
-            show_figure(figures.causes(difference.causes), "paper-causes", alt=alt, height=240)
+            PAPER_FIGURES.show(_causes_figure, (difference,), "paper-causes", alt=alt, height=240)
         if len(difference.parts) > 1:
             alt = "Each strategy of the account with its equity and that of its backtest."
             show_table(difference.parts, strategy_parts(), "paper-strategies", alt=alt)
@@ -66,6 +68,10 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
                 st.error(theme.escape_markdown(error), icon=":material/error:")
             else:
                 st.rerun(scope="fragment")
+
+
+def _causes_figure(difference: BacktestDifference) -> Any:
+    return figures.causes(difference.causes)
 
 
 def run_replay(journal: Path, panel: str) -> str:

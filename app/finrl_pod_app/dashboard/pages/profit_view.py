@@ -10,8 +10,10 @@ import pandas as pd
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import benchmark_columns
-from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table, show_text_table
+from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
+from finrl_pod_app.dashboard.pages.widgets import show_table, show_text_table
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.report import contribution
 from finrl_pod_app.report.columns import champion_first, display_name
@@ -22,7 +24,7 @@ BAR_HEIGHT = 26  # pixels
 def show_profit(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
     """Draw the parts of a report on the profit; runs of earlier versions lack some."""
     _show_benchmark(document)
-    _show_attribution(document)
+    _show_attribution(run, document)
     _show_capacity(run, document)
 
 
@@ -37,14 +39,13 @@ def _show_benchmark(document: Mapping[str, Any]) -> None:
     st.caption(theme.escape_markdown(f"Against {shown}, on the test period."))
 
 
-def _show_attribution(document: Mapping[str, Any]) -> None:
+def _show_attribution(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
     found = document.get("attribution")
     if not found or not found["by_asset"]:
         st.caption("Runs of earlier versions have no attribution by asset.")
         return
-    figure = contribution.profit_figure(document)
-    height = 80 + BAR_HEIGHT * len(figure.data[0].y)
-    show_figure(figure, "profit by asset", alt="Profit of the champion by asset, before costs.", height=height)
+    alt = "Profit of the champion by asset, before costs."
+    RUN_FIGURES.show(_profit_figure, (run,), "profit by asset", alt=alt, height=None)
     heads = {"year": "Year", **{key: head.capitalize() for key, head in contribution.YEAR_COLUMNS.items()}}
     rows = [
         dict(zip(heads, (str(row["year"]), *cells), strict=True))
@@ -63,6 +64,16 @@ def _show_capacity(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
             wrap_lines=True,
         )
         return
-    figure = contribution.capacity_figure(document)
-    show_figure(figure, "capacity", alt="Active growth by account size, with its interval.", height=340)
+    alt = "Active growth by account size, with its interval."
+    RUN_FIGURES.show(_capacity_figure, (run,), "capacity", alt=alt, height=340)
     st.caption(theme.escape_markdown(contribution.capacity_sentence(document["capacity"])))
+
+
+def _profit_figure(run: runs.RunFiles) -> Any:
+    figure = contribution.profit_figure(cached.report(run))
+    figure.update_layout(height=80 + BAR_HEIGHT * len(figure.data[0].y))
+    return figure
+
+
+def _capacity_figure(run: runs.RunFiles) -> Any:
+    return contribution.capacity_figure(cached.report(run))

@@ -9,12 +9,13 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import run as figures
 from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
 from finrl_pod_app.dashboard.pages.profit_view import show_profit
 from finrl_pod_app.dashboard.pages.run_actions import show_next_steps, show_tags
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
 from finrl_pod_app.dashboard.pages.verdict_view import show_verdict
-from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors, show_figure
+from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.headline import key_figures
@@ -55,7 +56,7 @@ def render(settings: Settings) -> None:
         return
     document = cached.report(run)
     results = cached.curves(run)
-    _show_key_figures(document, results)
+    _show_key_figures(run, document)
     show_verdict(run, cached.verdict(run))
     show_next_steps(settings, run)
     _show_views(settings, run, document, results)
@@ -79,9 +80,9 @@ def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Sta
     show_tags(run, summary.tags)
 
 
-def _show_key_figures(document: dict[str, Any], results: dict[str, Any]) -> None:
+def _show_key_figures(run: runs.RunFiles, document: dict[str, Any]) -> None:
     """Draw a card per figure: value, comparison with the base, and how it came about over the test period."""
-    lines = figures.small_lines(results, document) if results else {}
+    lines = cached.small_lines(run)
     with st.container(horizontal=True):
         for figure in key_figures(document):
             with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
@@ -96,9 +97,9 @@ def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]
     """Draw the choice of a view and the chosen one."""
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key=f"run: view of {run.name}")
     if view == "Performance":
-        _show_performance(document, results)
+        _show_performance(run, document, results)
     elif view == "Allocation":
-        _show_allocation(document, results)
+        _show_allocation(run, results)
     elif view == "Profit":
         show_profit(run, document)
     elif view == "Mandate":
@@ -109,24 +110,31 @@ def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]
         _show_config(run)
 
 
-def _show_performance(document: dict[str, Any], results: dict[str, Any]) -> None:
+def _show_performance(run: runs.RunFiles, document: dict[str, Any], results: dict[str, Any]) -> None:
     if not results:
         st.caption("Runs of earlier versions keep their curves in the report below only.")
         return
     others = st.toggle("All baselines", key="run: all baselines")
-    figure = figures.equity(results, document["test"].get("band"), all_baselines=others)
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
-    show_figure(figure, "equity and drawdown", alt=alt, height=560)
+    RUN_FIGURES.show(_equity_figure, (run, others), "equity and drawdown", alt=alt, height=560)
     st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.")
 
 
-def _show_allocation(document: dict[str, Any], results: dict[str, Any]) -> None:
+def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
+    return figures.equity(cached.curves(run), cached.report(run)["test"].get("band"), all_baselines=all_baselines)
+
+
+def _show_allocation(run: runs.RunFiles, results: dict[str, Any]) -> None:
     if not results:
         st.caption("Runs of earlier versions keep their allocation in the report below only.")
         return
-    figure = figures.allocation(results[document["test"]["tearsheet"]["of"]])
-    show_figure(figure, "allocation", alt="Weights of the champion over time, stacked, with cash.", height=460)
+    alt = "Weights of the champion over time, stacked, with cash."
+    RUN_FIGURES.show(_allocation_figure, (run,), "allocation", alt=alt, height=460)
     st.caption("Weights after the fills of each bar: the largest by mean, the others together, and cash.")
+
+
+def _allocation_figure(run: runs.RunFiles) -> Any:
+    return figures.allocation(cached.curves(run)[cached.report(run)["test"]["tearsheet"]["of"]])
 
 
 def _show_config(run: runs.RunFiles) -> None:

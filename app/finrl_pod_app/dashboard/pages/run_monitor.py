@@ -13,6 +13,7 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
+from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
 from finrl_pod_app.dashboard.pages.widgets import choose_run, is_touch, page_of, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
@@ -139,12 +140,12 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
 def show_training(settings: Settings, name: str) -> None:
     """Draw learning curves, validation scores, leaderboard, lineage and hyperparameters of a run."""
     run = runs.open_run(settings.runs, name)  # opened again: its files changed since the page was drawn
-    generations = [cached.generation(file, modified) for file, modified in training.generation_files(run)]
-    if not generations:
+    files = training.generation_files(run)
+    if not files:
         st.caption("Learning curves appear after the first generation.")
         return
-    agents = training.agents_table(run, generations)
-    _show_curves(settings, run, generations, agents)
+    agents = cached.agents(run, files)
+    _show_curves(settings, run, files)
     st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
     leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS, cached.config(run).tournament.max_root_share)
@@ -169,21 +170,26 @@ def show_training(settings: Settings, name: str) -> None:
     st.header("Lineage")
     caption = "One column per generation, one row per slot. Rings mark the members of the champion."
     st.caption(f"{caption} {runs.champion_diversity(run)}".rstrip())
-    show_figure(
-        figures.lineage(agents, champions, training.ancestors(agents, champions)),
-        "lineage",
-        alt="Lineage of the agents.",
-        height=320 + 10 * cached.summary(run).pods,
-    )
+    height = 320 + 10 * cached.summary(run).pods
+    RUN_FIGURES.show(_lineage_figure, (run, files, champions), "lineage", alt="Lineage of the agents.", height=height)
     if hyperparameters:
         st.header("Hyperparameters over generations")
         name = st.selectbox("Hyperparameter", hyperparameters, format_func=_label)
-        figure = figures.hyperparameter_drift(training.hyperparameter_drift(agents, name), name)
-        show_figure(figure, "drift", alt="A hyperparameter over the generations.")
+        RUN_FIGURES.show(_drift_figure, (run, files, name), "drift", alt="A hyperparameter over the generations.")
 
 
-def _show_curves(settings: Settings, run: runs.RunFiles, generations: list[dict[str, Any]], agents: Any) -> None:
+def _lineage_figure(run: runs.RunFiles, files: training.GenerationFiles, champions: tuple[str, ...]) -> Any:
+    agents = cached.agents(run, files)
+    return figures.lineage(agents, champions, training.ancestors(agents, champions))
+
+
+def _drift_figure(run: runs.RunFiles, files: training.GenerationFiles, name: str) -> Any:
+    return figures.hyperparameter_drift(training.hyperparameter_drift(cached.agents(run, files), name), name)
+
+
+def _show_curves(settings: Settings, run: runs.RunFiles, files: training.GenerationFiles) -> None:
     """Draw learning curves and validation scores: of all pods, of each pod, or with those of other runs."""
+    generations = [cached.generation(*file) for file in files]
     found = {other.name: other for other in cached.found_runs(settings)}
     names = [name for name, other in found.items() if name != run.name and training.generation_files(other)]
     left, middle, right = st.columns([2, 2, 3])
@@ -199,25 +205,37 @@ def _show_curves(settings: Settings, run: runs.RunFiles, generations: list[dict[
         figure = figures.pod_curves(curves, metric, columns)
         show_figure(figure, f"{metric} of each pod", alt=f"{_label(metric)} of each pod over the run.", height=height)
         return
-    own = {run.name: (training.learning_curve(generations, metric), agents)}
-    for name in others:
-        files = training.generation_files(found[name])
-        theirs = [cached.generation(file, modified) for file, modified in files]
-        own[name] = (training.learning_curve(theirs, metric), training.agents_table(found[name], theirs))
     left, right = st.columns(2)
-    styles = {name: theme.style_of(name, [*reversed(list(found))]) for name in own}
+    if not others:
+        with left:
+            alt = "Learning curve: median over the pods."
+            RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
+        with right:
+            contents = (run, files, training.validation_files(run))
+            RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
+        return
+    medians = {run.name: training.learning_curve(generations, metric)}
+    tables = {run.name: cached.agents(run, files)}
+    for name in others:
+        theirs = training.generation_files(found[name])
+        medians[name] = training.learning_curve([cached.generation(*file) for file in theirs], metric)
+        tables[name] = cached.agents(found[name], theirs)
+    styles = {name: theme.style_of(name, [*reversed(list(found))]) for name in medians}
     with left:
-        if others:
-            figure = figures.overlaid_curves({name: part[0] for name, part in own.items()}, metric, styles)
-        else:
-            figure = figures.learning_curve(own[run.name][0], metric)
+        figure = figures.overlaid_curves(medians, metric, styles)
         show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
     with right:
-        if others:
-            figure = figures.overlaid_scores({name: part[1] for name, part in own.items()}, styles)
-        else:
-            figure = figures.scores(agents, base_name(cached.config(run)), training.base_score(run, agents))
-        show_figure(figure, "scores", alt="Validation scores by generation.")
+        show_figure(figures.overlaid_scores(tables, styles), "scores", alt="Validation scores by generation.")
+
+
+def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:
+    curve = training.learning_curve([cached.generation(*file) for file in files], metric)
+    return figures.learning_curve(curve, metric)
+
+
+def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, validation: training.GenerationFiles) -> Any:
+    agents = cached.agents(run, files)
+    return figures.scores(agents, base_name(cached.config(run)), training.base_score(validation, agents))
 
 
 def base_name(config: RunConfig) -> str:

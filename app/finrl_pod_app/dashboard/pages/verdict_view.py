@@ -9,7 +9,8 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.widgets import show_figure, show_text_table
+from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
+from finrl_pod_app.dashboard.pages.widgets import show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.report.mandate_text import added_sentence
 
@@ -51,9 +52,13 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
     show_text_table(checks.rules_table(verdict), headings, alt=alt)
     histogram = checks.pbo_logits(verdict)
     if histogram is not None:
-        from finrl_pod_app.dashboard.figures.comparison import pbo_logits
-
         st.markdown("Probability of backtest overfitting", help=definition("pbo"))
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
-        show_figure(pbo_logits(histogram), f"logits of {run.name}", alt=alt, height=240)
+        RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
+
+
+def _logits_figure(run: runs.RunFiles) -> Any:
+    from finrl_pod_app.dashboard.figures.comparison import pbo_logits
+
+    return pbo_logits(checks.pbo_logits(cached.verdict(run) or {}) or {})

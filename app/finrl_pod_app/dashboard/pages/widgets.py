@@ -18,12 +18,23 @@ from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 
 ROW_HEIGHT = 35  # pixels
+DEFAULT_HEIGHT = 380  # pixels of a figure
 MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
 
 
-def show_figure(figure: Any, key: str, *, alt: str, height: int = 380) -> None:
+def show_figure(figure: Any, key: str, *, alt: str, height: int = DEFAULT_HEIGHT) -> None:
     """Draw a figure as wide as its column. key: unique on the page. alt: description for screen readers."""
-    figure.update_layout(template=theme.template(dark=is_dark()), height=height)
+    draw_figure(finish_figure(figure, dark=is_dark(), height=height), key, alt=alt)
+
+
+def finish_figure(figure: Any, *, dark: bool, height: int | None) -> Any:
+    """Set template and height of a figure, and return it. height: None to keep the figure's."""
+    figure.update_layout(template=theme.template(dark=dark), height=figure.layout.height if height is None else height)
+    return figure
+
+
+def draw_figure(figure: Any, key: str, *, alt: str) -> None:
+    """Draw a figure from `finish_figure` without changing it. key, alt: as in `show_figure`."""
     toolbar = {
         "displaylogo": False,
         "displayModeBar": False if is_touch() else "hover",

@@ -19,14 +19,21 @@ from finrl_pod_app.dashboard.queries.run_files import MAX_BYTES, STATE, RunFiles
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
 BASE = "base"  # name of the base portfolio's returns beside those of agents
+GenerationFiles = tuple[tuple[Path, int], ...]  # each with its modification time in ns
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
 
 
-def generation_files(run: RunFiles) -> tuple[tuple[Path, int], ...]:
+def generation_files(run: RunFiles) -> GenerationFiles:
     """The file of each finished generation, in order, with its modification time in ns."""
     files = sorted((run.path / "metrics").glob("[0-9]*.json"))
     return tuple((file, os.lstat(file).st_mtime_ns) for file in files if is_file(file))
+
+
+def validation_files(run: RunFiles) -> GenerationFiles:
+    """The file of validation returns of each finished generation, in order, with its modification time in ns."""
+    files = sorted((run.path / "validation").glob("[0-9]*.safetensors"))
+    return tuple((file, os.lstat(file).st_mtime_ns) for file in files)
 
 
 def read_generation(file: Path) -> dict[str, Any]:
@@ -130,14 +137,14 @@ def _root(agent: str, parents: Mapping[str, Any]) -> str:
     return agent
 
 
-def base_score(run: RunFiles, agents: pd.DataFrame) -> float | None:
+def base_score(files: GenerationFiles, agents: pd.DataFrame) -> float | None:
     """Sharpe ratio of the base portfolio on validation, annualised as the agents' scores are; None if not recorded.
 
     A score is the Sharpe ratio of an agent's validation returns, which are stored beside the base's: the factor between
-    them annualises. Raises RunError if the file is damaged.
+    them annualises. files: from `validation_files`. Raises RunError if the file is damaged.
     """
     scores = dict(zip(agents["id"], agents["score"], strict=True))
-    for file in sorted((run.path / "validation").glob("[0-9]*.safetensors"), reverse=True):
+    for file, _ in reversed(files):
         returns = _validation_returns(file)
         ratios = {name: float(x.mean() / x.std()) for name, x in returns.items() if len(x) and x.std() > RISK_EPSILON}
         factors = [scores[name] / ratio for name, ratio in ratios.items() if name in scores and abs(ratio) > ROUNDING]
