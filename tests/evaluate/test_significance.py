@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from arch.bootstrap import StationaryBootstrap
+from arch.bootstrap import SPA, StationaryBootstrap
 from scipy import stats
 from skfolio.measures import deflated_sharpe_ratio as peer_deflated
 from skfolio.measures import probabilistic_sharpe_ratio as peer_probabilistic
@@ -210,6 +210,16 @@ def test_noisy_models_cost_spa_no_power() -> None:
         unstudentised += reality_check(base, candidates, seed=seed, draws=DRAWS) <= 0.05
     assert rejected >= 16
     assert unstudentised <= 4
+
+
+def test_variances_equal_those_of_arch() -> None:
+    """They replace the quadratic ones in a private method: this fails if a later arch has another."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(400, 3))
+    values[1:] += 0.3 * values[:-1]
+    theirs = SPA(np.zeros(400), -values, block_size=7, reps=10, studentize=False)
+    theirs._compute_variance()
+    assert long_run_deviation(-values, 7) ** 2 == pytest.approx(theirs._loss_diff_var, rel=1e-10)
 
 
 def test_long_run_deviation_is_that_of_the_formula_and_of_the_bootstrap() -> None:
