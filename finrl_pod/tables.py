@@ -14,7 +14,6 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import default_root
-from finrl_pod.memory import MIB, release_with_freed_memory
+from finrl_pod.memory import MIB, release_mapped_pages, release_with_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -36,30 +35,16 @@ BLOCK_BYTES = 4 * MIB  # of a mapped table that is written at a time
 FOLDER = ".tables"  # of the store
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table of numbers. values: of the shape asked for, not initialised. mapping: of its file, None in memory."""
+def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """A new table of this shape, not initialised; a mapped one if it is larger than `mapped_bytes`.
 
-    values: NDArray[Any]
-    mapping: mmap.mmap | None = None
-
-    def release(self, rows: slice) -> None:
-        """Let the pages of some rows of a mapped table leave the memory; what was written stays in the file's cache."""
-        if self.mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        row = self.values[0].nbytes
-        first = rows.start * row // mmap.PAGESIZE * mmap.PAGESIZE
-        self.mapping.madvise(mmap.MADV_DONTNEED, first, min(rows.stop * row, len(self.mapping)) - first)
-
-
-def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> Table:
-    """A new table of this shape; a mapped one if it is larger than `mapped_bytes`.
+    Call `release_mapped_pages` now and then while a mapped one is filled: what was written stays in the file's cache.
 
     Raises DataError if the disk has too little space for it.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= mapped_bytes():
-        return Table(np.empty(shape, dtype=dtype))
+        return np.empty(shape, dtype=dtype)
     folder = default_root() / FOLDER
     try:
         mapping = _mapped_file(folder, size)
@@ -68,7 +53,7 @@ def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> Table:
             f"a table of {size / 1e9:,.1f} GB does not fit in {folder}: {error.strerror}; free space there, set "
             f"FINRL_POD_DATA to another folder, or {MAPPED_VARIABLE} to more MiB to keep tables in memory"
         ) from None
-    return Table(np.frombuffer(mapping, dtype=dtype).reshape(shape), mapping)
+    return np.frombuffer(mapping, dtype=dtype).reshape(shape)
 
 
 def stored(values: NDArray[Any]) -> NDArray[Any]:
@@ -97,13 +82,12 @@ def rows_table(of_rows: Callable[[slice], Tensor], like: Tensor, dtype: torch.dt
         return of_rows(slice(0, len(like))).to(dtype)
     import torch
 
-    table = new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype)
-    result = torch.from_numpy(table.values)
+    result = torch.from_numpy(new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype))
     step = max(1, BLOCK_BYTES * len(like) // size)
     for first in range(0, len(like), step):
         rows = slice(first, min(first + step, len(like)))
         result[rows] = of_rows(rows)
-        table.release(rows)
+        release_mapped_pages()  # of this table, and of those that the rows were made of
     return result
 
 

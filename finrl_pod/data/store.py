@@ -185,7 +185,7 @@ def _decode(prices: bytes, manifest: Manifest, path: Path) -> Panel:
             return np.asarray(file.read([name], use_threads=False).column(name).to_numpy())
 
         def table_of(column: str, dtype: type) -> np.ndarray:
-            table = new_table((file.metadata.num_rows, len(manifest.symbols)), dtype).values
+            table = new_table((file.metadata.num_rows, len(manifest.symbols)), dtype)
             for n, symbol in enumerate(manifest.symbols):  # one at a time: the whole file would be a second copy
                 table[:, n] = column_of(f"{column}:{symbol}")
             return table

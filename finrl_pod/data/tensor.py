@@ -15,6 +15,7 @@ from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_v
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
 from finrl_pod.errors import DataError, FeatureError
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.tables import new_table, stored
 from finrl_pod.types import Bools, Floats, MarketTensor, Normaliser, Panel, Tensor
 
@@ -116,8 +117,8 @@ def _normalised(
             one = Normaliser((names[i],), (fit.mean[i],), (fit.std[i],), fit.clip)
         else:
             one = fit_normaliser(values[..., None], investable, *fit, (names[i],))
-        columns.values[i] = values
-        columns.release(slice(i, i + 1))
+        columns[i] = values
+        release_mapped_pages()
         del values
         fitted.append(one)
     means, stds = (tuple(value for one in fitted for value in getattr(one, part)) for part in ("mean", "std"))
@@ -126,12 +127,11 @@ def _normalised(
         normaliser = dataclasses.replace(normaliser, clip=fit.clip)
     raw, scaled = new_table(shape), new_table(shape)
     for rows in row_blocks(shape):
-        block = columns.values[:, rows].transpose(1, 2, 0)
-        raw.values[rows] = block
-        scaled.values[rows] = normalise(block.astype(np.float64), normaliser)  # as `raw_features` are normalised later
-        for table in (raw, scaled):
-            table.release(rows)
-    return raw.values, scaled.values, fit if isinstance(fit, Normaliser) else normaliser
+        block = columns[:, rows].transpose(1, 2, 0)
+        raw[rows] = block
+        scaled[rows] = normalise(block.astype(np.float64), normaliser)  # as `raw_features` are normalised later
+        release_mapped_pages()
+    return raw, scaled, fit if isinstance(fit, Normaliser) else normaliser
 
 
 def with_extra_feature(market: MarketTensor, name: str, values: Floats, fit: tuple[int, int]) -> MarketTensor:

@@ -22,6 +22,7 @@ from finrl_pod.data.blocks import row_blocks
 from finrl_pod.data.panel import between
 from finrl_pod.data.splits import Span
 from finrl_pod.errors import ConfigError
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.random import generator, key
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig
@@ -148,11 +149,11 @@ def make_worlds(
         factor = _cost_factor(config.cost_factor, generator(seed, world, "costs"))
         del varied
         own = slice(world * length, (world + 1) * length)
-        markets.append(_training_rows(noisy, rows, factor, torch.from_numpy(features.values[own])))
+        markets.append(_training_rows(noisy, rows, factor, torch.from_numpy(features[own])))
         del noisy
-        features.release(own)
+        release_mapped_pages()
     return TrainingWorlds(
-        market=_concatenated(markets, torch.from_numpy(features.values)),
+        market=_concatenated(markets, torch.from_numpy(features)),
         bars=length,
         first_decisions=tuple(world_market.first for world_market in markets),
         blocks=config.bagging_blocks,
@@ -166,6 +167,7 @@ def _with_features(market: MarketTensor, rows: slice) -> NDArray[np.int64]:
     for block in row_blocks((rows.stop - rows.start, *market.raw_features.shape[1:])):
         part = slice(rows.start + block.start, rows.start + block.stop)
         found |= (torch.isfinite(market.raw_features[part]).all(-1) & market.tradable[part]).any(0)
+        release_mapped_pages()
     return np.flatnonzero(found.cpu().numpy())
 
 
@@ -197,6 +199,7 @@ def _training_rows(market: MarketTensor, rows: slice, cost_factor: float | None,
     index, absent = row.clamp(min=0), row < 0
     for block in row_blocks(tuple(features.shape)):
         features[block] = market.features[index[block]]
+        release_mapped_pages()
     kept = [name for name in _tables(market) if name not in FEATURE_TABLES]
     tables: dict[str, Any] = {name: _taken(getattr(market, name), index) for name in kept} | {"features": features}
     for name in ("features", "tradable", "fillable"):
