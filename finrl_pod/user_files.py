@@ -56,10 +56,9 @@ def source_text(path: Path, purpose: str = "a file of one's own") -> str:
         return _KEPT[path.name]
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path} for {purpose}; write it as path/to/file.py:Name") from None
-    except IsADirectoryError:
-        raise InputError(f"there is no file {path} for {purpose}; write it as path/to/file.py:Name") from None
+    except (FileNotFoundError, IsADirectoryError):
+        where = "" if path.is_absolute() else f" in {Path.cwd()}, the current folder"
+        raise InputError(f"there is no file {path} for {purpose}{where}; write it as path/to/file.py:Name") from None
     except OSError as error:
         raise InputError(f"cannot read {path} for {purpose}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -25,6 +25,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, l
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.files import read_file
 from finrl_pod.data.sources.frames import panel_of_rows
+from finrl_pod.data.sources.tables import SYMBOL_NAMES, TIME_NAMES
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
@@ -88,17 +89,20 @@ def load_prices(
 
 
 def _panel_of_frame(frame: pd.DataFrame, name: str, options: dict[str, Any]) -> Panel:
-    lower = {str(column).lower(): column for column in frame.columns}
-    if "symbol" in lower and "close" in lower:
-        rows = frame.rename(columns={column: low for low, column in lower.items()})
-        times = rows.pop("date") if "date" in rows else rows.pop("time") if "time" in rows else rows.index
+    names = {column: str(column).strip().lower() for column in frame.columns}
+    names |= {column: "symbol" for column, name in names.items() if name in SYMBOL_NAMES}
+    if {"symbol", "close"} <= set(names.values()):
+        rows = frame.rename(columns=names)
+        time = next((name for name in TIME_NAMES if name in rows), None)
+        times = rows.index if time is None else rows.pop(time)
         rows = rows.assign(time=pd.to_datetime(times).to_numpy(), symbol=rows["symbol"].astype(str))
         rows = rows.sort_values("time", kind="stable").reset_index(drop=True)
     else:
         if not isinstance(frame.index, pd.DatetimeIndex):
             raise DataError(
-                "a DataFrame of closes needs dates as its index (a DatetimeIndex), or columns date, symbol and close; "
-                f"its index is {type(frame.index).__name__}"
+                "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
+                f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
+                f"{', '.join(map(str, frame.columns[:8]))}"
             )
         index = frame.index.tz_convert("UTC").tz_localize(None) if frame.index.tz is not None else frame.index
         wide = frame.set_axis(index).rename_axis("time").reset_index()

@@ -199,12 +199,13 @@ def _check_gaps(
         quoted = symbols[int(some[t].argmax())]
         raise DataError(
             f"{where}{stamp(times[t], bar)} is a {day} on which {quoted} has prices and {symbols[n]} has none: remove "
-            f"the rows of {quoted} on that day, or pass --allow-gaps to make the others untradable"
+            f"the rows of {quoted} on that day, or pass --allow-gaps (allow_gaps=True in Python) to "
+            "make the others untradable"
         )
     more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
     raise DataError(
-        f"{where}{symbols[n]} has no {', '.join(missing)} on {stamp(times[t], bar)}, a gap{more}: "
-        "fill it in, or pass --allow-gaps to make such bars untradable"
+        f"{where}{symbols[n]} has no {' and no '.join(missing)} on {stamp(times[t], bar)}, a gap{more}: "
+        "fill it in, or pass --allow-gaps (allow_gaps=True in Python) to make such bars untradable"
     )
 
 

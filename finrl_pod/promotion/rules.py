@@ -129,11 +129,12 @@ def significance_per_look(significance: float, looks: int) -> float:
 
 
 def _parts(found: EdgeTest, where: str) -> str:
-    if found.validation is None or found.expected_from_selection is None:
+    if found.validation_selected is None or found.expected_from_selection is None:
         return f"z-score {found.test:.2f} {where}"
     return (
-        f"z-score {found.z_score:.2f}, combined from {found.test:.2f} {where} and {found.validation:.2f} on "
-        f"validation, where selection alone reaches {found.expected_from_selection:.2f}"
+        f"z-score {found.z_score:.2f}, combined from {found.test:.2f} {where} and {found.validation_selected:.2f} on "
+        f"validation, {found.validation:.2f} before the selection, which alone reaches "
+        f"{found.expected_from_selection:.2f}, is accounted for"
     )
 
 

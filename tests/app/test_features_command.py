@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
 
 from finrl_pod.data import features
+from finrl_pod.data.store import Store
+from finrl_pod.settings.run import load
+from tests.data.panels import random_panel
 
 
 def test_features_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +35,20 @@ def test_training_bars_of_the_sample_are_analysed(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert "momentum_252_21" in shown
     assert "90% interval" in shown
+
+
+def test_imported_prices_are_split_as_init_splits_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store().save(dataclasses.replace(random_panel(bars=1200), name="split_mine"))
+    periods = {}
+    for split in ("train", "validation", "test", "all"):
+        assert run(["features", "analyse", "return_1", "--data", "split_mine", "--split", split, "--json"]) == 0
+        periods[split] = json.loads(capsys.readouterr().out)["period"]
+    assert run(["init", "--data", "split_mine", str(tmp_path / "mine.toml")]) == 0
+    splits = load(tmp_path / "mine.toml").splits
+    assert periods["train"][0] == periods["all"][0] >= splits.train[0]
+    assert periods["train"][1] <= splits.train[1] < periods["validation"][0] <= periods["validation"][1]
+    assert periods["validation"][1] < splits.test[0] <= periods["test"][0]
+    assert periods["test"][1] == periods["all"][1]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_verdict_is_a_list_of_rules() -> None:
         "The champion is not promoted: 1 of 2 rules pass.",
         "- FAIL: PSR against equal weight: 0.52, required 0.95",
         "- pass: The audit found no failures",
-        "Words: finrl-pod glossary",
+        "Words explained: finrl-pod glossary",
     ]
 
 

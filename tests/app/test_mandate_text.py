@@ -43,7 +43,7 @@ def mandate(base: str = "equal_weight") -> dict[str, Any]:
 def test_sentence_states_both_ratios_and_the_interval() -> None:
     assert added_sentence({"added": added(), "mandate": mandate()}) == (
         "On the test period the champion's Sharpe ratio was 1.07 against 1.06 of its base (equal weight): "
-        "+0.01 (90% interval -0.02 to +0.04); nothing shown."
+        "+0.010 (90% interval -0.020 to +0.040); nothing shown."
     )
 
 
@@ -72,7 +72,7 @@ def test_no_comparison_gives_no_sentence() -> None:
 
 
 def test_numbers_are_never_negative_zero() -> None:
-    assert [signed(x) for x in (-0.001, 0.001, -0.005001, None)] == ["+0.00", "+0.00", "-0.01", "–"]
+    assert [signed(x) for x in (-0.0001, 0.0001, -0.0005001, None)] == ["+0.000", "+0.000", "-0.001", "–"]
 
 
 def test_settings_name_limits_that_are_off() -> None:
@@ -106,7 +106,7 @@ def test_page_shows_the_sentence_and_the_tables() -> None:
     usage = {name: {measure.key: 0.5 for measure in USAGE} for name in ("validation", "test")}
     parts = {"mandate": mandate(), "added": added(), "added_to_tilt_zero": added(), "mandate_usage": usage}
     page = render(document | parts, results)
-    assert "+0.01 (90% interval -0.02 to +0.04); nothing shown." in page.split("</header>")[0]
+    assert "+0.010 (90% interval -0.020 to +0.040); nothing shown." in page.split("</header>")[0]
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
     assert body.count("<table>") == 2
     assert "Transfer coefficient" in body

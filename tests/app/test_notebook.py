@@ -30,6 +30,7 @@ def test_wide_and_long_frames_give_the_same_panel() -> None:
     rows = frame().rename_axis("Date").reset_index().melt("Date", var_name="Symbol", value_name="Close")
     long = fp.load_prices(rows)
     np.testing.assert_array_equal(long.close, wide.close)
+    assert fp.load_prices(rows.rename(columns={"Symbol": "Ticker"})).sha256 == long.sha256
     part = fp.load_prices(frame(), symbols=("AAA",), start="2016-01-01")
     assert part.symbols == ("AAA",)
     assert part.times[0] >= np.datetime64("2016-01-01")

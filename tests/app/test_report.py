@@ -337,7 +337,12 @@ def test_optional_sections_appear_only_with_their_data() -> None:
     shown = Page(render(document, results))
     assert ["deflated sharpe", "0.41", "0.95", "no", "no"] in shown.rows
     assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
-    for text in ("1,234 raw, 17 clustered", "Look 3 at these bars", "overfitting 43%", "Sensitivity to costs"):
+    for text in (
+        "1,234 trials on this data (17 distinct).",
+        "Look 3 at these bars",
+        "overfitting 43%",
+        "Sensitivity to costs",
+    ):
         assert text in shown.text
 
 

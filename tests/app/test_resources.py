@@ -86,3 +86,21 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run(["tournament", config, "--set", "tournament.pods=0", "--dry-run"]) == 2
     assert "tournament.pods is out of its range" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('splits.test=["2030-01-02","2031-01-02"]', "outside the data"),
+        ('splits.test=["02.01.2019","2022-12-28"]', "must be a date"),
+        ('data.symbols=["AAPL","XYZ"]', "no ticker XYZ"),
+        ('features.names=["momentum_252"]', "momentum_252"),
+    ],
+)
+def test_dry_run_checks_the_config_on_its_prices(
+    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(tmp_path / "mine.toml")
+    assert run(["init", "--preset", "quick", config]) == 0
+    assert run(["tournament", config, "--set", setting, "--dry-run"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

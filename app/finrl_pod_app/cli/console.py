@@ -255,7 +255,7 @@ def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
     lines = [f"The champion {outcome}: {passed} of {len(rules)} rules pass."]
     for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
         lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
-    return [*lines, "Words: finrl-pod glossary"]
+    return [*lines, "Words explained: finrl-pod glossary"]
 
 
 def verdict_sentence(verdict: Mapping[str, Any]) -> str:

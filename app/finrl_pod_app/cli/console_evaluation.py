@@ -67,7 +67,7 @@ def show_rules(verdict: Verdict) -> None:
     )
     failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
     outcome = f"not promoted: {', '.join(failed)}" if failed else "promoted: all rules pass"
-    console.print(f"The champion is {outcome}. Words: finrl-pod glossary", markup=False)
+    console.print(f"The champion is {outcome}. Words explained: finrl-pod glossary", markup=False)
 
 
 def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:

@@ -34,7 +34,7 @@ def list_features(
 def analyse(
     names: Annotated[list[str] | None, typer.Argument(metavar="[FEATURE]...", help="Default: all.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel; default: sample.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation, test or all bars, of the default config.")] = "train",
+    split: Annotated[str, typer.Option(help="train, validation, test (as split by `init`) or all bars.")] = "train",
     start: Annotated[str | None, typer.Option(metavar="DATE", help="First day.")] = None,
     end: Annotated[str | None, typer.Option(metavar="DATE", help="Last day.")] = None,
     horizons: Annotated[str, typer.Option(metavar="1,5,21", help="Bars ahead.")] = "1,5,21,63",

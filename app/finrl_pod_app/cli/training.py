@@ -116,7 +116,8 @@ def tournament(
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the config, e.g. tournament.pods=4. Repeatable."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the config and estimate memory and time; write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check the config on its prices and estimate memory and time; write nothing."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -361,7 +362,8 @@ def _show_plan(plan: Estimate, *, as_json: bool) -> None:
     minutes = max(round(plan.seconds / 60), 1)
     typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
     for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
-        typer.echo(f"  {name}: {size / 1e9:.2f} GB")
+        if size >= 5e6:
+            typer.echo(f"  {name}: {size / 1e9:.2f} GB")
     if plan.mapped_bytes:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")

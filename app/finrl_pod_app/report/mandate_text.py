@@ -130,8 +130,8 @@ def format_measure(measure: Measure, value: float | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A number with its sign and two decimals: +0.01; never -0.00."""
-    return MISSING if value is None else f"{round(value, 2) + 0.0:+.2f}"
+    """A number with its sign and three decimals, so that an interval that ends just below zero is seen to do so."""
+    return MISSING if value is None else f"{round(value, 3) + 0.0:+.3f}"
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_fea
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import DataConfig, RunConfig
 from finrl_pod_app.report.document import bars_sentence
+from finrl_pod_app.services.backtests import splits_of_panel
 from finrl_pod_app.services.prices import backtest_period, load_panel
 
 
@@ -26,15 +27,20 @@ def analyse_features(
     quantiles: int = QUANTILES,
     on_feature: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Figures of features on the training bars of the default config (on the sample), or of all bars of other prices.
+    """Figures of features on the bars of a split, or from start to end.
 
-    names: of features; all that the prices allow if empty. Returns {"data", "period", "features": [...]}.
+    names: of features; all that the prices allow if empty. split: "train", "validation" or "test" of the splits that
+    `finrl-pod init` writes for these prices, or "all". Returns {"data", "period", "features": [...]}. Raises
+    ConfigError for prices that are too short for splits.
     """
     config = RunConfig()
     if data is not None:
         config = dataclasses.replace(config, data=DataConfig(name=data))
     panel = load_panel(config)
-    first, last = backtest_period(panel, start, end, config.splits if data is None else None, split)
+    splits = None
+    if split != "all" and not (start and end):
+        splits = config.splits if data is None else splits_of_panel(panel)
+    first, last = backtest_period(panel, start, end, splits, split)
     chosen = tuple(names) or features.available(panel)
     features.check(panel, chosen)
     market = build_market(panel, (), (first, last), config.environment.fill)

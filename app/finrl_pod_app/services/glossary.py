@@ -53,7 +53,7 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
     "tracking error": "standard deviation of active returns, a year",
     "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
-    "trial": "a trained and scored agent; every one is counted",
+    "trial": "a trained and scored agent, or the champion of a run; every one is counted",
     "turnover": "half the sum of absolute trades over equity, a year",
     "z-score": "difference from zero in units of its standard error",
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from finrl_pod.data import features
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import Interrupted
@@ -117,15 +118,20 @@ def run_tournament(
 
 
 def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Estimate:
-    """Check a config and estimate the memory and time of its tournament; nothing is allocated or written.
+    """Check a config against its prices, and estimate the memory and time of its tournament; nothing is written.
 
     Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
-    more memory than is free.
+    more memory than is free; FeatureError for features that the panel does not have.
     """
     engine.check()
     config = pinned(config)
     check_ranges(config)
-    return check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
+    estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
+    if config.environment.kind != "custom":
+        panel = load_panel(config)
+        check_verdict(config, make_splits(panel.times, config.splits))
+        features.check(panel, config.features.names)
+    return estimate
 
 
 def compete(

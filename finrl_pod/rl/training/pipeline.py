@@ -314,7 +314,7 @@ def _collect_loop(
     ahead, per_sample = AHEAD * samples_per_iteration, config.gradient_steps / samples_per_iteration
     pool = collector.env if isinstance(collector.env, PooledVecEnv) else None
     acting = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
-    version, last_report = 0, time.monotonic()
+    version = 0
     while not counts[STOP]:
         if algorithm.samples > config.learning_starts + int(counts[UPDATES]) / per_sample + ahead:
             time.sleep(WAIT)
@@ -328,14 +328,12 @@ def _collect_loop(
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # write the items before counting them
         versions[torch.arange(start, replay.written) % replay.capacity] = version
-        counts[WRITTEN], counts[SAMPLES] = replay.written, algorithm.samples
-        if pool is None:
-            continue
-        counts[RESTARTS] = pool.worker_restarts
-        if time.monotonic() - last_report > 0.05:
-            last_report = time.monotonic()
+        if pool is not None:
+            counts[RESTARTS] = pool.worker_restarts
+            # Before the samples are counted: a learner that has seen them all then has their episodes, too.
             if episodes := list(_plain(pool.episodes())):
                 pipe.send(("episodes", episodes))
+        counts[WRITTEN], counts[SAMPLES] = replay.written, algorithm.samples
 
 
 def _plain(episodes: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
