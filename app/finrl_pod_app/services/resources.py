@@ -23,7 +23,7 @@ from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tables import mapped_bytes
 
-PROGRAM = 600_000_000  # libraries in memory, and what evaluating a champion takes
+PROGRAM = 750_000_000  # libraries in memory, and what evaluating a champion takes
 PRICE_COPIES = 3  # of the panel while it is read, checked and converted
 BYTES_OF_MASKS = 8  # of a cell of [T, N] in a market
 BYTES_OF_PRICES = 56  # of a cell of [T, N] in a market: prices, fills, base weights, liquidity, in float64
