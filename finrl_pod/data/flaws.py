@@ -108,7 +108,7 @@ def _prices(panel: Panel, locate: Callable[[int, int], str] | None) -> Iterator[
         if column == "spread":
             inside = (values >= 0) & (values < MAX_SPREAD)
         elif column == "dividend":
-            inside = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel), nan=MAX_PRICE))
+            inside = (values >= 0) & (values < np.nan_to_num(_last_known_close(panel.close), nan=MAX_PRICE))
         else:
             low, high = (0.0, MAX_VOLUME) if column == "volume" else (MIN_PRICE, MAX_PRICE)
             inside = (values >= low) & (values <= high)
@@ -185,7 +185,7 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
     jumps: list[tuple[int, int, float, float]] = []
     for n in range(len(panel.symbols)):  # one ticker at a time: tables of all would be copies of the prices
         close = panel.close[:, n]
-        known = pd.Series(close).ffill().shift().to_numpy()
+        known = _last_known_close(close[:, None])[:, 0]
         moves = close / known - 1
         jumps += [(int(t), n, known[t], moves[t]) for t in np.flatnonzero(np.abs(np.nan_to_num(moves)) > JUMP)]
     for t, n, before, move in sorted(jumps):
@@ -196,9 +196,9 @@ def _jumps(panel: Panel) -> Iterator[Flaw]:
         yield Flaw("jump", False, message, symbol, time)
 
 
-def _last_known_close(panel: Panel) -> Floats:
-    """[T, N] last close before each bar, NaN before the first."""
-    known: Floats = pd.DataFrame(panel.close).ffill().shift().to_numpy()
+def _last_known_close(close: Floats) -> Floats:
+    """[T, N] last known of the closes [T, N] before each bar, NaN before the first."""
+    known: Floats = pd.DataFrame(close).ffill().shift().to_numpy()
     return known
 
 

@@ -42,6 +42,8 @@ def show_rules(verdict: Verdict) -> None:
     """Print the gate's rules and the verdict."""
     from rich.text import Text
 
+    from finrl_pod_app.report.headline import trials_text
+
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
@@ -58,13 +60,7 @@ def show_rules(verdict: Verdict) -> None:
         )
     console = make_console()
     console.print(table)
-    trials = verdict.trials
-    console.print(
-        f"{trials['raw']} trials on this data by {trials['runs']} {'run' if trials['runs'] == 1 else 'runs'} "
-        f"({trials['clustered']} distinct); "
-        f"look {verdict.looks} at the test period.",
-        markup=False,
-    )
+    console.print(f"{trials_text(verdict.trials)}; look {verdict.looks} at the test period.", markup=False)
     failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
     outcome = f"not promoted: {', '.join(failed)}" if failed else "promoted: all rules pass"
     console.print(f"The champion is {outcome}. Words explained: finrl-pod glossary", markup=False)

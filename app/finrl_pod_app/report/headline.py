@@ -105,6 +105,13 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
     )
 
 
+def trials_text(counted: Mapping[str, float]) -> str:
+    """The trials of a verdict in words. counted: "raw" of them, and "runs" and "clustered" of newer verdicts."""
+    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
+    distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
+    return f"{counted['raw']:,} trials on this data{runs}{distinct}"
+
+
 def looks_sentence(document: Mapping[str, Any]) -> str:
     """The number of looks at the test period, and what they cost: the level of the test for an edge.
 

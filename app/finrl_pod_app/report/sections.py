@@ -13,7 +13,7 @@ from typing import Any
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.headline import key_figures, looks_sentence
+from finrl_pod_app.report.headline import key_figures, looks_sentence, trials_text
 from finrl_pod_app.report.mandate_text import USAGE, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
@@ -81,22 +81,14 @@ def bullet_list(sentences: Sequence[str]) -> str:
     return f"<ul>{items}</ul>"
 
 
-def trials_sentence(counted: Mapping[str, float]) -> str:
-    """One sentence on the trials of a verdict, with what it has counted: raw, clustered, runs. Empty without counts."""
-    if "raw" not in counted:
-        return ""
-    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
-    distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
-    return f"{counted['raw']:,} trials on this data{runs}{distinct}. "
-
-
 def gate(document: Mapping[str, Any]) -> str:
     """The promotion rules one by one, the trial count and the number of looks at the test period."""
     verdict = document.get("verdict") or {}
     if not verdict.get("rules"):
         return ""
     counted = verdict.get("trials") or {}
-    words = trials_sentence(counted) + looks_sentence(document)
+    trials = f"{trials_text(counted)}. " if counted else ""
+    words = trials + looks_sentence(document)
     note = _note(words) if words else ""
     return section("Promotion rules", gate_table(verdict["rules"], verdict["reasons"]) + note)
 

@@ -37,9 +37,7 @@ def analyse_features(
     if data is not None:
         config = dataclasses.replace(config, data=DataConfig(name=data))
     panel = load_panel(config)
-    splits = None
-    if split != "all" and not (start and end):
-        splits = config.splits if data is None else splits_of_panel(panel)
+    splits = None if split == "all" or (start and end) else splits_of_panel(panel)
     first, last = backtest_period(panel, start, end, splits, split)
     chosen = tuple(names) or features.available(panel)
     features.check(panel, chosen)

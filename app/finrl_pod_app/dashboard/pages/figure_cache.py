@@ -10,7 +10,7 @@ from finrl_pod_app.dashboard.pages.widgets import DEFAULT_HEIGHT, draw_figure, f
 
 
 class FigureCache:
-    """The figures shown last, at most `max_entries`. They are shared by all sessions, so nobody may change them."""
+    """The figures shown last, at most `max_entries`. All sessions share them: do not modify them."""
 
     def __init__(self, max_entries: int) -> None:
         self._figure = lru_cache(maxsize=max_entries)(_make_figure)
