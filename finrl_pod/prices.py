@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +75,9 @@ class Panel:
         """[T, N] bool: tradable, and a member of the universe."""
         return self.tradable if self.members is None else self.tradable & self.members
 
-    @property
+    @cached_property
     def sha256(self) -> str:
-        """Hash of all numbers and names of the panel, equal on all machines."""
+        """Hash of all numbers and names of the panel, equal on all machines; computed once."""
         digest = hashlib.sha256()
         digest.update(repr((self.symbols, self.bar, self.adjusted, self.columns)).encode())
         digest.update(self.times.astype("datetime64[ns]").astype("<i8").data)

@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
 MAPPED_BYTES = 32 * MIB  # its default
-BLOCK_BYTES = 4 * MIB  # of a mapped table that is written at a time
+BLOCK_BYTES = 4 * MIB  # of a table that is computed at a time
 FOLDER = ".tables"  # of the store
 
 
@@ -73,22 +73,34 @@ def in_dtype(table: Tensor, dtype: torch.dtype) -> Tensor:
 def rows_table(of_rows: Callable[[slice], Tensor], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A table with the shape and the device of another [T, ...], whose rows are of_rows(rows).
 
-    dtype: that of the other if None. Rows are computed all at once; those of a mapped table, which are on the CPU,
-    block by block, so that neither they nor temporary tensors fill the memory.
+    dtype: that of the other if None. Rows of a table of more than `BLOCK_BYTES` on the CPU are computed block by block,
+    so that temporary tensors stay small.
     """
     dtype = like.dtype if dtype is None else dtype
     size = like.numel() * dtype.itemsize
-    if like.device.type != "cpu" or size <= mapped_bytes():
+    if like.device.type != "cpu" or size <= BLOCK_BYTES:
         return of_rows(slice(0, len(like))).to(dtype)
     import torch
 
     result = torch.from_numpy(new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype))
-    step = max(1, BLOCK_BYTES * len(like) // size)
-    for first in range(0, len(like), step):
-        rows = slice(first, min(first + step, len(like)))
+    for rows in _blocks(len(like), size):
         result[rows] = of_rows(rows)
-        release_mapped_pages()  # of this table, and of those that the rows were made of
     return result
+
+
+def has_nan(table: Tensor) -> bool:
+    """Whether a table [T, ...] has a NaN."""
+    if table.device.type != "cpu":
+        return bool(table.isnan().any())
+    return any(bool(table[rows].isnan().any()) for rows in _blocks(len(table), table.nbytes))
+
+
+def _blocks(length: int, size: int) -> Iterator[slice]:
+    """Rows of at most `BLOCK_BYTES` of a table of `size` bytes; the pages of mapped tables are released after each."""
+    step = max(1, BLOCK_BYTES * length // max(size, 1))
+    for first in range(0, length, step):
+        yield slice(first, min(first + step, length))
+        release_mapped_pages()
 
 
 def mapped_bytes() -> int:

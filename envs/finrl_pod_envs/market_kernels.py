@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -196,7 +197,7 @@ class StepKernel:
 
     def __init__(self, library: ctypes.CDLL, env: KernelEnv, rounds: int) -> None:
         config = env.config
-        self._env = env
+        self._env: KernelEnv = weakref.proxy(env)  # in a cycle, its tables would outlive it
         self._run = library.market_step
         self._run.restype = ctypes.c_int64
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]

@@ -10,6 +10,7 @@ Imported only where Triton is installed.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -301,7 +302,8 @@ class TritonStep:
 
     def __init__(self, env: KernelEnv, rounds: int) -> None:
         """rounds: start windows of each group."""
-        self._env, self._rounds = env, rounds
+        self._env: KernelEnv = weakref.proxy(env)  # in a cycle, its tables would outlive it
+        self._rounds = rounds
         config, mandate, used = env.config, env.mandate, slice(env.first, env.last + 1)
         market, table = env.market, env.mandate_table
         all_tradable, all_fillable = bool(market.tradable[used].all()), bool(market.fillable[used].all())

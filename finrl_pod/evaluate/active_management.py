@@ -15,13 +15,12 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.intervals import (
     DRAWS,
-    MAX_SAMPLED_BARS,
     MIN_BARS,
     Interval,
     block_length,
+    bootstrap_statistics,
     check_draws,
     check_level,
-    resample_bars,
 )
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON
 from finrl_pod.types import Bools, Floats
@@ -68,13 +67,12 @@ def active_statistics(
     own, reference = _excess_pair(returns, base, risk_free)
     check_level(level)
     check_draws(draws)
-    rng, chunk = np.random.default_rng(seed), max(MAX_SAMPLED_BARS // len(own), 1)
     block = block_length(own - reference) if mean_block is None else mean_block
-    parts = []
-    for start in range(0, draws, chunk):
-        bars = resample_bars(len(own), block, min(chunk, draws - start), rng)
-        parts.append(_statistics(own[bars], reference[bars], periods_per_year))
-    low, high = np.quantile(np.concatenate(parts), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    samples = bootstrap_statistics(
+        lambda bars: _statistics(own[bars], reference[bars], periods_per_year),
+        *(len(own), block, draws, np.random.default_rng(seed)),
+    )
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     value = _statistics(own[None], reference[None], periods_per_year)[0]
     sharpe, information, alpha, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(4))
     error = float((own - reference).std(ddof=1) * np.sqrt(periods_per_year))

@@ -7,6 +7,7 @@ Blocks also keep runs of bad days together, which a drawdown depends on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from finrl_pod.types import Floats
 
 DRAWS = 2_000  # bootstrap samples
 MIN_BARS = 20  # below this neither a block length nor an interval is meaningful
-MAX_SAMPLED_BARS = 2**22  # drawn at a time: 32 MiB for each array
+MAX_SAMPLED_BARS = 2**22  # drawn at a time; another number gives other draws
+MAX_COMPUTED_BARS = 2**18  # whose statistics are computed at a time: 2 MiB for each array
 
 
 class Interval(NamedTuple):
@@ -75,12 +77,10 @@ def account_intervals(
     if cash.shape != values.shape:
         raise InputError(f"{len(values)} returns need as many returns of cash, got {cash.shape}")
     check_draws(draws)
-    rng, block, chunk = np.random.default_rng(seed), block_length(values), max(MAX_SAMPLED_BARS // len(values), 1)
-    parts = []
-    for start in range(0, draws, chunk):
-        bars = resample_bars(len(values), block, min(chunk, draws - start), rng)
-        parts.append(_account_statistics(values[bars], cash[bars], periods_per_year))
-    samples = np.concatenate(parts)
+    samples = bootstrap_statistics(
+        lambda bars: _account_statistics(values[bars], cash[bars], periods_per_year),
+        *(len(values), block_length(values), draws, np.random.default_rng(seed)),
+    )
     own = _account_statistics(values[None], cash[None], periods_per_year)
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return AccountIntervals(*(Interval(float(own[0, i]), float(low[i]), float(high[i])) for i in range(3)))
@@ -115,6 +115,22 @@ def block_length(series: ArrayLike) -> float:
     return max(length, 1.0) if np.isfinite(length) else float(len(values)) ** (1 / 3)
 
 
+def bootstrap_statistics(
+    statistics: Callable[[NDArray[np.int64]], Floats], bars: int, block: float, draws: int, rng: np.random.Generator
+) -> Floats:
+    """Statistics [draws, ...] of histories of a stationary bootstrap, a few histories at a time.
+
+    statistics: bar indices [D, bars] to statistics [D, ...], those of a history from its row alone. block: as for
+    `resample_bars`.
+    """
+    drawn, computed = (max(most // bars, 1) for most in (MAX_SAMPLED_BARS, MAX_COMPUTED_BARS))
+    parts = []
+    for start in range(0, draws, drawn):
+        index = resample_bars(bars, block, min(drawn, draws - start), rng)
+        parts += [statistics(index[row : row + computed]) for row in range(0, len(index), computed)]
+    return np.concatenate(parts)
+
+
 def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Bar indices [draws, bars] of a stationary bootstrap.
 
@@ -122,10 +138,12 @@ def resample_bars(bars: int, block: float, draws: int, rng: np.random.Generator)
     """
     starts_block = rng.random((draws, bars)) < 1 / max(block, 1.0)
     starts_block[:, 0] = True
-    starts = rng.integers(0, bars, (draws, bars))
+    index: NDArray[np.int64] = rng.integers(0, bars, (draws, bars))  # where each bar's block would start
     places = np.arange(bars)
-    block_start = np.maximum.accumulate(np.where(starts_block, places, 0), axis=1)  # of the block of each bar
-    return np.asarray((np.take_along_axis(starts, block_start, 1) + places - block_start) % bars, dtype=np.int64)
+    for begins, row in zip(starts_block, index, strict=True):  # in place: a history may be long
+        block_start = np.maximum.accumulate(np.where(begins, places, 0))  # of the block of each bar
+        row[:] = (row[block_start] + places - block_start) % bars
+    return index
 
 
 def bootstrap_means(series: ArrayLike, *, seed: int = 0, draws: int = DRAWS) -> Floats:

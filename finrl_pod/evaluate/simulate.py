@@ -101,13 +101,15 @@ def simulate(
     shares = torch.zeros(batch, assets, dtype=torch.float64, device=market.close.device)
     nothing = torch.zeros_like(funds)
     queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
-    history: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # cash, shares, turnover, costs of each bar
+    history: list[tuple[Tensor, Tensor, Tensor]] = []  # cash, turnover, costs of each bar; shares are in `held`
+    held = torch.empty(len(closes), batch, assets, dtype=torch.float64, device=market.close.device)
     carry: list[Tensor] = [nothing]
     dividends: list[Tensor] = [nothing]
     paid: list[Tensor] = [torch.zeros_like(shares)]
     for i, close in enumerate(closes[:-1]):
         if not same_close and i == 0:
-            history.append((funds, shares, nothing, nothing))
+            held[0] = shares
+            history.append((funds, nothing, nothing))
         decided = decide(first + i, funds.clone(), shares.clone())
         if decided is not None:
             decided = decided.to(shares)
@@ -148,7 +150,8 @@ def simulate(
             turnover = torch.where(before > 0, filled.traded / before, nothing)
         interest, entitled = morning - funds, shares
         funds, shares = filled.cash, filled.shares
-        history.append((funds, shares, turnover, filled.cost))
+        held[len(history)] = shares
+        history.append((funds, turnover, filled.cost))
         if venue.has_carry and same_close:
             funds = venue.overnight(first + i, filled.cash, shares, close)
             interest, entitled = funds - filled.cash, shares
@@ -157,15 +160,19 @@ def simulate(
             interest = interest - dividends[-1]
         carry.append(interest)
     if same_close:
-        history.append((funds, shares, nothing, nothing))
+        held[len(history)] = shares
+        history.append((funds, nothing, nothing))
 
-    all_cash, held, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
-    values = held * torch.stack(closes).unsqueeze(1)
-    equity = all_cash + values.sum(-1)
-    weights = torch.where(equity.unsqueeze(-1) > 0, values / equity.unsqueeze(-1), torch.zeros_like(values))
+    all_cash, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
+    cost_parts = _cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {}
+    # In place: with many bars, accounts and assets this is the largest table of a backtest.
+    for shares_of_bar, close in zip(held.unbind(0), closes, strict=True):
+        shares_of_bar *= close
+    equity = all_cash + held.sum(-1)
+    weights = held.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
     return Ledger(
         *(first, last, equity, weights, turnovers, costs, funds, shares),
-        cost_parts=_cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {},
+        cost_parts=cost_parts,
         risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
         carry=torch.stack(carry) if venue.has_carry else None,
         dividends=torch.stack(dividends) if venue.has_dividends else None,

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.intervals import MAX_SAMPLED_BARS, resample_bars
+from finrl_pod.evaluate.intervals import bootstrap_statistics
 from finrl_pod.evaluate.metrics import (
     BARS_PER_YEAR,
     RISK_EPSILON,
@@ -163,12 +163,12 @@ def equity_band(equity: ArrayLike, seed: int = 0, level: float = BAND_LEVEL) -> 
     returns = np.diff(np.log(marks))
     places = np.unique(np.linspace(0, len(marks) - 1, BAND_MARKS).astype(int))
     rng = np.random.default_rng(key(seed, 0, "equity band"))
-    chunk = max(MAX_SAMPLED_BARS // len(returns), 1)
-    parts = []
-    for start in range(0, BAND_DRAWS, chunk):
-        rows = min(chunk, BAND_DRAWS - start)
-        drawn = returns[resample_bars(len(returns), len(returns) ** (1 / 3), rows, rng)].cumsum(1)
-        parts.append(np.concatenate([np.zeros((rows, 1)), drawn], 1)[:, places])
-    grown = np.exp(np.concatenate(parts))
+
+    def marks_at_places(bars: NDArray[np.int64]) -> Floats:
+        drawn = returns[bars].cumsum(1)
+        return np.concatenate([np.zeros((len(bars), 1)), drawn], 1)[:, places]
+
+    block = len(returns) ** (1 / 3)
+    grown = np.exp(bootstrap_statistics(marks_at_places, len(returns), block, BAND_DRAWS, rng))
     low, high = np.quantile(grown, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return {"places": places.tolist(), "low": low.tolist(), "high": high.tolist()}

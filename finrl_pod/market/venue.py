@@ -14,7 +14,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.market.costs import BarLiquidity, Frictions, HalfSpread, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, Fills, execute
 from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions, limit_to_volume
-from finrl_pod.tables import in_dtype, rows_table
+from finrl_pod.tables import has_nan, in_dtype, rows_table
 from finrl_pod.types import Floats, MarketTensor, Tensor, Times
 
 DAYS_PER_YEAR = 365
@@ -74,7 +74,7 @@ class Venue:
                 )
             self._volume, self._volatility = in_dtype(market.fill_volume, dtype), in_dtype(market.volatility, dtype)
         if frictions.needs_spread:
-            self._half_spread = in_dtype(known_half_spreads(market), dtype)
+            self._half_spread = known_half_spreads(market)
         if frictions.delisting_return:
             fill, factor = self.fill, max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR)
 
@@ -91,7 +91,7 @@ class Venue:
             self.cost_rate += sum(model.share for model in spreads)
             self._plain = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
             if (half_spread := self._half_spread) is not None:
-                self.cost_rates = rows_table(lambda rows: half_spread[rows] + self.cost_rate, half_spread)
+                self.cost_rates = rows_table(lambda rows: half_spread[rows] + self.cost_rate, half_spread, dtype)
 
     def fill_trades(
         self,
@@ -154,7 +154,7 @@ class Venue:
     def liquidity(self, t: int | Tensor) -> BarLiquidity:
         """Liquidity of the bar in which the decision of t fills."""
         tables = (self._volume, self._volatility, self._half_spread)
-        return BarLiquidity(*(None if table is None else _rows(table, t) for table in tables))
+        return BarLiquidity(*(None if table is None else _rows(table, t).to(self.fill.dtype) for table in tables))
 
     def attribution(self, t: int | Tensor, change: Tensor, prices: Tensor) -> dict[str, Tensor]:
         """Costs [...] by model name of fills that changed the holdings by `change` [..., N], decided at bar t."""
@@ -194,8 +194,8 @@ def known_half_spreads(market: MarketTensor) -> Tensor:
             'half_spread = "from data" needs prices with spreads, this data has none: import a column "spread", or set '
             "half_spread_bps"
         )
-    unknown = torch.isnan(spreads)
-    if bool(unknown.any()):
+    if has_nan(spreads):
+        unknown = torch.isnan(spreads)
         t, n = unknown.nonzero()[0].tolist()
         count = int(unknown[:, n].sum())
         raise InputError(

@@ -87,7 +87,6 @@ def run_tournament(
             with live_progress(out) as write_progress:
                 callback = both_callbacks(progress, write_progress)
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
-                release_freed_memory()
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
                     config=config,
@@ -228,9 +227,10 @@ def _timing(outcome: Outcome, total: float) -> Timing:
 
 
 def _stages(progress: ProgressCallback) -> Callable[..., None]:
-    """Return a function that reports a stage other than training, with the best score so far."""
+    """Return a function that begins a stage other than training: it reports it with the best score so far."""
 
     def stage(name: str, outcome: Outcome | None = None) -> None:
+        release_freed_memory()  # that of the stage before
         best = outcome.leaderboard.best if outcome else None
         samples = outcome.samples if outcome else 0
         rate = samples / max(outcome.train_seconds, 1e-9) if outcome else 0.0

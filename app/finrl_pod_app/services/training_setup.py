@@ -13,7 +13,7 @@ from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
-from finrl_pod.memory import release_mapped_pages
+from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
@@ -38,7 +38,10 @@ def training_worlds(
         config.augmentation,
         config.seed,
     )
-    return None if made is None else dataclasses.replace(made, market=to_device(made.market, device))
+    if made is None:
+        return None
+    release_freed_memory()  # the prices of all worlds
+    return dataclasses.replace(made, market=to_device(made.market, device))
 
 
 def training_env(
