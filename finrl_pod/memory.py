@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MIB = 2**20
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
 KEPT_BYTES = 1024 * MIB
-DEFAULT_BYTES = 128 * 1024  # of glibc, for both thresholds
+RETURNED_BYTES = 16 * MIB  # freed blocks of this size return to the system; smaller ones would cost page faults
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
@@ -36,13 +36,13 @@ def keep_freed_memory() -> bool:
 def release_freed_memory() -> None:
     """Return freed memory to the system and undo `keep_freed_memory`; for the end of a stage that used much memory.
 
-    Tensors in reference cycles are freed too. Later blocks that fit into no hole of the heap are mapped apart and
-    returned when they are freed, so that no stage holds what another used. Pages of shared mappings that
+    Tensors in reference cycles are freed too. Later blocks of `RETURNED_BYTES` or more are mapped apart and returned
+    when they are freed, so that no stage holds what another used. Pages of shared mappings that
     `release_with_freed_memory` was called with are released too; they are read from their file when used again.
     """
     gc.collect()
     release_mapped_pages()
-    if _set_allocator(DEFAULT_BYTES, 0):
+    if _set_allocator(RETURNED_BYTES, 0):
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from finrl_pod.types import Tensor
 
 MAPPED_VARIABLE = "FINRL_POD_MAPPED_MIB"  # size from which tables are mapped, in MiB
-MAPPED_BYTES = 32 * MIB  # its default
+MAPPED_BYTES = 8 * MIB  # its default
 BLOCK_BYTES = 4 * MIB  # of a table that is computed at a time
 FOLDER = ".tables"  # of the store
 

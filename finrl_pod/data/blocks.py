@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finrl_pod.memory import release_mapped_pages
+
 BLOCK_CELLS = 2**18  # of a table that is worked on at a time: 2 MB for each temporary array of float64
 BLOCK_COLUMNS = 8  # at least: a cache line of float64, so that long tables are read few times
 
@@ -26,6 +28,15 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     bars, cells = shape[0], int(np.prod(shape[1:]))
     step = max(1, BLOCK_CELLS // max(cells, 1))
     return (slice(first, min(first + step, bars)) for first in range(0, bars, step))
+
+
+def copy_of_feature(table: Table, i: int) -> Table:
+    """Feature i [T, N] of a table [T, N, F] that may be mapped: its other pages are released as they are read."""
+    values = np.empty(table.shape[:2], dtype=table.dtype)
+    for rows in row_blocks(table.shape):
+        values[rows] = table[rows, :, i]
+        release_mapped_pages()
+    return values
 
 
 def over_columns(function: Callable[..., Table], *tables: Table) -> Table:

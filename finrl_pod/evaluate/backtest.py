@@ -13,6 +13,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, bar_date, simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
+from finrl_pod.tables import stored
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
 
 
@@ -135,7 +136,7 @@ def backtest_result(name: str, market: MarketTensor, ledger: Ledger, account: in
         times=market.times[ledger.first : ledger.last + 1].copy(),
         symbols=market.symbols,
         equity=equity,
-        weights=weights,
+        weights=stored(weights),
         turnover=turnover,
         costs=costs,
         metrics=summary(equity, turnover, costs, bars_per_year(market.times), risk_free),

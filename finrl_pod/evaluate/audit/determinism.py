@@ -16,7 +16,7 @@ from finrl_pod.evaluate.audit.pipeline import (
     record_decisions,
     rollout,
 )
-from finrl_pod.memory import release_freed_memory
+from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.types import Floats
 
 CHECK = "determinism"
@@ -96,6 +96,7 @@ def row_fingerprints(table: NDArray[Any]) -> NDArray[np.uint64]:
         mixed = (bits ^ (bits >> np.uint64(32))) * MIXER  # spreads the bits of a number over its word
         coefficients = (2 * np.arange(1, bits.shape[1] + 1, dtype=np.uint64) + 1) * MIXER
         result[begin : begin + BLOCK_BARS] = ((mixed ^ (mixed >> np.uint64(29))) * coefficients).sum(1, dtype=np.uint64)
+        release_mapped_pages()
     return result
 
 

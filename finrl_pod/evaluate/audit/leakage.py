@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from finrl_pod.data.blocks import copy_of_feature
 from finrl_pod.data.normalise import fit_normaliser
 from finrl_pod.data.splits import Splits
 from finrl_pod.evaluate.audit.pipeline import Finding
@@ -24,13 +25,13 @@ def check_normaliser(market: MarketTensor, normaliser: Normaliser, train: tuple[
     found = []
     for i, name in enumerate(normaliser.feature_names):
         column = market.feature_names.index(name)
-        raw = market.raw_features[..., column : column + 1].double().cpu().numpy()  # [T, N, 1]
-        refitted = fit_normaliser(raw, market.tradable.cpu().numpy(), *train, (name,))
+        raw = copy_of_feature(market.raw_features.cpu().numpy(), column).astype(np.float64)
+        refitted = fit_normaliser(raw[..., None], market.tradable.cpu().numpy(), *train, (name,))
         spread = refitted.std[0]
         shift = abs(normaliser.mean[i] - refitted.mean[0]) / spread
         scale = abs(normaliser.std[i] - spread) / spread
         if max(shift, scale) > NORMALISER_TOLERANCE:
-            bar = _first_value_after(raw[..., 0], train[1])
+            bar = _first_value_after(raw, train[1])
             when = str(market.times[bar].astype("datetime64[D]"))
             message = (
                 f"The normaliser of {name} was not fitted on the training bars only: its mean is off by {shift:.3g} "

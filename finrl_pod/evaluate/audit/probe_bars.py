@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.blocks import row_blocks
 from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.types import MarketTensor, Panel
 
 DECISION_PROBES = 12  # at most, as each one runs the environment and every strategy
@@ -89,6 +90,7 @@ def _event_bars(raw: NDArray[np.float32]) -> Bars:
         values = np.nan_to_num(raw[before : rows.stop].astype(np.float64))
         active[rows] = (values[rows.start - before :] != 0).any(1)
         change[before + 1 : rows.stop] = np.abs(np.diff(values, axis=0)).max(1)
+        release_mapped_pages()
     bars = np.flatnonzero(active)
     if not len(bars):
         return bars
