@@ -20,7 +20,7 @@ from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import ROOT_VARIABLE
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig, MandateConfig
-from finrl_pod.tables import mapped_bytes, new_table
+from finrl_pod.tables import has_nan, mapped_bytes, new_table, rows_table
 from finrl_pod.types import MarketTensor, Panel
 from tests.mandates import with_random_base
 from tests.markets import random_market
@@ -80,6 +80,22 @@ def test_a_mapped_table_keeps_its_numbers_after_its_pages_are_released(mapped: P
     release_mapped_pages()
     np.testing.assert_array_equal(table.ravel(), np.arange(21_000))
     assert list(mapped.iterdir()) == []  # it is mapped: there is a folder, in which the file has no name
+
+
+def test_tables_that_are_computed_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.arange(3_000, dtype=torch.float64).reshape(300, 10)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 7 * 10 * 4)
+    calls: list[slice] = []
+
+    def doubled(rows: slice) -> torch.Tensor:
+        calls.append(rows)
+        return values[rows] * 2
+
+    torch.testing.assert_close(rows_table(doubled, values, torch.float32), (values * 2).float(), rtol=0, atol=0)
+    assert [(rows.start, rows.stop) for rows in calls] == [(i, min(i + 7, 300)) for i in range(0, 300, 7)]
+    assert not has_nan(values)
+    values[299, 9] = torch.nan
+    assert has_nan(values)
 
 
 def test_small_tables_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

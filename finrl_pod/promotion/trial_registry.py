@@ -175,7 +175,10 @@ class TrialRegistry:
         same market. A repeated look of the same subject is not counted again.
         """
         with self._open() as database:
-            data = [look.data] if panel is None else _same_market_data(database, look, panel)
+            data = [look.data]
+            if panel is not None:
+                _store_fingerprint(database, look.data, panel)
+                data = _same_market_data(database, look, _stored_fingerprint(database, look.data))
             database.execute(
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
                 (look.data, look.subject, look.first, look.last, look.what, _now()),
@@ -188,6 +191,19 @@ class TrialRegistry:
                 "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
                 f"AND {_OVERLAPPING} AND rowid <= ?",
                 (json.dumps(data), look.last, look.first, made),
+            ).fetchone()
+        return int(count)
+
+    def count_looks(self, look: Look, panel: Panel) -> int:
+        """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""
+        if not self.path.exists():
+            return 0
+        with self._open() as database:
+            data = _same_market_data(database, look, dataset_fingerprint(panel))
+            (count,) = database.execute(
+                "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
+                f"AND {_OVERLAPPING}",
+                (json.dumps(data), look.last, look.first),
             ).fetchone()
         return int(count)
 
@@ -258,12 +274,14 @@ def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
 
 
-def _same_market_data(database: sqlite3.Connection, look: Look, panel: Panel) -> list[str]:
-    """Hashes of a look's data set and of those that show the same market on its days. Stores its fingerprint."""
-    if _stored_fingerprint(database, look.data) is None:
-        row = (look.data, *_pack_fingerprint(dataset_fingerprint(panel)))
+def _store_fingerprint(database: sqlite3.Connection, data: str, panel: Panel) -> None:
+    if _stored_fingerprint(database, data) is None:
+        row = (data, *_pack_fingerprint(dataset_fingerprint(panel)))
         database.execute("INSERT INTO outlines VALUES (?, ?, ?, ?)", row)
-    mine = _stored_fingerprint(database, look.data)
+
+
+def _same_market_data(database: sqlite3.Connection, look: Look, mine: DatasetFingerprint | None) -> list[str]:
+    """Hashes of a look's data set and of those that show the same market on its days. mine: its fingerprint."""
     others = database.execute(
         f"SELECT DISTINCT data FROM looks WHERE data != ? AND {_OVERLAPPING}",
         (look.data, look.last, look.first),

@@ -11,7 +11,7 @@ import numpy as np
 
 from finrl_pod.evaluate.metrics import RISK_EPSILON, excess_returns
 from finrl_pod.evaluate.simulate import Ledger
-from finrl_pod.types import Floats, MarketTensor
+from finrl_pod.types import Floats, MarketTensor, Tensor
 
 BASE = "base"  # name of the base portfolio's returns beside those of agents
 
@@ -26,19 +26,19 @@ def member_returns(ledger: Ledger) -> Floats:
     return returns
 
 
-def base_returns(market: MarketTensor, ledger: Ledger) -> Floats:
-    """Returns [L-1] of the market's base portfolio over the bars of a ledger, rebalanced at every close without costs.
+def base_returns(market: MarketTensor, first: int, last: int, risk_free: Tensor | None = None) -> Floats:
+    """Returns [L-1] of the market's base portfolio over the bars first..last, rebalanced at every close without costs.
 
-    Equal weights of the tradable assets if the market has no base.
+    Equal weights of the tradable assets if the market has no base. risk_free: [L-1], return of cash.
     """
-    close = market.close[ledger.first : ledger.last + 1].double().cpu().numpy()
+    close = market.close[first : last + 1].double().cpu().numpy()
     if market.base is not None:
-        weights = market.base[ledger.first : ledger.last].double().cpu().numpy()
+        weights = market.base[first:last].double().cpu().numpy()
     else:
-        tradable = market.tradable[ledger.first : ledger.last].double().cpu().numpy()
+        tradable = market.tradable[first:last].double().cpu().numpy()
         weights = tradable / np.maximum(tradable.sum(1, keepdims=True), 1.0)
     returns: Floats = (weights * (close[1:] / close[:-1] - 1)).sum(1)
-    return returns if ledger.risk_free is None else returns - ledger.risk_free.cpu().numpy()
+    return returns if risk_free is None else returns - risk_free.cpu().numpy()
 
 
 def active_returns(agents: Sequence[str], returns: Mapping[str, Floats]) -> Floats:

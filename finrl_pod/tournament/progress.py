@@ -11,8 +11,8 @@ class Progress:
     """Progress of a training run.
 
     stage: what is being done. samples, total_samples: environment steps over all pods, so far and in total.
-    best: highest validation score so far. seconds_left: estimate for the training, None until there is one.
-    detail: further text for a person.
+    best: highest validation score so far. base: that of the base portfolio before costs, None off a market.
+    seconds_left: estimate for the training, None until there is one. detail: further text for a person.
     """
 
     stage: str
@@ -22,6 +22,7 @@ class Progress:
     best: float | None
     seconds_left: float | None
     detail: str = ""
+    base: float | None = None
 
 
 ProgressCallback = Callable[[Progress], None]

@@ -54,9 +54,10 @@ class Scheduler(ABC):
         self.log = EventLog(run.path / "events.jsonl", time.monotonic)
         self.dispatcher = Dispatcher(config, run, executor, self.log, self._report_samples)
         self.shards = executor.shards
-        self._report, self._began = report, time.perf_counter()
+        self._report = report
+        self._began: float | None = None  # end of the first iteration, which compiles kernels
         self._state: RunState | None = None
-        self._fresh_samples = 0  # of this process
+        self._fresh_samples = 0  # of this process, since then
         self._taken = 0  # since the last accepted result
 
     @abstractmethod
@@ -166,11 +167,15 @@ class Scheduler(ABC):
     def _report_samples(self, group: int, samples: int) -> None:
         assert self._state is not None
         state, settings = self._state, self.config.tournament
-        self._fresh_samples += samples
+        now = time.perf_counter()
+        if self._began is None:
+            self._began = now
+        else:
+            self._fresh_samples += samples
         self._taken += samples
         each = samples // len(state.groups[group].slots)
         total = -(-settings.samples_per_generation // each) * each * settings.pods * settings.generations
-        rate = self._fresh_samples / max(time.perf_counter() - self._began, 1e-9)
+        rate = self._fresh_samples / max(now - self._began, 1e-9)
         done, best = state.samples + self._taken, state.leaderboard.best
         self._report(
             Progress(
@@ -179,7 +184,7 @@ class Scheduler(ABC):
                 total_samples=total,
                 samples_per_second=rate,
                 best=None if best is None else best.score,
-                seconds_left=max(total - done, 0) / rate,
+                seconds_left=max(total - done, 0) / rate if rate else None,
             )
         )
 

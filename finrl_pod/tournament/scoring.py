@@ -80,7 +80,7 @@ class MarketScorer:
             metrics,
             ledger.equity.numpy(),
             member_returns(ledger),
-            base_returns(self.market, ledger),
+            base_returns(self.market, ledger.first, ledger.last, ledger.risk_free),
         )
 
 

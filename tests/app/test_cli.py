@@ -21,6 +21,7 @@ from finrl_pod_app.services.presets import PRESETS, preset, write_preset
 from finrl_pod import __version__
 from finrl_pod.errors import DataError, Interrupted
 from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.progress import Progress
 from tests.app.report_data import synthetic_document, synthetic_results
 
 DOCUMENT: dict[str, Any] = {
@@ -52,8 +53,8 @@ class FakeServices(types.SimpleNamespace):
         return DOCUMENT
 
 
-def progress(**changes: Any) -> Any:
-    values = {
+def progress(**changes: Any) -> Progress:
+    values: dict[str, Any] = {
         "stage": "training",
         "samples": 500,
         "total_samples": 1000,
@@ -62,7 +63,7 @@ def progress(**changes: Any) -> Any:
         "seconds_left": 61.0,
         "detail": "",
     }
-    return types.SimpleNamespace(**{**values, **changes})
+    return Progress(**{**values, **changes})
 
 
 @pytest.fixture
@@ -270,6 +271,10 @@ def test_numbers_are_not_truncated_on_a_narrow_terminal(
 
 def test_unknown_speed_score_and_time_are_omitted() -> None:
     assert console.progress_summary(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
+
+
+def test_the_best_score_stands_beside_that_of_the_base() -> None:
+    assert "best validation Sharpe 0.50 (base 0.40)" in console.progress_summary(progress(best=0.5, base=0.4))
 
 
 def test_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -> None:

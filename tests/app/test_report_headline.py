@@ -27,7 +27,15 @@ def page() -> str:
 
 def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
     text = Page(page).text
-    order = ["my run", "report of 2026-11-23", "Total return", "Sharpe ratio", "Effective N", "not promoted", "Equity"]
+    order = [
+        "my run",
+        "report of 2026-11-23",
+        "Total return",
+        "Sharpe ratio",
+        "Effective holdings",
+        "not promoted",
+        "Equity",
+    ]
     places = [text.index(part, text.index("report of") if part == "Equity" else 0) for part in order]
     assert places == sorted(places)
     assert page.index('id="chart-equity"') < page.index("<nav")  # equity is on the first screen

@@ -80,7 +80,9 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     plan = json.loads(capsys.readouterr().out)
     assert plan["memory_bytes"] == sum(plan["memory"].values())
     assert run(["tournament", config, "--dry-run", "--out", str(out)]) == 0
-    assert "memory: about" in capsys.readouterr().out
+    written = capsys.readouterr().out
+    assert "memory: about" in written
+    assert f"this run would be look {plan['look']} at it" in written
     assert run(["tournament", config, "--set", "tournament.pods=10000000", "--out", str(out)]) == 2
     assert "GB of memory" in capsys.readouterr().err
     assert run(["tournament", config, "--set", "tournament.pods=0", "--dry-run"]) == 2

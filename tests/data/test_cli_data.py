@@ -142,6 +142,15 @@ def test_invalid_names_are_rejected_first(call: Call, name: str, tmp_path: Path)
     assert "name" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", name)))
 
 
+def test_replacing_other_prices_is_said(call: Call) -> None:
+    first = call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
+    assert "Next: finrl-pod init --preset quick --data mine mine.toml" in first.output
+    assert "replaced" not in first.output
+    assert "replaced" not in call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine").output
+    other = call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine", "--unadjusted")
+    assert "this replaced other prices of the name mine" in other.output
+
+
 def test_importing_an_invalid_file_keeps_the_old_panel(call: Call, store: Store, tmp_path: Path) -> None:
     call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
     before = store.load("mine").sha256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,6 +165,17 @@ def test_unsupported_settings_use_torch() -> None:
     assert make_env(market, config, mandate=MandateConfig())._native is not None
     for limit in ({"volatility_target": 0.1}, {"max_tracking_error": 0.02}):
         assert make_env(market, config, mandate=MandateConfig(**limit))._native is None
+
+
+def test_an_environment_is_freed_with_its_last_reference() -> None:
+    """Without the garbage collector: its tables are as large as the market's."""
+    env = make_env(random_market(0, bars=BARS), EnvironmentConfig(kind="portfolio", envs=2, window=4))
+    env.reset(0)
+    env.step(torch.zeros(1, 2, env.action_size))
+    assert env._native is not None
+    left = weakref.ref(env)
+    del env
+    assert left() is None
 
 
 def test_step_with_gradients_uses_torch() -> None:

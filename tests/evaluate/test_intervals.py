@@ -120,6 +120,13 @@ def test_long_histories_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> 
         assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=0.15)
 
 
+def test_intervals_do_not_depend_on_how_many_histories_are_computed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = returns_of(2)
+    whole = account_intervals(returns, draws=100)
+    monkeypatch.setattr(intervals, "MAX_COMPUTED_BARS", 7 * len(returns))
+    assert account_intervals(returns, draws=100) == whole
+
+
 def test_interval_agrees_with_the_bootstrap_of_arch() -> None:
     returns = returns_of(2)
     intervals = account_intervals(returns, seed=1, draws=3000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 import subprocess
 import sys
@@ -83,7 +84,11 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     def look_count(subject: str, panel: Panel, first: str = "2019-06-01", last: str = "2019-12-31") -> int:
         return registry.look(look(subject, first, last, panel.sha256), panel)
 
+    new = look("", "2019-06-01", "2019-12-31", full.sha256)
+    assert registry.count_looks(new, full) == 0
     assert look_count("a", full) == 1
+    assert registry.count_looks(dataclasses.replace(new, data=later.sha256), later) == 1  # of the same market
+    assert registry.count_looks(dataclasses.replace(new, data=other.sha256), other) == 0
     assert look_count("b", later) == 2
     assert look_count("a", later) == 2  # the same subject on an updated panel
     assert look_count("c", other) == 1

@@ -269,7 +269,8 @@ def progress_summary(progress: Progress) -> str:
     """Return speed, best score and time left as one line; unknown values are left out."""
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
-        words.append(f"best validation Sharpe {progress.best:.2f}")
+        base = "" if progress.base is None else f" (base {progress.base:.2f})"
+        words.append(f"best validation Sharpe {progress.best:.2f}{base}")
     if progress.seconds_left is not None and progress.seconds_left < LONGEST_ESTIMATE:
         minutes, seconds = divmod(round(progress.seconds_left), 60)
         hours, minutes = divmod(minutes, 60)

@@ -149,6 +149,7 @@ def import_file(
 
     store = Store()
     store.check_name(name)
+    before = {m.name: m.sha256 for m in store.list() if not m.fault}.get(name)
     given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
     panel, query = import_prices(
         file,
@@ -161,7 +162,16 @@ def import_file(
         allow_gaps=allow_gaps,
         **{key: value for key, value in given.items() if value is not None},
     )
-    _show_saved(store.save(dataclasses.replace(panel, name=name), query), as_json)
+    manifest = store.save(dataclasses.replace(panel, name=name), query)
+    _show_saved(manifest, as_json)
+    if before not in (None, manifest.sha256):
+        typer.echo(
+            f"note: this replaced other prices of the name {name}: runs that were made with those need them under this "
+            "name; import these under another one to keep both",
+            err=True,
+        )
+    elif not as_json:
+        typer.echo(f"Next: finrl-pod init --preset {'minutes' if bar == '1m' else 'quick'} --data {name} {name}.toml")
 
 
 @app.command("check", epilog="Example: finrl-pod data check sample")

@@ -25,7 +25,7 @@ from finrl_pod_app.cli.options import (
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
     from finrl_pod_app.services.engines import EngineOptions
-    from finrl_pod_app.services.resources import Estimate
+    from finrl_pod_app.services.training import Plan
 
 
 class Bench(StrEnum):
@@ -346,8 +346,9 @@ def _run_tournament(
         console.show_result(document, out)
 
 
-def _show_plan(plan: Estimate, *, as_json: bool) -> None:
+def _show_plan(planned: Plan, *, as_json: bool) -> None:
     """Print what a run will take."""
+    plan = planned.estimate
     if as_json:
         print_json(
             {
@@ -356,6 +357,7 @@ def _show_plan(plan: Estimate, *, as_json: bool) -> None:
                 "mapped_bytes": plan.mapped_bytes,
                 "samples": plan.samples,
                 "seconds": plan.seconds,
+                "look": planned.look,
             }
         )
         return
@@ -368,6 +370,8 @@ def _show_plan(plan: Estimate, *, as_json: bool) -> None:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
     typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
+    if planned.look is not None:
+        typer.echo(f"test period: this run would be look {planned.look} at it")
 
 
 def _on_market(

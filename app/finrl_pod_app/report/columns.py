@@ -61,7 +61,9 @@ BENCHMARK_COLUMNS = (
     Column("up_capture", "up", "Up capture", "ratio", "growth on bars on which the benchmark rose, over its own"),
     Column("down_capture", "down", "Down capture", "ratio", "growth on bars on which the benchmark fell, over its own"),
     Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
-    Column("effective_number", "effective N", "Effective N", "ratio", "effective number of holdings"),
+    Column(
+        "effective_number", "effective holdings", "Effective holdings", "ratio", "(sum of weights)^2 / their squares"
+    ),
 )
 
 

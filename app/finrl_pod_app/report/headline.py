@@ -29,7 +29,7 @@ class KeyFigure:
 
 
 def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
-    """Return, CAGR, Sharpe ratio, drawdown, active return with its interval, turnover and effective number of holdings.
+    """Return, CAGR, Sharpe ratio, drawdown, active return with its interval, turnover and effective holdings.
 
     Of the strategy that the report is about; figures that earlier versions did not record are a dash.
     """
@@ -83,10 +83,10 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
         ),
         KeyFigure(
             "effective_number",
-            "Effective N",
+            "Effective holdings",
             _number(own.get("effective_number", _usage(document).get("effective_holdings")), digits=1),
             f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
-            "effective number of holdings, (sum of weights)^2 / sum of squares, mean over the bars",
+            "(sum of weights)^2 / sum of squares, mean over the bars",
         ),
     ]
 

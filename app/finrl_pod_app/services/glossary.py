@@ -15,7 +15,10 @@ from finrl_pod.errors import InputError
 GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "active return": "return of an account less that of its base",
     "active share": "half the sum of absolute differences between an account's weights and its base's",
-    "agent": "one set of trained weights with its hyperparameters",
+    "agent": (
+        "one set of trained weights with its hyperparameters; `g03s05` is that of generation 3 and slot 5, both "
+        "counted from 0"
+    ),
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
     "champion": "the ensemble that a tournament selects on validation",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from finrl_pod.data import features
@@ -16,12 +18,15 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import Interrupted
 from finrl_pod.evaluate.attribution import attribution
+from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
+from finrl_pod.market.venue import Venue
 from finrl_pod.memory import release_freed_memory
-from finrl_pod.promotion.trial_log import TrialLog
-from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.promotion.trial_log import TrialLog, span_dates
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.active_returns import base_returns
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -85,7 +90,7 @@ def run_tournament(
         with locked_folder(out, RUN):
             run = open_run(out, config, panel.sha256)
             with live_progress(out) as write_progress:
-                callback = both_callbacks(progress, write_progress)
+                callback = with_base(both_callbacks(progress, write_progress), base_score(context))
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
@@ -116,7 +121,14 @@ def run_tournament(
     return document
 
 
-def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Estimate:
+class Plan(NamedTuple):
+    """What a tournament will take. look: number of its look at the test period, None off a market."""
+
+    estimate: Estimate
+    look: int | None
+
+
+def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Plan:
     """Check a config against its prices, and estimate the memory and time of its tournament; nothing is written.
 
     Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
@@ -126,11 +138,14 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     config = pinned(config)
     check_ranges(config)
     estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
-    if config.environment.kind != "custom":
-        panel = load_panel(config)
-        check_verdict(config, make_splits(panel.times, config.splits))
-        features.check(panel, config.features.names)
-    return estimate
+    if config.environment.kind == "custom":
+        return Plan(estimate, None)
+    panel = load_panel(config)
+    splits = make_splits(panel.times, config.splits)
+    check_verdict(config, splits)
+    features.check(panel, config.features.names)
+    new = Look(panel.sha256, "", *span_dates(panel, splits.test), "")
+    return Plan(estimate, TrialRegistry().count_looks(new, panel) + 1)
 
 
 def compete(
@@ -194,6 +209,20 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
         second(progress)
 
     return report
+
+
+def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
+    """Return a callback that adds the base portfolio's validation score to a progress."""
+    return lambda progress: report(dataclasses.replace(progress, base=score))
+
+
+def base_score(context: EvaluationContext) -> float:
+    """Sharpe ratio of the base portfolio on validation, rebalanced at every close without costs."""
+    market, span = context.market, context.splits.validation
+    cash = Venue(market, rules_of(context.config.environment), torch.float64).risk_free
+    equity = np.cumprod(np.append(1.0, 1.0 + base_returns(market, span.first, span.last)))
+    risk_free = None if cash is None else cash[span.first : span.last].numpy()
+    return float(sharpe(equity, bars_per_year(market.times), risk_free))
 
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
