@@ -96,8 +96,8 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[st
     statistics["edge"] = to_plain(asdict(found))
     after = "" if evidence.looks < 2 else f" after {evidence.looks} looks at the test period"
     sentence = (
-        f"p-value of no edge over {readable(evidence.reference)}: {found.p_value:.4g} "
-        f"({_parts(found, evidence.where)}); must be at most {limit:.4g}{after}"
+        f"p-value of no edge over {readable(evidence.reference)}: {found.p_value:.4g}; must be at most "
+        f"{limit:.4g}{after} ({_z_scores(found, evidence.where)})"
     )
     return Rule("edge", found.p_value, limit, found.p_value <= limit, sentence)
 
@@ -128,13 +128,12 @@ def significance_per_look(significance: float, looks: int) -> float:
     return significance / max(looks, 1)
 
 
-def _parts(found: EdgeTest, where: str) -> str:
-    if found.validation_selected is None or found.expected_from_selection is None:
+def _z_scores(found: EdgeTest, where: str) -> str:
+    if found.validation_selected is None:
         return f"z-score {found.test:.2f} {where}"
     return (
-        f"z-score {found.z_score:.2f}, combined from {found.test:.2f} {where} and {found.validation_selected:.2f} on "
-        f"validation, {found.validation:.2f} before the selection, which alone reaches "
-        f"{found.expected_from_selection:.2f}, is accounted for"
+        f"z-scores: {found.test:.2f} {where}, {found.validation:.2f} on validation, which is "
+        f"{found.validation_selected:.2f} less selection bias; {found.z_score:.2f} combined"
     )
 
 

@@ -371,7 +371,7 @@ def _show_plan(planned: Plan, *, as_json: bool) -> None:
     typer.echo(f"training: {plan.samples:,} environment steps")
     typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
     if planned.look is not None:
-        typer.echo(f"test period: this run would be look {planned.look} at it")
+        typer.echo(f"test period: a new champion would be look {planned.look} at it")
 
 
 def _on_market(
