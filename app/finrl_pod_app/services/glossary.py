@@ -51,7 +51,7 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     ),
     "root": "the first ancestor of an agent's lineage",
     "shard": "a process that trains one assignment of a tournament at a time",
-    "selection bias": "what the best of several trials gains by chance; the gate takes it off the z-score on validation",
+    "selection bias": "what the best of several trials gains by chance; the gate subtracts it on validation",
     "Sharpe ratio": "mean excess return over its standard deviation, a year",
     "slippage": "fill price against the price at the decision",
     "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
