@@ -91,7 +91,8 @@ def simulate(
     assets = market.shape[1]
     venue = Venue(market, rules, torch.float64)
     same_close, may_ruin = venue.same_close, rules.short or rules.borrow > 0
-    closes = market.close[first : last + 1].double().unbind(0)
+    close_table = market.close[first : last + 1].double()
+    closes = close_table.unbind(0)
     prices = venue.fill[first:last].unbind(0)
     fillable, delisted = market.fillable[first:last], market.delisted[first:last]
     all_fillable = fillable.all(-1).tolist()
@@ -166,10 +167,9 @@ def simulate(
     all_cash, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
     cost_parts = _cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {}
     # In place: with many bars, accounts and assets this is the largest table of a backtest.
-    for shares_of_bar, close in zip(held.unbind(0), closes, strict=True):
-        shares_of_bar *= close
-    equity = all_cash + held.sum(-1)
-    weights = held.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
+    values = held.mul_(close_table.unsqueeze(1))
+    equity = all_cash + values.sum(-1)
+    weights = values.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
     return Ledger(
         *(first, last, equity, weights, turnovers, costs, funds, shares),
         cost_parts=cost_parts,

@@ -62,7 +62,7 @@ BENCHMARK_COLUMNS = (
     Column("down_capture", "down", "Down capture", "ratio", "growth on bars on which the benchmark fell, over its own"),
     Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
     Column(
-        "effective_number", "effective holdings", "Effective holdings", "ratio", "(sum of weights)^2 / their squares"
+        "effective_number", "effective holdings", "Effective holdings", "ratio", "(sum of weights)^2 / sum of squares"
     ),
 )
 

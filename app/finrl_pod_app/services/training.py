@@ -122,7 +122,7 @@ def run_tournament(
 
 
 class Plan(NamedTuple):
-    """What a tournament will take. look: number of its look at the test period, None off a market."""
+    """What a tournament will take. look: number of a new champion's look at test bars, None off a market."""
 
     estimate: Estimate
     look: int | None
