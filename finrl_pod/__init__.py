@@ -18,7 +18,7 @@ __version__ = "1.0.0rc1"
 _PUBLIC = {
     # settings
     "RunConfig": "finrl_pod.settings.run:RunConfig",
-    "load_config": "finrl_pod.settings.run:load",
+    "load_config": "finrl_pod_app.notebook:load_config",
     # data and markets
     "Panel": "finrl_pod.types:Panel",
     "MarketTensor": "finrl_pod.types:MarketTensor",

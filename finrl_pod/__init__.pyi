@@ -8,6 +8,7 @@ from finrl_pod_app.notebook import TrainedAgent as TrainedAgent
 from finrl_pod_app.notebook import audit as audit
 from finrl_pod_app.notebook import backtest as backtest
 from finrl_pod_app.notebook import judge as judge
+from finrl_pod_app.notebook import load_config as load_config
 from finrl_pod_app.notebook import load_prices as load_prices
 from finrl_pod_app.notebook import make_market as make_market
 from finrl_pod_app.notebook import run_tournament as run_tournament
@@ -36,7 +37,6 @@ from finrl_pod.rl.networks.policies import register_policy as register_policy
 from finrl_pod.rl.training.learner import Learner as Learner
 from finrl_pod.settings.algorithm_registry import register_algorithm as register_algorithm
 from finrl_pod.settings.run import RunConfig as RunConfig
-from finrl_pod.settings.run import load as load_config
 from finrl_pod.types import BacktestResult as BacktestResult
 from finrl_pod.types import MarketTensor as MarketTensor
 from finrl_pod.types import Panel as Panel

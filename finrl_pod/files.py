@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.user_files import kept_files, kept_neighbours
 
 MAX_JSON_BYTES = 256_000_000
 ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices
@@ -63,6 +64,12 @@ def write_bytes(path: Path, data: bytes) -> Path:
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}; name another folder with --out") from None
     return path
+
+
+def write_kept_files(folder: Path, values: Any) -> None:
+    """Write the users' files that plain values refer to, and those that they import, for `user_files.keep_folder`."""
+    for name, text in {**kept_neighbours(values), **kept_files(values)}.items():
+        write_bytes(folder / name, text.encode())
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -65,6 +65,15 @@ class Panel:
     source: str = ""
     flaws: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        unit = "D" if self.bar == "1d" else "m"
+        first, last = (str(self.times[i].astype(f"datetime64[{unit}]")) for i in (0, -1))
+        listed = ", ".join(self.symbols[:5]) + f" and {len(self.symbols) - 5} more" * (len(self.symbols) > 5)
+        return (
+            f"Panel({self.name!r}, symbols {listed}; {len(self.times):,} bars of {self.bar}, "
+            f"{first} to {last}; columns {', '.join(self.columns)})"
+        )
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the present columns, in the order of `PANEL_COLUMNS`."""

@@ -9,6 +9,7 @@ that a run works without the file, and two runs with different versions of one f
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import hashlib
@@ -26,9 +27,11 @@ from finrl_pod.errors import InputError
 T = TypeVar("T")
 DIGITS = 16
 FOLDER = "own_files"  # of a run
+MODULE_PREFIX = "finrl_pod_user_"  # of the names of modules made of files
 UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
 _PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
 _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
+_FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
 
 
@@ -43,8 +46,13 @@ def unpinned(text: str) -> str:
     if not is_file_reference(text):
         return text
     path, _, name = text.rpartition(":")
-    matched = _PINNED.fullmatch(Path(path).name)
-    return f"{matched['stem']}.py:{name}" if matched else text
+    return f"{written_path(Path(path))}:{name}" if _PINNED.fullmatch(Path(path).name) else text
+
+
+def written_path(path: Path) -> Path:
+    """A path as the user wrote it, but for the folder: own.py of own@0123456789abcdef.py."""
+    matched = _PINNED.fullmatch(path.name)
+    return Path(f"{matched['stem']}.py") if matched else path
 
 
 # ---------------------------------------------------------------------- text of files
@@ -86,6 +94,7 @@ def pin(reference: str) -> str:
     text = source_text(path, reference)
     kept = f"{path.stem}@{_digest(text)}.py"
     _KEPT[kept] = text
+    _FOLDERS[kept] = path.resolve().parent
     _add_to_path(path)
     return f"{kept}:{name}"
 
@@ -120,6 +129,31 @@ def kept_files(values: Any) -> dict[str, str]:
     return {name: source_text(Path(name)) for name in sorted(set(_pinned_names(values)))}
 
 
+def kept_neighbours(values: Any) -> dict[str, str]:
+    """Name and text of the files of the same folder that the pinned files of plain values import, and those of them."""
+    found: dict[str, str] = {}
+    for name in sorted(set(_pinned_names(values)) & _FOLDERS.keys()):
+        waiting = [_KEPT[name]]
+        while waiting:
+            for module in _imported_modules(waiting.pop()):
+                path = _FOLDERS[name] / f"{module}.py"
+                if path.name not in found and path.is_file():
+                    found[path.name] = source_text(path)
+                    waiting.append(found[path.name])
+    return found
+
+
+def _imported_modules(text: str) -> set[str]:
+    """Top-level names of the modules that a file imports; none if it is not Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except SyntaxError:
+        return set()
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in names}
+
+
 def keep(files: Mapping[str, str]) -> None:
     """Keep the texts of pinned files by name. Raises InputError for a text that does not have the hash in its name."""
     for name, text in files.items():
@@ -134,6 +168,8 @@ def keep_folder(folder: Path) -> None:
     if folder.is_dir():
         files = [path for path in folder.iterdir() if _PINNED.fullmatch(path.name)]
         keep({path.name: path.read_text(encoding="utf-8") for path in files})
+        for path in folder.glob("*.py"):  # neighbours are found after those beside the file itself
+            _add_to_path(path)
 
 
 def _pinned_names(values: Any) -> Iterator[str]:
@@ -164,7 +200,7 @@ def import_user_file(path: Path, purpose: str) -> Any:
     """
     text = source_text(path, purpose)
     _add_to_path(path)
-    name = re.sub(r"\W", "_", f"finrl_pod_user_{path.stem}")
+    name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
     module = ModuleType(name)
     module.__file__ = str(path)
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))  # for tracebacks
@@ -174,7 +210,7 @@ def import_user_file(path: Path, purpose: str) -> Any:
         with stdout_to_stderr():
             exec(code, module.__dict__)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path} could not be imported: {error_text(error)}") from error
+        raise InputError(f"{written_path(path)} could not be imported: {error_text(error)}") from error
     return module
 
 
@@ -192,7 +228,7 @@ def user_object(reference: str, purpose: str) -> Any:
     if not hasattr(module, name):
         defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         hint = f"it defines {', '.join(sorted(defined))}" if defined else "it defines nothing"
-        raise InputError(f"{path} has no {name}; {hint}")
+        raise InputError(f"{written_path(path)} has no {name}; {hint}")
     return getattr(module, name)
 
 

@@ -29,16 +29,17 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds
-from finrl_pod.errors import InputError
+from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.training.learner import Callback, Learner
-from finrl_pod.settings.run import RunConfig
+from finrl_pod.settings.run import MAX_SEED, MAX_THREADS, RunConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod.user_files import pinned
+from finrl_pod_app.arguments import as_path, check_callback, whole_number
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import check_prices, load_panel
 from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
@@ -54,6 +55,11 @@ class Setup:
     splits: Splits
     market: MarketTensor
     worlds: TrainingWorlds | None = None
+
+    def __repr__(self) -> str:
+        spans = ", ".join(f"{name} {len(self.span(name)):,}" for name in ("train", "validation", "test"))
+        features = len(self.market.feature_names)
+        return f"Setup({self.panel!r}; {features} features; bars: {spans}; agent {self.config.agent.algorithm!r})"
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """Return environments on the training split, or its variations, for the given population members."""
@@ -116,10 +122,15 @@ def train(
 ) -> Learner:
     """Train one agent for `samples` environment steps and return its `Learner`.
 
-    seed, threads: default to the config's. callback(learner, metrics) is called after every iteration; returning False
-    stops the training. warm_start: path of an agent written by `save`.
+    Whole iterations are trained, at least one (8,192 samples with default settings). seed, threads: default to the
+    config's. callback(learner, metrics) is called after every iteration; returning False stops the training.
+    warm_start: path of an agent written by `save`. Raises InputError for invalid arguments.
     """
     config = setup.config
+    samples = whole_number("samples", samples, 1)
+    seed = None if seed is None else whole_number("seed", seed, 0, MAX_SEED)
+    threads = None if threads is None else whole_number("threads", threads, 0, MAX_THREADS)
+    check_callback(callback)
     learner = Learner(
         setup.environment(),
         config.agent,
@@ -188,5 +199,8 @@ def backtest(
 
 
 def _read(path: str | Path) -> AgentSnapshot:
-    target = Path(path)
-    return snapshots.load(target.parent / f"{target.name.removesuffix('.json')}.json")
+    target = as_path(path, "a saved agent must be the path that fp.save_agent or agent.save wrote")
+    file = target.parent / f"{target.name.removesuffix('.json').removesuffix('.safetensors')}.json"
+    if not file.is_file():
+        raise RunError(f"there is no saved agent {str(path)!r}: give the path that fp.save_agent or agent.save wrote")
+    return snapshots.load(file)

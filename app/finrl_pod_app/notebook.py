@@ -22,23 +22,23 @@ import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
+from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import between, select
-from finrl_pod.data.sources.files import read_file
-from finrl_pod.data.sources.frames import panel_of_rows
-from finrl_pod.data.sources.tables import SYMBOL_NAMES, TIME_NAMES
+from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError, InputError
+from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.training.learner import Callback, Learner
-from finrl_pod.settings.run import RunConfig, load
+from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load
 from finrl_pod.types import Panel
 from finrl_pod_app import api
+from finrl_pod_app.arguments import as_path, check_callback, whole_number
 from finrl_pod_app.notebook_results import (
     AuditResult,
     Backtest,
@@ -49,7 +49,7 @@ from finrl_pod_app.notebook_results import (
     table_html,
 )
 from finrl_pod_app.services.backtests import SplitName, splits_of_panel
-from finrl_pod_app.services.presets import for_panel, preset
+from finrl_pod_app.services.presets import PRESETS, for_panel, preset
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.trial_log import strategy_identity
 
@@ -58,12 +58,15 @@ if TYPE_CHECKING:
 
 Prices = Panel | pd.DataFrame | str | Path
 FRAME = "frame"  # name of a panel made from a DataFrame
+_PRICES_RULE = (
+    "prices must be a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel"
+)
 
 
 def load_prices(
     source: Prices,
     *,
-    symbols: tuple[str, ...] = (),
+    symbols: Sequence[str] = (),
     start: str | None = None,
     end: str | None = None,
     name: str = FRAME,
@@ -71,61 +74,51 @@ def load_prices(
 ) -> Panel:
     """Prices as a panel.
 
-    source: a DataFrame of closes with dates as its index and one column for each ticker, or a long one with columns
-    date (or time), symbol, close and optionally open, high, low, volume; the name of a stored panel; or a CSV or
-    Parquet file. symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`,
-    such as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used.
+    source: a DataFrame of closes with dates as its index and one column for each ticker, one of yfinance, or a long one
+    with columns date (or time), symbol, close and optionally open, high, low, volume; the name of a stored panel; or a
+    CSV or Parquet file. symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data
+    import`, such as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used,
+    InputError for other objects and unknown options.
     """
+    ReadOptions.checked(options)
     if isinstance(source, Panel):
         panel = source
     elif isinstance(source, pd.DataFrame):
-        panel = _panel_of_frame(source, name, options)
-    elif Path(source).suffix or Path(source).is_dir():
-        panel = dataclasses.replace(read_file(Path(source), **options), name=Path(source).name.split(".")[0])
+        panel = read_frame(source, name=name, **options)
+    elif (path := as_path(source, _PRICES_RULE)).suffix or path.is_dir():
+        panel = dataclasses.replace(read_file(path, **options), name=path.name.split(".")[0])
     else:
         panel = Store().load(str(source))
-    panel = select(panel, symbols) if symbols else panel
+    panel = select(panel, (symbols,) if isinstance(symbols, str) else tuple(symbols))
     return between(panel, start, end) if start or end else panel
-
-
-def _panel_of_frame(frame: pd.DataFrame, name: str, options: dict[str, Any]) -> Panel:
-    names = {column: str(column).strip().lower() for column in frame.columns}
-    names |= {column: "symbol" for column, name in names.items() if name in SYMBOL_NAMES}
-    if {"symbol", "close"} <= set(names.values()):
-        rows = frame.rename(columns=names)
-        time = next((name for name in TIME_NAMES if name in rows), None)
-        times = rows.index if time is None else rows.pop(time)
-        rows = rows.assign(time=pd.to_datetime(times).to_numpy(), symbol=rows["symbol"].astype(str))
-        rows = rows.sort_values("time", kind="stable").reset_index(drop=True)
-    else:
-        if not isinstance(frame.index, pd.DatetimeIndex):
-            raise DataError(
-                "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
-                f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
-                f"{', '.join(map(str, frame.columns[:8]))}"
-            )
-        index = frame.index.tz_convert("UTC").tz_localize(None) if frame.index.tz is not None else frame.index
-        wide = frame.set_axis(index).rename_axis("time").reset_index()
-        rows = wide.melt("time", var_name="symbol", value_name="close").dropna(subset=["close"])
-        rows = rows.assign(symbol=rows["symbol"].astype(str)).sort_values("time", kind="stable")
-    given = {"bar": "1d", **options}
-    return panel_of_rows(rows.reset_index(drop=True), source="DataFrame", name=name, **given)
 
 
 def make_market(prices: Prices = "sample", config: RunConfig | str | Path | None = None) -> api.Setup:
     """A market to train on: prices with splits, features and rules.
 
-    config: a RunConfig, a TOML file, or None for default settings with splits and features that fit the prices.
-    Raises as `api.prepare`.
+    config: a RunConfig, a TOML file, a preset ("quick", "laptop" or "gpu"), or None for default settings. Splits and
+    features that it does not set fit the prices. Raises as `api.prepare`.
     """
     panel = load_prices(prices)
-    if config is None:
-        from finrl_pod.data.manifest import describe
-
-        config = for_panel(RunConfig(), describe(panel))
-    elif not isinstance(config, RunConfig):
-        config = load(Path(config))
-    return api.prepare(config, panel=panel)
+    settings = RunConfig() if config is None else load_config(config)
+    fitted = for_panel(settings, describe(panel))
+    if config is None or (isinstance(config, str) and config in PRESETS):
+        settings = fitted
+    else:
+        usual = BUILT_IN_SPLITS.get(settings.data.name, SplitConfig())
+        if dataclasses.replace(settings.splits, embargo=usual.embargo) == usual:
+            settings = dataclasses.replace(settings, splits=fitted.splits)
+        if settings.features == FeatureConfig():
+            settings = dataclasses.replace(settings, features=fitted.features)
+    try:
+        return api.prepare(settings, panel=panel)
+    except ConfigError as error:
+        if config is not None:
+            raise
+        bars = len(panel.times)
+        raise DataError(
+            f"the default settings do not fit the {bars:,} bars of {panel.name!r} ({error}): use more bars or a config"
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,18 +177,20 @@ def train(
 ) -> TrainedAgent:
     """Train one agent for `samples` environment steps on the training split.
 
+    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 8,192 samples with default settings.
     market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
     such as `fp.open_logger(...).report`. Others: as in `api.train`.
     """
+    check_callback(callback)  # here, since `api.train` gets the one below
     setup = market if isinstance(market, api.Setup) else make_market(market)
     history: list[dict[str, float]] = []
     shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
-    with _bar(samples, shown=shown) as advance:
+    with _bar(shown=shown) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
             history.append({"samples": learner.samples[0], **row})
-            advance(learner.samples[0], row["reward"])
+            advance(learner.samples[0], samples, row["reward"])
             return None if callback is None else callback(learner, metrics)
 
         learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
@@ -203,17 +198,17 @@ def train(
 
 
 @contextlib.contextmanager
-def _bar(total: int, *, shown: bool) -> Iterator[Any]:
+def _bar(*, shown: bool) -> Iterator[Any]:
     if not shown:
-        yield lambda samples, reward: None  # noqa: ARG005
+        yield lambda samples, total, reward: None  # noqa: ARG005
         return
     from rich.progress import Progress
 
     with Progress(transient=True) as bars:
-        task = bars.add_task("training", total=total)
+        task = bars.add_task("training", total=None)
 
-        def advance(samples: int, reward: float) -> None:
-            bars.update(task, completed=samples, description=f"training, mean reward {reward:.4g}")
+        def advance(samples: int, total: int, reward: float) -> None:
+            bars.update(task, completed=samples, total=total, description=f"training, mean reward {reward:.4g}")
 
         yield advance
 
@@ -301,18 +296,23 @@ def run_tournament(
     from finrl_pod_app.cli.console import progress_display
     from finrl_pod_app.services.training import run_tournament as run
 
-    settings = _config(config)
+    settings, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
         settings = for_panel(settings, Store().show(_stored(load_prices(prices))))
     shown = sys.stderr.isatty() if progress is None else progress
     with progress_display(quiet=not shown) as report:
-        return TournamentResult(run(settings, Path(out), resume=resume, device=device, progress=report), Path(out))
+        return TournamentResult(run(settings, out, resume=resume, device=device, progress=report), out)
 
 
-def _config(config: RunConfig | str | Path) -> RunConfig:
+def load_config(config: RunConfig | str | Path) -> RunConfig:
+    """A TOML file, or a preset ("quick", "laptop" or "gpu"), as a RunConfig.
+
+    Raises ConfigError for an invalid file and an unknown preset.
+    """
     if isinstance(config, RunConfig):
         return config
-    return load(Path(config)) if Path(config).suffix == ".toml" else preset(str(config))
+    path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
+    return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
 
 
 def _stored(panel: Panel) -> str:
@@ -324,16 +324,19 @@ def _stored(panel: Panel) -> str:
     return panel.name
 
 
-def audit(target: str | Path, data: str | None = None) -> AuditResult:
+def audit(target: str | Path, data: Prices | None = None) -> AuditResult:
     """Audit the champion of a run's folder, a baseline, or file.py:Class, on a stored panel.
 
-    data: for strategies, by default the sample. Raises InputError for an unknown target.
+    data: for strategies, a stored panel by default the sample; others are stored under their name. Raises InputError
+    for an unknown target.
     """
     from finrl_pod_app.services.audit_targets import audit_run, audit_strategy
 
-    if isinstance(target, Path) or Path(target).is_dir():
-        return AuditResult(audit_run(Path(target)).to_dict(), Path(target))
-    return AuditResult(audit_strategy(target, data).to_dict())
+    path = as_path(target, "an audit takes the folder of a run, the name of a baseline, or file.py:Class")
+    if isinstance(target, Path) or path.is_dir():
+        return AuditResult(audit_run(path).to_dict(), path)
+    stored = data if data is None or isinstance(data, str) else _stored(load_prices(data))
+    return AuditResult(audit_strategy(target, stored).to_dict())
 
 
 def walkforward(
@@ -345,18 +348,27 @@ def walkforward(
     resume: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> WalkforwardResult:
-    """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`."""
+    """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
+
+    Raises InputError for invalid arguments.
+    """
     from finrl_pod_app.services.walkforward import run_walkforward
 
-    document = run_walkforward(_config(config), Path(out), folds=folds, seeds=seeds, resume=resume, device=device)
-    return WalkforwardResult(document, Path(out))
+    settings, out = load_config(config), as_path(out, "out must be a folder")
+    folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
+    document = run_walkforward(settings, out, folds=folds, seeds=seeds, resume=resume, device=device)
+    return WalkforwardResult(document, out)
 
 
 def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.gate import read_verdict
 
-    folder = run.folder if isinstance(run, TournamentResult) else Path(run)
+    folder = (
+        run.folder
+        if isinstance(run, TournamentResult)
+        else as_path(run, "a run must be its folder or a TournamentResult")
+    )
     if folder is None:
         raise InputError("this result was loaded from a file; give the folder of its run")
     return VerdictResult(read_verdict(folder).to_dict(), folder)

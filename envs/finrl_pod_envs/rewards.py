@@ -41,6 +41,7 @@ from finrl_pod.user_files import (
     is_file_reference,
     stdout_to_stderr,
     unpinned,
+    written_path,
 )
 
 CHANGE_SCALE = 1e-4  # reward per currency unit (FinRL's reward scaling): a day of a $1M account is of order one
@@ -190,6 +191,7 @@ def load_user_reward(text: str) -> UserReward:
     file, _, name = text.rpartition(":")
     function = getattr(import_user_file(Path(file), f"the reward {text}"), name, None)
     if not callable(function):
-        raise InputError(f"{file} has no function {name}; give one that it defines, as {Path(file).name}:my_reward")
+        written = written_path(Path(file))
+        raise InputError(f"{written} has no function {name}; give one that it defines, as {written.name}:my_reward")
     reward: UserReward = function
     return reward

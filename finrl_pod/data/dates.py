@@ -49,7 +49,7 @@ def _moment(date: str | pd.Timestamp, what: str) -> tuple[pd.Timestamp, bool]:
     """(timestamp, whether it was given as a bare date)."""
     if isinstance(date, pd.Timestamp):
         return as_utc(date), False
-    text = date.strip()
+    text = str(date).strip()  # in Python also a date of datetime's or NumPy's
     bare = _ISO_DATE.fullmatch(text) is not None
     if bare or _ISO_MOMENT.fullmatch(text):
         try:

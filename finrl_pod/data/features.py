@@ -18,6 +18,7 @@ import numpy as np
 from finrl_pod.data import indicators, market_model, price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
+from finrl_pod.settings.registration import check_name
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import (
     error_text,
@@ -48,15 +49,18 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
     """Decorator that registers a function Panel -> [T, N] float64 (or [T, 1] for the whole market) under `name`.
 
     The function must be causal and return NaN where undefined. needs: columns of `types.PANEL_COLUMNS`, "benchmark" or
-    "sectors". A file of features that is imported again replaces its own.
-    Raises FeatureError for a name that other code has registered, and for an unknown column.
+    "sectors". A file of features that is imported again, and a notebook's cell that runs again, replace their own.
+    Raises FeatureError for a name that other code has registered, and for an unknown column; InputError for no name.
     """
-    needs = tuple(needs)
+    check_name("feature", name)
+    needs = (needs,) if isinstance(needs, str) else tuple(needs)
     for column in needs:
         if column not in _INPUTS:
             raise FeatureError(f"feature {name!r} needs column {column!r}, but a panel has only {', '.join(_INPUTS)}")
 
     def add(function: FeatureFunction) -> FeatureFunction:
+        if not callable(function):
+            raise FeatureError(f"feature {name!r} must be a function of a panel, got {function!r}")
         if name in _FEATURES and not _same_source(_FEATURES[name].function, function):
             raise FeatureError(f"feature {name!r} is already registered; choose another name")
         _FEATURES[name] = Feature(name, needs, function)
@@ -66,10 +70,16 @@ def register(name: str, needs: Iterable[str] = ("close",)) -> Callable[[FeatureF
 
 
 def _same_source(one: FeatureFunction, other: FeatureFunction) -> bool:
-    """Whether two functions were defined under the same name in the same file."""
+    """Whether two functions were defined under the same name in the same file, or in the notebook or script that runs.
+
+    A notebook's cells have another file name each time that they run.
+    """
     if not (inspect.isfunction(one) and inspect.isfunction(other)):
         return False
-    first, second = ((code.co_filename, code.co_qualname) for code in (one.__code__, other.__code__))
+    first, second = (
+        ("__main__" if function.__module__ == "__main__" else function.__code__.co_filename, function.__qualname__)
+        for function in (one, other)
+    )
     return first == second
 
 
@@ -110,7 +120,8 @@ def _user_feature(name: str, function: object) -> Feature:
             with stdout_to_stderr():
                 values: Floats = function(panel)
         except Exception as error:
-            raise FeatureError(f"the feature {unpinned(name)} failed: {error_text(error)}") from error
+            message = f"the feature {unpinned(name)} failed: {error_text(error)}{_read_only_hint(error)}"
+            raise FeatureError(message) from error
         return values
 
     return Feature(name, (), computed)
@@ -148,9 +159,10 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
     """Compute a feature: [T, N] float64, NaN where undefined or not tradable. Raises FeatureError as `compute` does."""
     bars, assets = panel.close.shape
     try:
-        values = np.asarray(feature.function(panel), dtype=np.float64)
+        values = np.asarray(feature.function(_read_only(panel)), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise FeatureError(f"feature {unpinned(feature.name)!r} must return numbers: {error}") from None
+        message = f"feature {unpinned(feature.name)!r} must return numbers: {error}{_read_only_hint(error)}"
+        raise FeatureError(message) from None
     if values.shape not in ((bars, assets), (bars, 1)):
         raise FeatureError(
             f"feature {unpinned(feature.name)!r} returned shape {values.shape}, not {(bars, assets)}: one number "
@@ -159,6 +171,18 @@ def compute_one(panel: Panel, feature: Feature) -> Floats:
     result = np.full((bars, assets), np.nan)
     np.copyto(result, values, where=panel.tradable & np.isfinite(values))
     return result
+
+
+def _read_only(panel: Panel) -> Panel:
+    """The same panel with arrays that cannot be written to: a feature that changes prices would change the market's."""
+    arrays = {name: getattr(panel, name).view() for name in ("times", "tradable", *panel.columns)}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return dataclasses.replace(panel, **arrays)
+
+
+def _read_only_hint(error: Exception) -> str:
+    return "; prices cannot be changed, work on a copy" if "read-only" in str(error) else ""
 
 
 def _missing(feature: Feature, panel: Panel) -> tuple[str, ...]:

@@ -118,7 +118,8 @@ def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timest
     first, stop = np.searchsorted(panel.times, low, "left"), np.searchsorted(panel.times, high, "right")
     if first >= stop:
         have = f"{stamp(panel.times[0], panel.bar)} to {stamp(panel.times[-1], panel.bar)}"
-        raise DataError(f"panel {panel.name!r} has no bars from {start} to {end}: it covers {have}")
+        asked = " ".join(f"{word} {date}" for word, date in (("from", start), ("to", end)) if date is not None)
+        raise DataError(f"panel {panel.name!r} has no bars {asked}: it covers {have}")
     return _derive(panel, slice(int(first), int(stop)), list(range(len(panel.symbols))), panel.symbols)
 
 

@@ -23,6 +23,7 @@ from finrl_pod.settings.algorithm_configs import (
     SHACConfig,
     TD3Config,
 )
+from finrl_pod.settings.registration import check_name
 from finrl_pod.settings.toml import closest_key
 from finrl_pod.user_files import own_object, unpinned
 
@@ -155,12 +156,18 @@ def algorithm_class(name: str) -> Any | None:
     if name in _CLASSES:
         return _CLASSES[name]
     found = own_object("algorithms", name, f"the algorithm {name}")
-    if found is not None and not (isinstance(found, type) and hasattr(found, "iterate") and hasattr(found, "Config")):
+    if found is not None:
+        _check_class(name, found)
+    return found
+
+
+def _check_class(name: str, found: object) -> None:
+    """Raises ConfigError for an object that is no algorithm."""
+    if not (isinstance(found, type) and hasattr(found, "iterate") and hasattr(found, "Config")):
         raise ConfigError(
             f"the algorithm {unpinned(name)} must be a class derived from finrl_pod.rl.algorithms.loss_algorithm."
-            "LossAlgorithm, as finrl-pod new algorithm writes it"
+            f"LossAlgorithm, as finrl-pod new algorithm writes it, got {found!r}"
         )
-    return found
 
 
 def algorithm_info(name: str) -> AlgorithmInfo:
@@ -177,12 +184,14 @@ def algorithm_info(name: str) -> AlgorithmInfo:
 def register_algorithm(name: str) -> Callable[[type], type]:
     """Decorator that registers a subclass of `LossAlgorithm` for `agent.algorithm = name`.
 
-    Raises ConfigError for the name of a built-in algorithm.
+    Raises ConfigError for the name of a built-in algorithm and an object that is no algorithm, InputError for no name.
     """
+    check_name("algorithm", name)
     if name in ALGORITHMS:
         raise ConfigError(f"the algorithm {name!r} is built in; choose another name")
 
     def add(algorithm: type) -> type:
+        _check_class(name, algorithm)
         _CLASSES[name] = algorithm
         return algorithm
 

@@ -116,6 +116,9 @@ def _declaration(record: type[Any], name: str) -> tuple[str, Constraint | None]:
         if field is not None and _KEY in field.metadata:
             comment, constraint = field.metadata[_KEY]
             return comment, constraint
+    own, *bases = (cls.__module__.startswith("finrl_pod.") for cls in record.__mro__)
+    if not own and any(bases):
+        return "", None  # a user's algorithm extends our settings: its fields may be plain
     raise TypeError(f"{record.__name__}.{name} is not declared with setting()")
 
 

@@ -28,7 +28,7 @@ import torch
 
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
-from finrl_pod.files import other_folder, read_json, write_bytes, write_json
+from finrl_pod.files import other_folder, read_json, write_json, write_kept_files
 from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
@@ -61,8 +61,7 @@ class RunDirectory:
         run = cls(path)
         if run._config_file.exists():
             raise RunError(f"{path} already holds a run; add --resume to continue it, or choose another --out folder")
-        for name, text in user_files.kept_files(dataclasses.asdict(config)).items():
-            write_bytes(path / user_files.FOLDER / name, text.encode())
+        write_kept_files(path / user_files.FOLDER, dataclasses.asdict(config))
         write_json(
             run._config_file,
             {
@@ -83,7 +82,10 @@ class RunDirectory:
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         if run._config_value("config_sha256", str) != config.sha256:
-            raise RunError(f"the run in {path} was made with another config or seed; resume it with its own")
+            raise RunError(
+                f"the run in {path} was made with another config or seed, or another text of a file that it names; "
+                "resume it with its own"
+            )
         if run.data_sha256 != data_sha256:
             raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
         return run

@@ -24,6 +24,7 @@ from finrl_pod.user_files import (
     is_own,
     own_source,
     stdout_to_stderr,
+    written_path,
 )
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline
 
@@ -78,11 +79,12 @@ def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
     if is_file_reference(name):
         file, _, class_name = name.rpartition(":")
         found = getattr(import_user_file(Path(file), f"the strategy {name}"), class_name, None)
+        written = written_path(Path(file))
         if not inspect.isclass(found):
             raise InputError(
-                f"{file} has no class {class_name}; give one that it defines, as {Path(file).name}:MyStrategy"
+                f"{written} has no class {class_name}; give one that it defines, as {written.name}:MyStrategy"
             )
-        described = f"class {class_name} in {file}"
+        described = f"class {class_name} in {written}"
     else:
         found, class_name, described = entry_point("strategies", name), name, f"the entry point {name}"
         if not inspect.isclass(found):

@@ -11,7 +11,9 @@ import pytest
 import torch
 from finrl_pod_app import api
 
-from finrl_pod.errors import InputError, RunError
+from finrl_pod.errors import ConfigError, InputError, RunError
+from finrl_pod.rl.networks.policies import register_policy
+from finrl_pod.settings.algorithm_registry import register_algorithm
 from finrl_pod.settings.run import DataConfig, EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 
 CONFIG = RunConfig(
@@ -82,6 +84,16 @@ def test_incompatible_agent_is_refused(setup: api.Setup, tmp_path: Path) -> None
     other = dataclasses.replace(CONFIG, agent=dataclasses.replace(CONFIG.agent, hidden=(16, 16)))
     with pytest.raises(RunError, match="does not fit"):
         api.train(api.prepare(other, device="cpu"), 256, warm_start=tmp_path / "one")
+
+
+def test_what_is_no_algorithm_or_policy_is_not_registered() -> None:
+    with pytest.raises(ConfigError, match=r"the algorithm zz must be a class .* got 3"):
+        register_algorithm("zz")(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the policy zz has no init"):
+        register_policy("zz")(dict)
+    for register in (register_algorithm, register_policy):
+        with pytest.raises(InputError, match="needs a name in quotes"):
+            register(dict)  # type: ignore[arg-type]
 
 
 def test_agent_with_a_turbulence_limit_is_backtested(tmp_path: Path) -> None:

@@ -98,12 +98,192 @@ class Endless(BaseVecEnv):
 nothing = 3
 """
 
+FAULTY = """
+import sys
+
+import numpy as np
+import torch
+from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
+
+from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+from finrl_pod.rl.networks.base_policy import BasePolicy
+from finrl_pod.settings.algorithm_configs import OnPolicyConfig
+
+def exits(panel):
+    sys.exit(0)
+
+def infinite(panel):
+    return np.full_like(panel.close, np.inf)
+
+def in_place(interval):
+    interval.after.mul_(2)
+    return (interval.after / interval.before).log()
+
+class NoName:
+    def cost(self, amount, prices, liquidity):
+        return 0.001 * amount * prices
+    def slope(self, amount, prices, liquidity):
+        return (0.001 * prices).expand_as(amount)
+
+class FloatCost(NoName):
+    name, needs_volume = "float", False
+    def cost(self, amount, prices, liquidity):
+        return 0.0
+
+class Scores(BasePolicy):
+    def weights(self, generator):
+        return {"w": 0.01 * torch.randn(self.spec.inputs, generator=generator), "cash": torch.zeros(1)}
+    def mean(self, params, features, account, tradable):
+        scores = torch.einsum("pknf,pf->pkn", features, params["w"]).unsqueeze(2).expand(*account.shape[:3], -1)
+        if not self.spec.has_cash_score:
+            return scores
+        return torch.cat([params["cash"].view(-1, 1, 1, 1).expand(*account.shape[:3], 1), scores], -1)
+    def value(self, params, features, account, tradable):
+        return torch.einsum("pknf,pf->pk", features, params["w"]).unsqueeze(2).expand(account.shape[:3])
+
+class Noisy(Scores):
+    def mean(self, params, features, account, tradable):
+        mean = super().mean(params, features, account, tradable)
+        return mean + torch.randn_like(mean)
+
+class RaisingPolicy(Scores):
+    def mean(self, params, features, account, tradable):
+        raise ValueError("no scores")
+
+class RaisingLoss(LossAlgorithm):
+    Config = OnPolicyConfig
+    def loss(self, batch):
+        return batch.rewards
+
+class Walk(BaseVecEnv):
+    observation_size = 1
+    max_steps = 20
+    def start(self):
+        print("START")
+        return {"x": self.normal()}
+    def transition(self, state, action):
+        return Transition({"x": state["x"] + action[..., 0]}, -state["x"].square())
+    def observe(self, state):
+        return state["x"].unsqueeze(-1)
+
+class WrongSize(Walk):
+    observation_size = 2
+
+class WrongReward(Walk):
+    def transition(self, state, action):
+        state, reward, ended = super().transition(state, action)
+        return Transition(state, reward.unsqueeze(-1), ended)
+
+class Choices(Walk):
+    actions = 4
+
+class NoSize(Walk):
+    observation_size = None
+
+class Late(Walk):
+    steps = 0
+    def transition(self, state, action):
+        self.steps += 1
+        if self.steps > 40:
+            raise KeyError("late")
+        return super().transition(state, action)
+
+class Source:
+    def fetch(self, symbols, start, end, bar):
+        return None
+
+class Narrow:
+    def fetch(self, symbols):
+        return None
+"""
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     path = tmp_path / "own.py"
     path.write_text(OWN)
     return path
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "faulty.py"
+    path.write_text(FAULTY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "message"),
+    [
+        ("exits", "error", "faulty.py:exits failed: SystemExit: 0 (faulty.py, line 13)"),
+        ("infinite", "undefined", "NaN or infinite on all"),
+        ("in_place", "side effect", "it changed interval.after"),
+        ("NoName", "error", "must have name, needs_volume, cost"),
+        ("FloatCost", "type", "cost must return a tensor like the amount, got float"),
+        ("Scores", "gradient", "the weight 'cash' has no effect without a score of cash"),
+        ("Noisy", "repeatable", "two calls with the same inputs differ"),
+        ("NoSize", "error", "`finrl-pod new environment NAME`"),
+        ("Choices", "error", 'set action_kind = "discrete" for choices 0 to 3'),
+        ("Source", "fetch", "must return a Panel or a DataFrame, got NoneType"),
+        ("Narrow", "fetch", "must have fetch(symbols, start, end, bar)"),
+    ],
+)
+def test_faults_are_told_by_their_cause(faulty: Path, name: str, rule: str, message: str) -> None:
+    (fault,) = check_extension(f"{faulty.name}:{name}")
+    assert fault.rule == rule
+    assert message in fault.message
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Late", "faulty.py:Late failed: KeyError: 'late' (faulty.py, line 88)"),
+        ("WrongSize", "observation of reset() has the shape (1, 16, 1), the contract asks for (1, 16, 2)"),
+        ("WrongReward", "reward of step 1 has the shape (1, 16, 1)"),
+        ("Choices", "faulty.py:Choices has actions = 4"),
+    ],
+)
+def test_training_tells_faults_of_an_environment_in_one_sentence(
+    faulty: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "--env", f"{faulty.name}:{name}", "--algorithm", "ppo", "--steps", "3000"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("finrl-pod: ")
+    assert message in told
+
+
+def test_an_environment_may_print(faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--env", f"{faulty.name}:Walk", "--algorithm", "ppo", "--steps", "2048", "--evaluate", "1"]
+    assert run([*arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"] == 2048
+    assert "START" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("policy=faulty.py:RaisingPolicy", "faulty.py:RaisingPolicy failed: ValueError: no scores (faulty.py, line "),
+        ("algorithm=faulty.py:RaisingLoss", "faulty.py:RaisingLoss failed: AttributeError: 'Batch' object has no"),
+    ],
+)
+def test_tournament_tells_what_own_code_raised_in_one_sentence(
+    faulty: Path, setting: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("small.toml").write_text("[tournament]\npods = 2\ngenerations = 1\nsamples_per_generation = 2000\n")
+    assert run(["tournament", "small.toml", "--set", f"agent.{setting}", "--out", "run"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_kinds_without_a_template_are_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["new", "cost", "mine"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("finrl-pod: KIND must be one of feature, reward, strategy")
+    assert "Value error" not in told
+    assert "costs, sources and brokers" in told
 
 
 @pytest.mark.parametrize("kind", NEW_KINDS)

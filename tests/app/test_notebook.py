@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,6 +43,156 @@ def test_wide_and_long_frames_give_the_same_panel() -> None:
 def test_frames_without_dates_are_refused() -> None:
     with pytest.raises(DataError, match="needs dates as its index"):
         fp.load_prices(frame().reset_index(drop=True))
+
+
+def fields() -> pd.DataFrame:
+    """As yfinance returns prices: (field, ticker)."""
+    parts = {"Close": frame(), "High": frame() * 1.1, "Low": frame() * 0.9, "Open": frame(), "Volume": frame()}
+    return pd.concat(parts, axis=1, names=["Price", "Ticker"]).rename_axis("Date")
+
+
+def named() -> pd.DataFrame:
+    """Rows of (date, ticker)."""
+    return frame().rename_axis("Date").rename_axis("Ticker", axis=1).stack().rename("Close").to_frame()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        frame().rename_axis("Date").reset_index(),
+        frame().set_axis(DAYS.astype(str)),
+        frame().set_axis([day.date() for day in DAYS]),
+        frame().set_axis(DAYS.to_period("D")),
+        frame().sample(frac=1, random_state=0),
+        named(),
+        named().rename_axis([None, None]).swaplevel(),
+        named().reset_index(),
+        named().reset_index("Ticker"),
+        named().rename(columns={"Close": "Adj Close"}).reset_index(),
+        fields()[["Close"]],
+        fields()[["Close"]].swaplevel(axis=1).tz_localize("America/New_York"),
+    ],
+)
+def test_frames_of_any_shape_give_the_same_closes(given: pd.DataFrame) -> None:
+    panel = fp.load_prices(given)
+    assert set(panel.symbols) == set(frame().columns)
+    np.testing.assert_array_equal(panel.close, frame()[list(panel.symbols)].to_numpy())
+    np.testing.assert_array_equal(panel.times, DAYS.to_numpy())
+
+
+def test_frames_of_yfinance_keep_all_fields_and_name_tickers_without_prices() -> None:
+    prices = fields()
+    prices.loc[:, prices.columns.get_level_values(1) == "AAA"] = np.nan
+    panel = fp.load_prices(prices)
+    assert panel.symbols == ("CCC", "BBB")
+    assert panel.columns == ("open", "high", "low", "close", "volume")
+    assert "Tickers without any price were left out: AAA." in panel.flaws
+    assert "AAA has no bar at all and is never tradable." in fp.load_prices(frame().assign(AAA=np.nan)).flaws
+
+
+def text_cell(column: int, prices: pd.DataFrame) -> pd.DataFrame:
+    wrong = prices.astype(object)
+    wrong.iloc[2, column] = "x"
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (text_cell(1, frame()), r"row 3 \(2015-01-05\): AAA must be a number such as 12.5, got 'x'"),
+        (
+            text_cell(2, named().reset_index()),
+            r"row 3 \(2015-01-01, BBB\): Close must be a number such as 12.5, got 'x'",
+        ),
+        (text_cell(1, fields()), r"row 3 \(2015-01-05\), AAA: Close must be a number such as 12.5, got 'x'"),
+        (frame().set_axis(["A", "A", "B"], axis=1), "the DataFrame has the column 'A' twice"),
+        (frame()["AAA"], "prices must be a panel, .* got Series"),
+        (frame().to_numpy(), "prices must be a panel, .* got ndarray"),
+        ({"AAA": [1]}, "prices must be a panel, .* got dict"),
+        (None, "prices must be a panel, .* got None"),
+        (frame().set_axis(["Open", "Close", "High"], axis=1), r"pass --symbol \(symbol= in Python\)"),
+        (named().reset_index().rename(columns={"Close": "Adj Close"}).assign(open=1), "but no 'close'"),
+        (pd.concat({"a": fields()}, axis=1), "has 3 levels of column names"),
+    ],
+)
+def test_prices_that_cannot_be_used_are_named(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fp.load_prices(given)
+
+
+def test_options_and_dates_of_prices_are_checked() -> None:
+    for source in (frame(), "sample"):
+        with pytest.raises(InputError, match="no option 'allow_gap' for prices; did you mean allow_gaps"):
+            fp.load_prices(source, allow_gap=True)
+    with pytest.raises(DataError, match="has no bars from 2030-01-01: it covers"):
+        fp.load_prices(frame(), start="2030-01-01")
+    assert fp.load_prices(frame(), start=date(2016, 1, 1), symbols="AAA").symbols == ("AAA",)  # type: ignore[arg-type]
+    assert fp.load_prices(frame().rename(columns={"AAA": "LOW"})).symbols == ("CCC", "LOW", "BBB")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(
+            ({"samples": x}, "samples must be a whole number of at least 1")
+            for x in ("many", 1.5, None, np.nan, True, 0)
+        ),
+        *(({"seed": x}, "seed must be a whole number from 0 to 9,223") for x in (-1, "x", 1.5, 2**70)),
+        *(({"threads": x}, "threads must be a whole number from 0 to 1,024") for x in (-1, "x", 2000)),
+        ({"callback": 3}, "callback must be a function of the learner and its metrics, got 3"),
+    ],
+)
+def test_arguments_of_training_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fp.train(market(), **{"samples": 1, "progress": True, **arguments})
+
+
+@functools.cache
+def market() -> fp.Setup:
+    return fp.make_market(frame())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: fp.make_market(frame(), {"a": 1}),
+            "a config must be a RunConfig, a TOML file or a preset .* got dict",
+        ),
+        (lambda: fp.make_market(frame(), "quik"), "no preset 'quik'; did you mean quick"),
+        (lambda: fp.make_market(frame()[:60]), "the default settings do not fit the 60 bars of 'frame'"),
+        (lambda: fp.run_tournament(None, out="x"), "a config must be .* got None"),
+        (lambda: fp.run_tournament(out=None), "out must be a folder, got None"),
+        (lambda: fp.judge(None), "a run must be its folder or a TournamentResult, got None"),
+        (lambda: fp.audit(3), "an audit takes .* got 3"),
+        (lambda: fp.walkforward(out="x", folds="2"), "folds must be a whole number of at least 1, got '2'"),
+        (lambda: fp.walkforward(out="x", seeds=-1), "^seeds must be a whole number of at least 1, got -1"),
+        (lambda: fp.load_config(3), "a config must be .* got 3"),
+        (lambda: fp.load_agent("feats.py"), "there is no saved agent 'feats.py'"),
+        (lambda: fp.load_agent("."), "there is no saved agent '.'"),
+        (lambda: fp.load_agent(3), "a saved agent must be the path .* got 3"),
+    ],
+)
+def test_wrong_arguments_are_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_presets_and_files_without_splits_fit_the_prices(tmp_path: Path) -> None:
+    assert fp.make_market(frame(), "quick").config.agent == fp.load_config("quick").agent
+    path = tmp_path / "mine.toml"
+    path.write_text("seed = 3\n")
+    config = fp.make_market(frame(), path).config
+    assert (config.seed, config.splits, config.features) == (3, market().config.splits, market().config.features)
+    path.write_text('[splits]\ntrain = ["2015-01-01", "2016-01-01"]\nvalidation = ["2016-01-02", "2016-12-31"]\n')
+    with pytest.raises(DataError):  # its own splits are kept: test is not in the data
+        fp.make_market(frame(), path)
+
+
+def test_panels_and_markets_show_themselves_in_one_line() -> None:
+    panel = "Panel('frame', symbols CCC, AAA, BBB; 700 bars of 1d, 2015-01-01 to 2017-09-06; columns close)"
+    assert repr(market().panel) == panel
+    assert repr(market()).startswith(f"Setup({panel}; 11 features; bars: train 485, validation 100, test 105; agent")
 
 
 def test_backtest_of_constant_growth_shows_it_and_is_saved(tmp_path: Path) -> None:
@@ -124,6 +278,7 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert again.document == result.document
     with pytest.raises(InputError, match="give the folder"):
         fp.judge(again)
+    assert fp.audit("equal_weight", small_panel()).document == fp.audit("equal_weight", "main").document
     audited = fp.audit("equal_weight", "main")
     assert isinstance(audited, AuditResult)
     assert audited.clean

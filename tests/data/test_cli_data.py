@@ -274,3 +274,75 @@ def test_a_panel_too_short_to_train_on_is_stored_with_a_note(call: Call, tmp_pat
     result = call("import", str(tmp_path / "one.csv"), "--name", "one")
     assert result.exit_code == 0
     assert "note: one has 1 bar; agents need hundreds" in result.stderr
+
+
+OWN_SOURCES = """
+import numpy as np
+import pandas as pd
+
+def closes(symbols, start, end):
+    days = pd.bdate_range(start, end)
+    return pd.DataFrame(np.linspace(10, 20, len(days))[:, None] * np.ones(len(symbols)), days, list(symbols))
+
+class Frame:
+    def fetch(self, symbols, start, end, bar):
+        return closes(symbols[:-1], start, end)
+
+class Nothing:
+    def fetch(self, symbols, start, end, bar):
+        return None
+
+class Empty:
+    def fetch(self, symbols, start, end, bar):
+        return closes(symbols, start, end).iloc[:0]
+
+class Gaps:
+    def fetch(self, symbols, start, end, bar):
+        frame = closes(symbols, start, end)
+        frame.iloc[5, 0] = np.nan
+        return frame
+
+class Offline:
+    def fetch(self, symbols, start, end, bar):
+        raise ConnectionError("no network")
+
+class Narrow:
+    def fetch(self, symbols):
+        return None
+
+class Elsewhere:
+    def fetch(self, symbols, start, end, bar):
+        return closes(symbols, "2000-01-03", "2001-01-03")
+"""
+
+
+def fetch_own(call: Call, folder: Path, name: str) -> Result:
+    file = folder / "own_sources.py"
+    file.write_text(OWN_SOURCES)
+    dates = ("--start", "2015-01-01", "--end", "2015-12-31")
+    return call("fetch", "--source", f"{file}:{name}", "--symbols", "A,B,C", *dates, "--name", "own", "--json")
+
+
+def test_fetch_takes_a_frame_of_a_source_of_ones_own_and_notes_missing_symbols(call: Call, tmp_path: Path) -> None:
+    result = fetch_own(call, tmp_path, "Frame")
+    assert plain(result)["symbols"] == ["A", "B"]
+    assert plain(result)["source"] == "Frame"
+    assert "Frame delivered no bars of C" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Nothing", "must return a Panel or a DataFrame, got NoneType"),
+        ("Empty", "returned a DataFrame that cannot be used: "),
+        ("Gaps", "return fp.load_prices(frame, allow_gaps=True)"),
+        ("Offline", "failed: ConnectionError: no network"),
+        ("Narrow", "must have fetch(symbols, start, end, bar): "),
+        ("Elsewhere", "panel 'Elsewhere' has no bars from 2015-01-01"),
+    ],
+)
+def test_fetch_tells_faults_of_a_source_of_ones_own(
+    call: Call, store: Store, tmp_path: Path, name: str, message: str
+) -> None:
+    assert message in str(fault(fetch_own(call, tmp_path, name)))
+    assert "own" not in [m.name for m in store.list()]

@@ -17,7 +17,7 @@ from scipy import stats
 
 from finrl_pod.data import blocks, features, price_features
 from finrl_pod.data.panel import make_panel
-from finrl_pod.errors import FeatureError, SetupError
+from finrl_pod.errors import FeatureError, InputError, SetupError
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Floats, Panel
 from tests.data.panels import START, changed_after, panel, random_panel
@@ -244,6 +244,20 @@ def test_invalid_registrations_and_results_are_refused(monkeypatch: pytest.Monke
     features.register("infinite")(lambda p: np.where(p.close > 60, np.inf, 1.0))
     assert set(np.unique(value("infinite")[PANEL.tradable & (PANEL.close <= 60)])) == {1.0}
     assert np.isnan(value("infinite")[PANEL.close > 60]).all()
+
+
+def test_cells_of_a_notebook_replace_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "_FEATURES", dict(features._FEATURES))
+    for factor in (1, 2):
+        cell = f"@register('mine')\ndef mine(panel): return panel.close * {factor}"
+        exec(compile(cell, f"cell {factor}", "exec"), {"register": features.register, "__name__": "__main__"})
+    np.testing.assert_array_equal(value("mine"), PANEL.close * 2)
+    with pytest.raises(FeatureError, match="'mine' is already registered"):
+        features.register("mine")(lambda panel: panel.close)
+    with pytest.raises(InputError, match=r'needs a name in quotes, .* write @fp.register_feature\("value"\)'):
+        features.register(value)  # type: ignore[arg-type]
+    with pytest.raises(FeatureError, match="'mine' must be a function of a panel, got 3"):
+        features.register("mine")(3)  # type: ignore[arg-type]
 
 
 def test_default_features_are_registered_and_need_only_closes() -> None:

@@ -328,7 +328,7 @@ def test_two_header_rows_of_yfinance(tmp_path: Path, fields_first: bool) -> None
     head = (one, two) if fields_first else (two, one)
     rows = "2024-01-02,1,2,3,4,5,6\n2024-01-03,1,,3,,5,\n2024-01-04,1,x,3,4,5,6\n"
     path = write(tmp_path, "\n".join([*head, "Date,,,,,,", rows]))
-    with pytest.raises(DataError, match=r"p.csv, line 6: Close must be a number"):
+    with pytest.raises(DataError, match=r"p.csv, line 6, BBB: Close must be a number"):
         read_file(path)
     panel = read_file(write(tmp_path, path.read_text().replace("x", "2")), allow_gaps=True)
     assert panel.symbols == ("AAA", "BBB")

@@ -222,6 +222,8 @@ def _title(document: Mapping[str, Any]) -> str:
     if document.get("in_sample"):
         return "In sample"
     names = {"train": "Training", "validation": "Validation", "all": "All bars"}
+    if document.get("split", "test") is None:  # dates of the user's choice
+        return "Backtest"
     return names.get(str(document.get("split")), "Test")
 
 

@@ -91,6 +91,8 @@ def fetch(
     # Check the name before fetching, which can take minutes.
     store.check_name(name)
     panel = open_source(source).fetch(tickers, first, last, bar)
+    if missing := [ticker for ticker in tickers if ticker not in panel.symbols]:
+        typer.echo(f"note: {source} delivered no bars of {', '.join(missing)}", err=True)
     query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
     _show_saved(store.save(dataclasses.replace(panel, name=name), query), as_json)
 

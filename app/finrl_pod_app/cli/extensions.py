@@ -28,14 +28,14 @@ class Kind(StrEnum):
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the function or class, such as my_feature.")],
     as_json: Json = False,
 ) -> None:
     """Write a working file of a kind, and its test, into this folder."""
     from finrl_pod_app.services.extensions import how_to_use, write_extension
 
-    made = write_extension(kind.value, name)
+    made = write_extension(kind, name)
     if as_json:
         print_json({"kind": made.kind, "target": made.target, "file": str(made.file), "test": str(made.test)})
         return

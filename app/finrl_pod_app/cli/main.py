@@ -31,12 +31,12 @@ from finrl_pod_app.cli import (
     trained_agents,
     training,
 )
+from finrl_pod_app.services.own_code import OUT_OF_MEMORY, own_failures
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
 # collection takes a tenth of a command's start-up time.
 GC_THRESHOLD = 50_000
-TORCH_OUT_OF_MEMORY = "can't allocate memory"
 OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
 INTERRUPTED_MESSAGE = "interrupted"  # commands whose work can be resumed say so themselves
 
@@ -126,7 +126,8 @@ def run(arguments: list[str] | None = None) -> int:
 
         completion_init()
     try:
-        code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
+        with own_failures():
+            code = app(arguments, prog_name="finrl-pod", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit as left:  # raised by typer when the reader of a pipe is gone, and after completions
         if completes and isinstance(left.code, int):
@@ -147,7 +148,7 @@ def run(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _fail(OUT_OF_MEMORY_MESSAGE, FinrlPodError.exit_code)
     except RuntimeError as error:
-        if TORCH_OUT_OF_MEMORY not in str(error):
+        if OUT_OF_MEMORY not in str(error):
             raise
         return _fail(OUT_OF_MEMORY_MESSAGE, FinrlPodError.exit_code)
     except OSError as error:

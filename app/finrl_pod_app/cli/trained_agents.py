@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from finrl_pod.user_files import unpinned
 from finrl_pod_app.cli.options import Json, print_json
 
 
@@ -45,7 +46,12 @@ def evaluate(
     )  # networks this small are faster there
     found = run(agents.act, config, episodes)
     assert found is not None
-    document = {"run": str(run_dir), "env": config.env, "algorithm": config.agent.algorithm, "seed": config.seed}
+    document = {
+        "run": str(run_dir),
+        "env": unpinned(config.env),
+        "algorithm": unpinned(config.agent.algorithm),
+        "seed": config.seed,
+    }
     if as_json:
         print_json({**document, **found})
     else:
@@ -74,7 +80,9 @@ def play(
     )
     if as_json:
         rows = [{"return": episode.total, "steps": episode.steps} for episode in played]
-        print_json({"run": str(run_dir), "env": agents.config.env, "episodes": rows, "picture": out and str(out)})
+        print_json(
+            {"run": str(run_dir), "env": unpinned(agents.config.env), "episodes": rows, "picture": out and str(out)}
+        )
         return
     for i, episode in enumerate(played):
         typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps")

@@ -229,6 +229,7 @@ def train(
     assert env is not None
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
+    from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.environment_training.async_training import train_async
     from finrl_pod_app.environment_training.config import TrainingConfig, agent_config, default_algorithm
@@ -255,7 +256,7 @@ def train(
     )
     folder = run_folder(out, Path(env.replace(":", "-").replace("/", "-").replace(".py", "")), resume=resume)
     episodes = EPISODES if evaluate is None else evaluate
-    with console.progress_display(quiet=as_json) as progress:
+    with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         if settings.pipeline == "async":
             if resume:
                 raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
@@ -328,13 +329,14 @@ def _run_tournament(
     engine: EngineOptions | None = None,
 ) -> None:
     """Run the tournament of a config and print its result. engine: this process by default."""
+    from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import training
     from finrl_pod_app.services.engines import LOCAL
 
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
-    with console.progress_display(quiet=as_json) as progress:
+    with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         document = training.run_tournament(
             config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL
         )

@@ -18,6 +18,7 @@ from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.user_files import pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check
 from finrl_pod_app.environment_training.environments import open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
@@ -36,6 +37,7 @@ def train_async(
     SIGTERM; the weights learned until then are saved.
     """
     check(config)
+    config = pinned(config)
     assert isinstance(config.agent, OffPolicyConfig)
     if config.members > 1:
         raise ConfigError(f"--pipeline async trains one member, got --members {config.members}; use --pipeline sync")
@@ -79,7 +81,7 @@ def _learn(
         rate = samples / max(time.monotonic() - began, 1e-9)
         progress(
             Progress(
-                stage=f"training {config.agent.algorithm} on {config.env}, asynchronously",
+                stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}, asynchronously",
                 samples=samples,
                 total_samples=config.steps,
                 samples_per_second=rate,
@@ -110,8 +112,8 @@ def _result(
 ) -> dict[str, Any]:
     """Values of result.json, before the evaluation."""
     return {
-        "env": config.env,
-        "algorithm": config.agent.algorithm,
+        "env": unpinned(config.env),
+        "algorithm": unpinned(config.agent.algorithm),
         "seed": config.seed,
         "steps": min(stats.samples, config.steps),
         "updates": stats.updates,

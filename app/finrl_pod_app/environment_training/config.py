@@ -112,7 +112,14 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
         }  # fmt: skip
         if "epochs" not in names:  # A2C: one gradient step on a short rollout
             each |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
-    return {name: value for name, value in {**shared, **each}.items() if name in names}
+    own = _own_defaults(record)
+    return {name: value for name, value in {**shared, **each}.items() if name in names and name not in own}
+
+
+def _own_defaults(record: type[AgentConfig]) -> set[str]:
+    """Names of the settings whose defaults an algorithm of one's own declares."""
+    classes = (cls for cls in record.__mro__ if not cls.__module__.startswith("finrl_pod."))
+    return {name for cls in classes for name in vars(cls).get("__annotations__", {})}
 
 
 def _minibatches(items: int) -> int:

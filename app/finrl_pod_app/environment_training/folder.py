@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_bytes, write_json
+from finrl_pod.files import read_json, write_bytes, write_json, write_kept_files
 from finrl_pod.settings.run import check_current
 from finrl_pod.types import Tensor
+from finrl_pod.user_files import FOLDER, keep_folder
 
 CONFIG, STATE, RESULT, WEIGHTS = "config.json", "state.json", "result.json", "weights.safetensors"
 SLOT, COUNTS = "slot.", "slot.counts"
@@ -34,6 +35,7 @@ class RunFolder:
         """Start a new run. Raises RunError if the folder has one already."""
         if (self.path / CONFIG).exists():
             raise RunError(f"{self.path} already holds a run; add --resume to continue it, or name another folder")
+        write_kept_files(self.path / FOLDER, config)
         write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
@@ -41,6 +43,7 @@ class RunFolder:
         if not (self.path / CONFIG).exists():
             raise RunError(f"{self.path} has no run to resume; omit --resume to start one")
         values = read_json(self.path / CONFIG)
+        keep_folder(self.path / FOLDER)
         check_current(values, self.path)
         return values
 

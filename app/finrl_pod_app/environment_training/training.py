@@ -19,6 +19,7 @@ from finrl_pod.protocols import ResumableVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.user_files import pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict
 from finrl_pod_app.environment_training.environments import open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
@@ -49,11 +50,13 @@ def train(
     after Ctrl-C or SIGTERM with everything saved.
     """
     check(config)
+    folder = RunFolder(out)
+    saved = config_from_dict(folder.config()) if resume else None  # keeps the files of the run
+    config = pinned(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
-    folder = RunFolder(out)
-    if resume:
-        _check_same_settings(config, config_from_dict(folder.config()), out)
+    if saved is not None:
+        _check_same_settings(config, pinned(saved), out)
         if (done := folder.result()) is not None:
             return done
     with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as signals:
@@ -165,7 +168,7 @@ class _TrainingRun:
     def _progress(self, samples: int, rate: float) -> Progress:
         members, total = self.config.members, self.config.steps
         return Progress(
-            stage=f"training {self.config.agent.algorithm} on {self.config.env}",
+            stage=f"training {unpinned(self.config.agent.algorithm)} on {unpinned(self.config.env)}",
             samples=samples * members,
             total_samples=total * members,
             samples_per_second=rate * members,
@@ -177,8 +180,8 @@ class _TrainingRun:
     def _result(self) -> dict[str, Any]:
         learner = self.learner
         return {
-            "env": self.config.env,
-            "algorithm": self.config.agent.algorithm,
+            "env": unpinned(self.config.env),
+            "algorithm": unpinned(self.config.agent.algorithm),
             "seed": self.config.seed,
             "steps": learner.samples[0],
             "updates": getattr(learner.algorithm, "updates", None),

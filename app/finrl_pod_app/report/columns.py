@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from finrl_pod.user_files import is_file_reference, unpinned
+
 MISSING = "–"
 CHAMPION = "champion"
 
@@ -84,8 +86,8 @@ def champion_first(names: Iterable[str]) -> list[str]:
 
 
 def display_name(name: str) -> str:
-    """Display name of a strategy or setting: equal_weight -> equal weight."""
-    return name.replace("_", " ")
+    """Display name of a strategy or setting: equal_weight -> equal weight; a reference to a file without its hash."""
+    return unpinned(name) if is_file_reference(name) else name.replace("_", " ")
 
 
 def diversity_of(champion: Mapping[str, Any]) -> str:

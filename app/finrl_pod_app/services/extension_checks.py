@@ -17,13 +17,16 @@ from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import load_user_strategy
 
+from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
+from finrl_pod.data.sources import open_source
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import FinrlPodError
+from finrl_pod.errors import FeatureError, FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import own_cost
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.brokers.port import Broker
 from finrl_pod.protocols import Strategy
@@ -35,11 +38,13 @@ from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
 from finrl_pod_app.services.extensions import find_extension
+from finrl_pod_app.services.own_code import own_failure
 
 BARS, ASSETS, SEED = 420, 6, 7
 PROBES = (120, 250, 333, 418)  # bars after which prices are changed
 TOLERANCE = 1e-9
 CASH = 1e6
+ASKED = ("AAPL", "MSFT")  # of sources
 
 
 def check_extension(target: str, kind: str | None = None) -> list[Fault]:
@@ -65,8 +70,8 @@ def check_extension(target: str, kind: str | None = None) -> list[Fault]:
             return checks[kind](reference if kind != "environment" else target, found)
     except FinrlPodError as error:
         return [Fault("error", str(error))]
-    except Exception as error:  # noqa: BLE001  whatever the user's code raises is what the check tells
-        return [Fault("error", f"it raised {error_text(error)}")]
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raises is what the check tells
+        return [Fault("error", own_failure(error) or f"it raised {error_text(error)}")]
 
 
 def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
@@ -99,12 +104,15 @@ def random_market() -> MarketTensor:
 
 def _check_feature(reference: str, _: object) -> list[Fault]:
     panel = random_panel()
-    before = panel.sha256
-    values = compute(panel, (reference,))[..., 0]  # [T, N]; raises FeatureError for other shapes
-    if panel.sha256 != before:
-        return [Fault("side effect", "it changed the panel; work on copies of its arrays")]
+    try:
+        values = compute(panel, (reference,))[..., 0]  # [T, N]; raises FeatureError for other shapes
+    except FeatureError as error:
+        if "read-only" not in str(error):
+            raise
+        return [Fault("side effect", "it changes the panel; work on copies of its arrays")]
     if not np.isfinite(values).any():
-        return [Fault("undefined", f"it is NaN on all {len(values)} bars; return finite numbers after the warm-up")]
+        message = f"it is NaN or infinite on all {len(values)} bars; return finite numbers after the warm-up"
+        return [Fault("undefined", message)]
     faults = []
     again = compute(panel, (reference,))[..., 0]
     if not np.array_equal(values, again, equal_nan=True):
@@ -149,7 +157,10 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
         return low + (high - low) * torch.rand(2, 3, 4, generator=generator)
 
     interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    given = Interval(*(x.clone() for x in interval))
     values = reward(interval, None)
+    if changed := [name for name, x in given._asdict().items() if not torch.equal(x, getattr(interval, name))]:
+        return [Fault("side effect", f"it changed interval.{changed[0]}; make new tensors, not in place")]
     faults = []
     if not torch.equal(values, reward(interval, None)):
         faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
@@ -162,12 +173,16 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
     return faults
 
 
-def _check_cost(_: str, model: Any) -> list[Fault]:
-    cost = model() if isinstance(model, type) else model
+def _check_cost(reference: str, _: object) -> list[Fault]:
+    cost = own_cost(reference)
     amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
     prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
     liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))
-    values, slope = cost.cost(amount, prices, liquidity), cost.slope(amount, prices, liquidity)
+    returned: dict[str, Any] = {name: getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope")}
+    for name, x in returned.items():
+        if not isinstance(x, torch.Tensor):
+            return [Fault("type", f"{name} must return a tensor like the amount, got {type(x).__name__}")]
+    values, slope = returned["cost"], returned["slope"]
     if values.shape != amount.shape or slope.shape != amount.shape:
         return [Fault("shape", f"cost and slope must have shape {tuple(amount.shape)}, got {tuple(values.shape)}")]
     faults = []
@@ -222,6 +237,8 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
     features = torch.randn(members, bars, ASSETS, 3, generator=generator)
     account = torch.rand(members, bars, accounts, 1 + ASSETS, generator=generator)
     account = account / account.sum(-1, keepdim=True)
+    for x in params.values():
+        x.requires_grad_()
     out = policy.forward(params, features, account, None)
     for name, values, shape in (
         ("mean", out.mean, (members, bars, accounts, size)),
@@ -231,6 +248,22 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
             return [Fault("shape", f"{name} must have shape {shape}, got {tuple(values.shape)}")]
         if not bool(torch.isfinite(values).all()):
             return [Fault("finite", f"{name} has NaN or infinity with new weights")]
+    again = policy.forward(params, features, account, None)
+    if not (torch.equal(out.mean, again.mean) and torch.equal(out.value, again.value)):
+        return [Fault("repeatable", "two calls with the same inputs differ; draw no random numbers, keep no state")]
+    total = out.mean.sum() + out.log_std.sum() + out.value.sum()
+    grads = torch.autograd.grad(total, list(params.values()), allow_unused=True) if total.requires_grad else ()
+    if not grads:
+        return [Fault("gradient", "its outputs do not depend on its weights; compute them by torch operations")]
+    if unused := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
+        cash = "with" if policy.spec.has_cash_score else "without"
+        return [
+            Fault(
+                "gradient",
+                f"the weight {unused[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it there "
+                "too, or make it in weights() only where it is used",
+            )
+        ]
     alone = {name: x[1:] for name, x in params.items()}
     single = policy.forward(alone, features[1:], account[1:], None)
     if not torch.allclose(single.mean[0], out.mean[1], atol=1e-5):
@@ -290,11 +323,13 @@ def _check_environment(reference: str, _: object) -> list[Fault]:
     return check_env(lambda envs, members: load_env(reference, envs=envs, members=members))
 
 
-def _check_source(_: str, source: type) -> list[Fault]:
-    made = source()
-    if not isinstance(getattr(made, "name", None), str):
-        return [Fault("name", "a source needs a text attribute name")]
-    return [] if callable(getattr(made, "fetch", None)) else [Fault("methods", "it has no method fetch")]
+def _check_source(reference: str, _: object) -> list[Fault]:
+    source = open_source(reference)
+    try:
+        source.fetch(ASKED, first_moment("2024-01-01"), last_moment("2024-12-31"), "1d")
+    except FinrlPodError as error:
+        return [Fault("fetch", f"asked for daily bars of {' and '.join(ASKED)} in 2024: {error}")]
+    return []
 
 
 def _check_broker(_: str, broker: object) -> list[Fault]:

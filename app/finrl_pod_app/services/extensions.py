@@ -69,7 +69,10 @@ def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     that is none, files that exist, and if they cannot be written.
     """
     if kind not in NEW_KINDS:
-        raise ConfigError(f"KIND must be one of {', '.join(NEW_KINDS)}, got {kind!r}")
+        raise ConfigError(
+            f"KIND must be one of {', '.join(NEW_KINDS)}, got {kind!r}; docs/extending.md describes costs, sources and "
+            "brokers"
+        )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"NAME must have letters, digits and _, such as my_{kind}, got {name!r}")
     word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from finrl_pod_strategies.baselines import run_baseline
+from finrl_pod_strategies.user_strategy import load_strategy
 
 from finrl_pod.evaluate.active_management import (
     LEVEL,
@@ -18,6 +18,7 @@ from finrl_pod.evaluate.active_management import (
     mean_absolute_tilt,
     transfer_coefficient,
 )
+from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import MIN_BARS, Interval, bootstrap_means
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
@@ -71,7 +72,7 @@ def mandate_parts(
     """
     name, champion, test = base_name(config.mandate), results[CHAMPION], periods["test"]
     terms = (rules_of(config.environment), config.environment.cash)
-    base = results[name] if name in results else run_baseline(name, panel, market, *span, *terms)
+    base = results[name] if name in results else backtest(load_strategy(name), panel, market, *span, *terms)
     return {
         "mandate": asdict(config.mandate),
         "added": added(champion, base, config.seed),

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from finrl_pod.data import features
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import Interrupted
@@ -132,7 +131,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     """Check a config against its prices, and estimate the memory and time of its tournament; nothing is written.
 
     Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
-    more memory than is free; FeatureError for features that the panel does not have.
+    more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
     """
     engine.check()
     config = pinned(config)
@@ -143,7 +142,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
-    features.check(panel, config.features.names)
+    check_settings(config, make_market(panel, config, splits), splits)
     new = Look(panel.sha256, "", *span_dates(panel, splits.test), "")
     return Plan(estimate, TrialRegistry().count_looks(new, panel) + 1)
 

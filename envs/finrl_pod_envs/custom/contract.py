@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from finrl_pod.errors import RunError
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod.user_files import stdout_to_stderr
@@ -24,6 +25,7 @@ REPEATED = 100  # steps that are compared with those of a second run
 ENVS, MEMBERS = 4, (0, 5)
 SEED = 1
 EQUAL, DIFFERENT = 1e-6, 1e-4
+FORM = ("shape", "dtype", "device", "fields")  # rules without which nothing can be trained
 PARTS = ("reward", "terminated", "truncated")
 
 MakeEnv = Callable[[int, Sequence[int]], VecEnv]
@@ -94,6 +96,26 @@ def _check(make: MakeEnv, envs: int, members: Sequence[int], max_steps: int, fau
             _Checker(env, faults).replay(SEED, alone, f"member {members[-1]} by itself", rule="members")
 
 
+def check_start(env: VecEnv, observation: Any) -> None:
+    """Raises RunError for an observation of reset() of another shape, type or device than the contract asks for."""
+    faults = _Faults()
+    _Checker(env, faults).observation("the observation of reset()", observation, 0)
+    _refuse(env, faults)
+
+
+def check_step(env: VecEnv, out: Any) -> None:
+    """Raises RunError as `check_start`, for what the first step returned."""
+    faults = _Faults()
+    _Checker(env, faults).outcome(out, 1)
+    _refuse(env, faults)
+
+
+def _refuse(env: VecEnv, faults: _Faults) -> None:
+    wrong = [fault for rule, fault in faults.found.items() if rule in FORM]
+    if wrong:
+        raise RunError(f"the environment {type(env).__name__} cannot be trained on: {wrong[0].message}")
+
+
 class _Closing:
     def __init__(self, env: VecEnv) -> None:
         self.env = env
@@ -124,17 +146,17 @@ class _Checker:
             )
             return run
         observation = env.reset(seed)
-        self._observation("the observation of reset()", observation, 0)
+        self.observation("the observation of reset()", observation, 0)
         ended = torch.zeros(self.shape, dtype=torch.bool)
         finals = _Finals(self.faults)
         for step in range(1, max_steps + 1):
-            if self.faults.found.keys() & {"shape", "dtype", "device", "fields"}:
+            if self.faults.found.keys() & set(FORM):
                 return run
             action = self._action(noise)
             before = _copy(observation)
             given = action.clone()
             out = env.step(action)
-            if not self._outcome(out, step):
+            if not self.outcome(out, step):
                 return run
             if not torch.equal(given, action):
                 self.faults.add("inputs", f"step {step} changed the action that it was given; copy it first")
@@ -211,13 +233,13 @@ class _Checker:
             return torch.randint(env.actions, shape, generator=noise).to(env.device)
         return torch.randn(shape, generator=noise).to(env.device)
 
-    def _outcome(self, out: EnvStep, step: int) -> bool:
+    def outcome(self, out: EnvStep, step: int) -> bool:
         """Check the record of a step; False if it has not the fields of one."""
         if missing := [name for name in EnvStep._fields[:5] if not hasattr(out, name)]:
             self.faults.add("fields", f"step() returned {type(out).__name__} without {missing[0]}; return an EnvStep")
             return False
-        self._observation(f"the observation of step {step}", out.observation, step)
-        self._observation(f"the final_observation of step {step}", out.final_observation, step)
+        self.observation(f"the observation of step {step}", out.observation, step)
+        self.observation(f"the final_observation of step {step}", out.final_observation, step)
         good = self._tensor(f"reward of step {step}", out.reward, self.shape, "a floating-point number")
         if good:
             self._finite("reward", out.reward, step)
@@ -230,7 +252,7 @@ class _Checker:
             )
         return not self.faults.found.keys() & {"shape", "dtype", "device"}
 
-    def _observation(self, what: str, observation: Any, step: int) -> None:
+    def observation(self, what: str, observation: Any, step: int) -> None:
         if isinstance(observation, Observation):  # of a market
             rows, name = observation.account, f"the account of {what}"
             size = rows.shape[-1]

@@ -9,11 +9,15 @@ import torch
 
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.types import EnvStep, Tensor
+from finrl_pod_envs.custom.contract import check_start, check_step
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
 
 class EpisodeRecorder:
-    """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`."""
+    """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`.
+
+    Raises RunError if the environment's first observation or step has not the form that the contract asks for.
+    """
 
     worker_restarts = 0
 
@@ -23,14 +27,20 @@ class EpisodeRecorder:
         self.observation_size, self.action_size = env.observation_size, env.action_size
         self.action_kind, self.actions, self.device = env.action_kind, env.actions, env.device
         self._finished: list[Episode] = []
+        self._known = False  # whether the form of what a step returns was checked
         self._start()
 
     def reset(self, seed: int) -> Any:
         self._start()
-        return self.env.reset(seed)
+        observation = self.env.reset(seed)
+        check_start(self.env, observation)
+        return observation
 
     def step(self, action: Tensor) -> EnvStep:
         out = self.env.step(action)
+        if not self._known:
+            check_step(self.env, out)
+            self._known = True
         self._total += out.reward
         self._steps += 1
         over = out.terminated | out.truncated

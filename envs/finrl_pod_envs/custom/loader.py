@@ -19,6 +19,7 @@ from finrl_pod.user_files import (
     is_file_reference,
     own_source,
     stdout_to_stderr,
+    unpinned,
 )
 
 ATTRIBUTES = (
@@ -59,25 +60,40 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
 
     Raises InputError as `load_env_class`, RunError if it cannot be made, ConfigError if it lacks what a learner needs.
     """
-    made = load_env_class(reference)
+    made, named = load_env_class(reference), unpinned(reference)
     try:
         with stdout_to_stderr():
             env = made(envs=envs, members=tuple(members), device=torch.device(device))
     except Exception as error:
         raise RunError(
-            f"{reference} cannot be made as {made.__name__}(envs={envs}, members={tuple(members)}, device=...): "
+            f"{named} cannot be made as {made.__name__}(envs={envs}, members={tuple(members)}, device=...): "
             f"{error_text(error)}"
         ) from error
     if missing := [name for name in ATTRIBUTES if getattr(env, name, None) is None]:
-        raise ConfigError(f"{reference} has no {missing[0]}; see finrl-pod env new for a working environment")
+        raise ConfigError(f"{named} has no {missing[0]}; `finrl-pod new environment NAME` writes a working one")
     if env.action_kind not in KINDS:
-        raise ConfigError(f"action_kind of {reference} must be {' or '.join(KINDS)}, got {env.action_kind!r}")
+        raise ConfigError(f"action_kind of {named} must be {' or '.join(KINDS)}, got {env.action_kind!r}")
+    _check_actions(named, env)
     if (env.members, env.envs) != (len(members), envs):
         raise ConfigError(
-            f"{reference} has members={env.members} and envs={env.envs} after it was asked for {len(members)} and "
+            f"{named} has members={env.members} and envs={env.envs} after it was asked for {len(members)} and "
             f"{envs}; set them from the arguments of __init__"
         )
     return cast(VecEnv, env)
+
+
+def _check_actions(named: str, env: VecEnv) -> None:
+    """Raises ConfigError for attributes of actions that contradict each other."""
+    if env.action_kind == "discrete" and (env.actions < 1 or env.action_size != 1):
+        raise ConfigError(
+            f"{named} has discrete actions, which need actions of at least 1 and action_size = 1, got actions = "
+            f"{env.actions} and action_size = {env.action_size}"
+        )
+    if env.action_kind == "direct" and env.actions:
+        raise ConfigError(
+            f'{named} has actions = {env.actions}, but action_kind = "direct": set action_kind = "discrete" for '
+            f"choices 0 to {env.actions - 1}, or actions = 0 for numbers in [-1, 1]"
+        )
 
 
 def source_sha256(reference: str) -> str:

@@ -1,7 +1,7 @@
 """Drift: keep a drifting point near zero.
 
 An environment for `finrl-pod train --env FILE.py:CLASS`. Replace the dynamics by your own; the contract is checked by
-`finrl-pod env check FILE.py:CLASS`.
+`finrl-pod check FILE.py:CLASS`.
 """
 
 from __future__ import annotations

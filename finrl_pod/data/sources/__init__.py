@@ -39,7 +39,9 @@ def _own_source(name: str, make: object) -> DataSource:
     if not callable(make) or not callable(getattr(make, "fetch", None)):
         raise InputError(f"the source {unpinned(name)} must be a class with fetch(symbols, start, end, bar)")
     try:
-        source: DataSource = make()
+        made = make()
     except Exception as error:
         raise InputError(f"the source {unpinned(name)} could not be created: {error_text(error)}") from error
-    return source
+    from finrl_pod.data.sources.own import OwnSource
+
+    return OwnSource(name, made)

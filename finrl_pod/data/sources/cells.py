@@ -67,7 +67,7 @@ def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, dat
     if wrong.size:
         row = int(wrong[0])
         got = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
-        fix = "" if date_format else "; for other formats pass --date-format"
+        fix = "" if date_format else "; for other formats pass --date-format (date_format= in Python)"
         raise DataError(f"{where(row)}: the time must be a date {example}, {got}{fix if text.iloc[row] else ''}")
     return parsed
 

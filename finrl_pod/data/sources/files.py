@@ -1,4 +1,4 @@
-"""CSV and Parquet files, long or wide, one file or a folder with one file for each ticker.
+"""CSV and Parquet files and DataFrames, long or wide, one file or a folder with one file for each ticker.
 
 Long: a column "time" (or date, datetime, timestamp), a column "symbol" (or ticker, tic), and close with any of open,
 high, low, volume, spread (a fraction of the price), sector (text) and "adj close". Wide: a time column, then one column
@@ -25,12 +25,15 @@ from finrl_pod.data.sources.tables import (
     SUFFIXES,
     SYMBOL_NAMES,
     TIME_NAMES,
+    Origin,
     check_names,
     long_of_levels,
     read_table,
+    table_of_frame,
 )
-from finrl_pod.errors import DataError
+from finrl_pod.errors import DataError, InputError
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times
+from finrl_pod.settings.toml import closest_key
 
 SECTOR = "sector"
 ADJUSTED_CLOSE = "adj close"
@@ -67,6 +70,14 @@ class ReadOptions:
             raise DataError("--symbol must name a ticker, got an empty text")
 
     @classmethod
+    def checked(cls, options: Mapping[str, Any]) -> ReadOptions:
+        """The options of a call in Python. Raises InputError for an unknown one, else as the class."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        if unknown := [name for name in options if name not in known]:
+            raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], known)}")
+        return cls(**options)
+
+    @classmethod
     def of(cls, values: Mapping[str, Any]) -> ReadOptions:
         """The options among the keys of a mapping, such as a manifest's query."""
         names = {field.name for field in dataclasses.fields(cls)}
@@ -95,7 +106,7 @@ def read_file(path: Path, **options: Any) -> Panel:
     Files of a folder are named by their tickers. Daily bars are dated by their time's own calendar day; intraday times
     are converted to UTC. Raises DataError naming the invalid line (or row).
     """
-    chosen = ReadOptions(**options)
+    chosen = ReadOptions.checked(options)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES))
         if not files:
@@ -103,11 +114,25 @@ def read_file(path: Path, **options: Any) -> Panel:
         parts = [_read(file, dataclasses.replace(chosen, symbol=file.name.split(".")[0])) for file in files]
     else:
         parts = [_read(path, chosen)]
+    return _panel(parts, chosen, f"{'folder' if path.is_dir() else 'file'} {path.name}", path.name.split(".")[0])
+
+
+def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame", **options: Any) -> Panel:
+    """Read a DataFrame as the file that it would be saved as; its rows may come in any order.
+
+    name, source: of the panel. options: the fields of `ReadOptions`. Raises DataError naming the invalid row.
+    """
+    chosen = ReadOptions.checked(options)
+    return _panel([_of_cells(*table_of_frame(frame), chosen).sorted()], chosen, source, name)
+
+
+def _panel(parts: Sequence[_LongPart | _WidePart], chosen: ReadOptions, source: str, name: str) -> Panel:
+    """The panel of all files."""
     stated = f"Prices were taken as {'adjusted' if chosen.adjusted else 'not adjusted'}; this was not checked."
-    options = {
+    options: dict[str, Any] = {
         "bar": chosen.bar,
-        "source": f"{'folder' if path.is_dir() else 'file'} {path.name}",
-        "name": path.name.split(".")[0],
+        "source": source,
+        "name": name,
         "adjusted": chosen.adjusted,
         "flaws": tuple(dict.fromkeys([stated, *(note for part in parts for note in part.notes)])),
         "allow_gaps": chosen.allow_gaps,
@@ -138,6 +163,12 @@ class _LongPart:
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
+    def sorted(self) -> _LongPart:
+        """The rows of each ticker in order of time; tickers keep the order of their first row."""
+        order = np.lexsort((self.rows["time"].to_numpy(), pd.factorize(self.rows["symbol"])[0]))
+        rows = self.rows.iloc[order].reset_index(drop=True)
+        return dataclasses.replace(self, rows=rows, where=lambda row: self.where(int(order[row])))
+
 
 @dataclass(frozen=True)
 class _WidePart:
@@ -148,6 +179,13 @@ class _WidePart:
     close: Floats
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
+
+    def sorted(self) -> _WidePart:
+        """The rows in order of time."""
+        order = np.argsort(self.times, kind="stable")
+        return dataclasses.replace(
+            self, times=self.times[order], close=self.close[order], where=lambda row: self.where(int(order[row]))
+        )
 
     def long(self) -> _LongPart:
         """The same prices with one row per ticker and bar, to be joined with other files."""
@@ -162,14 +200,22 @@ class _WidePart:
 
 def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
     """Read one file."""
-    cells, origin = read_table(path)
+    return _of_cells(*read_table(path), options)
+
+
+def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _LongPart | _WidePart:
+    """Read the cells of one file or DataFrame."""
     file = origin.file
     count: Rows = np.arange(len(cells))
-    if cells.columns.nlevels > 1:
-        cells, count = long_of_levels(cells, file)
+    levels = cells.columns.nlevels > 1
+    empty: tuple[str, ...] = ()
+    if levels:
+        cells, count, empty = long_of_levels(cells, file)
     cells = cells.set_axis(cells.columns.astype(str).str.strip(), axis=1)
     check_names(list(cells.columns), file)
     names = {c: c.lower().replace("_", " ") if c.lower() == "adj_close" else c.lower() for c in cells.columns}
+    if options.adjusted and not {"open", "high", "low", "close"} & set(names.values()):
+        names = {c: "close" if name == ADJUSTED_CLOSE else name for c, name in names.items()}
     time = next((c for c in cells.columns if names[c] in TIME_NAMES), None)
     if time is None:
         raise DataError(f"{file} has no time column: it needs one named {' or '.join(TIME_NAMES)}")
@@ -177,20 +223,23 @@ def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
         raise DataError(
-            f"{file} has a column 'close' but none that names the ticker: add a column 'symbol', or pass --symbol"
+            f"{file} has a column 'close' but none that names the ticker: add a column 'symbol', or pass --symbol "
+            "(symbol= in Python)"
         )
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())
         symbol = "symbol"
     wide = symbol is None
     values = [c for c in cells.columns if c not in (time, symbol) and not _IGNORED.fullmatch(names.get(c, c))]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = (f"Tickers without any price were left out: {', '.join(empty)}.",) if empty else ()
     if wide:
         prices = [c for c in values if names[c] in ("open", "high", "low", ADJUSTED_CLOSE)]
-        if prices:
+        # OPEN and LOW are tickers too: capital letters beside other tickers.
+        alone = all(c in prices or _VOLUME.fullmatch(names[c]) for c in values)
+        if prices and (alone or not all(c.isupper() for c in prices)):
             raise DataError(
                 f"{file} has a column {prices[0]!r} but no 'close': name the closing prices 'close', and the ticker in "
-                "a column 'symbol' or by --symbol"
+                "a column 'symbol' or by --symbol (symbol= in Python)"
             )
         volumes = [c for c in values if _VOLUME.fullmatch(names[c])]
         values = [c for c in values if c not in volumes]
@@ -204,7 +253,8 @@ def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
             raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: rename or remove it")
 
     def where(row: int) -> str:
-        return origin.where(int(count[row]))
+        place = origin.where(int(count[row]))
+        return f"{place}, {cells['symbol'].iloc[row]}" if levels else place
 
     times = parse_times(cells[time], where, options.bar, options.date_format)
     sector = next((c for c in values if not wide and names[c] == SECTOR), None)
@@ -222,6 +272,8 @@ def _read(path: Path, options: ReadOptions) -> _LongPart | _WidePart:
     if sector is not None:
         rows[SECTOR] = cells[sector].astype(str).where(cells[sector].notna(), "").str.strip()
     if ADJUSTED_CLOSE in rows:
+        if "close" not in rows:
+            raise DataError(f"{file} has a column 'adj close' but no 'close', which it adjusts: add or rename it")
         rows, notes = _adjusted(rows, options.adjusted), (*notes, _ADJUSTED_NOTE[options.adjusted])
     return _LongPart(rows, where, notes)
 

@@ -25,15 +25,22 @@ _FIELDS = ("open", "high", "low", "close", "adj close", "volume")
 
 @dataclass(frozen=True)
 class Origin:
-    """Where cells are from. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file."""
+    """Where cells are from. word, offset: row i is "line i + offset" of a CSV, "row i + offset" of a Parquet file.
+
+    labels: columns that name a row of a DataFrame, which has no editor to look up its number in.
+    """
 
     file: str
     word: str
     offset: int
+    labels: pd.DataFrame | None = None
 
     def where(self, row: int) -> str:
         """Place of a row, for messages."""
-        return f"{self.file}, {self.word} {row + self.offset}"
+        place = f"{self.file}, {self.word} {row + self.offset}"
+        if self.labels is None:
+            return place
+        return f"{place} ({', '.join(str(x).removesuffix(' 00:00:00') for x in self.labels.iloc[row])})"
 
 
 def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
@@ -50,8 +57,50 @@ def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
     return cells, Origin(path.name, "line", first_line)
 
 
-def long_of_levels(cells: pd.DataFrame, file: str) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], Any]]:
-    """(long table, row of each of its rows in `cells`) of columns (field, ticker) or (ticker, field), and of times.
+def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
+    """(cells, their origin) of a DataFrame; an index of times, or of times and tickers, becomes columns.
+
+    Raises DataError for a frame without times.
+    """
+    table = frame.copy(deep=False)
+    if frame.columns.nlevels > 2 or frame.index.nlevels > 3 - frame.columns.nlevels:
+        raise DataError(
+            f"the DataFrame has {frame.columns.nlevels} levels of column names and {frame.index.nlevels} of its index: "
+            "it needs at most three together, as by frame.stack() or frame.reset_index()"
+        )
+    heads = _heads(frame)
+    timed, named = (any(name in names for name in heads) for names in (TIME_NAMES, SYMBOL_NAMES))
+    for i in range(frame.index.nlevels):
+        level = frame.index.get_level_values(i)
+        name = str(level.name).strip().lower()
+        dated = isinstance(level, pd.DatetimeIndex | pd.PeriodIndex) or name in TIME_NAMES
+        if not timed and (dated or (frame.index.nlevels == 1 and level.dtype.kind == "O")):
+            times = level.to_timestamp() if isinstance(level, pd.PeriodIndex) else level
+            table.insert(0, ("time", "") if frame.columns.nlevels > 1 else "time", times, allow_duplicates=True)
+            timed = True
+        elif not named and (name in SYMBOL_NAMES or (frame.index.nlevels > 1 and not dated)):
+            table.insert(0, "symbol", level, allow_duplicates=True)
+    if not timed:
+        raise DataError(
+            "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
+            f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
+            f"{', '.join(map(str, frame.columns[:8]))}"
+        )
+    table = table.reset_index(drop=True)
+    labels = table.loc[:, [name in (*TIME_NAMES, *SYMBOL_NAMES) for name in _heads(table)]]
+    return table, Origin("the DataFrame", "row", 1, labels)
+
+
+def _heads(frame: pd.DataFrame) -> list[str]:
+    """First level of the names of columns."""
+    return [str(name).strip().lower() for name in frame.columns.get_level_values(0)]
+
+
+def long_of_levels(
+    cells: pd.DataFrame, file: str
+) -> tuple[pd.DataFrame, np.ndarray[tuple[int, ...], Any], tuple[str, ...]]:
+    """(long table, row of each of its rows in `cells`, tickers without any value) of columns (field, ticker) or
+    (ticker, field), and of times.
 
     Rows without any value are left out: the ticker has no bar there. Raises DataError if neither level has fields.
     """
@@ -63,16 +112,17 @@ def long_of_levels(cells: pd.DataFrame, file: str) -> tuple[pd.DataFrame, np.nda
         raise DataError(
             f"{file} has two levels of column names: one must name fields ({', '.join(_FIELDS)}) and the other tickers"
         )
-    parts, rows = [], []
+    parts, rows, empty = [], [], []
     for ticker in dict.fromkeys(pairs[i][1 - level] for i in values):
         own = [i for i in values if pairs[i][1 - level] == ticker]
         part = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in own})
         known = np.flatnonzero((part.notna() & (part.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1))
+        empty += [] if known.size else [ticker]
         part.insert(0, "symbol", ticker)
         part.insert(0, "time", cells.iloc[:, time])
         parts.append(part.iloc[known])
         rows.append(known)
-    return pd.concat(parts, ignore_index=True), np.concatenate(rows)
+    return pd.concat(parts, ignore_index=True), np.concatenate(rows), tuple(empty)
 
 
 def _read_csv(path: Path) -> tuple[pd.DataFrame, int]:

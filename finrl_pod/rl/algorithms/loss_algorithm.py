@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -38,14 +40,29 @@ class Evaluation(NamedTuple):
     entropy: Tensor
 
 
+@dataclass(frozen=True)
+class LossConfig(OnPolicyConfig):
+    """Settings of a `LossAlgorithm` that declares none: the defaults of A2C."""
+
+    horizon: int = A2CConfig.horizon
+    gae_lambda: float = A2CConfig.gae_lambda
+
+
 class LossAlgorithm(A2C):
     """An on-policy algorithm of P members: each iteration is one rollout and one gradient step on `loss`.
 
     Collecting, advantages, clipping of gradients, optimisers, checkpoints and populations are inherited. Config: its
-    settings, a subclass of `OnPolicyConfig`. settings[name]: [P], settings that may differ between members.
+    settings, a subclass of `OnPolicyConfig`. settings[name]: [P], settings that may differ between members: those of
+    A2C, and every number with decimals that Config adds, such as `huber: float = 1.0`.
     """
 
-    Config: ClassVar[type[OnPolicyConfig]] = A2CConfig
+    Config: ClassVar[type[OnPolicyConfig]] = LossConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        inherited = {field.name for field in dataclasses.fields(LossConfig)}
+        own = (field for field in dataclasses.fields(cls.Config) if field.name not in inherited)
+        cls.MEMBER_SETTINGS = (*A2C.MEMBER_SETTINGS, *(field.name for field in own if field.type in (float, "float")))
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:

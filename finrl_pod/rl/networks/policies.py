@@ -20,6 +20,7 @@ from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
 from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
 from finrl_pod.rl.networks.layers import affine, product, uniform
+from finrl_pod.settings.registration import check_name
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import own_object, unpinned
 
@@ -436,12 +437,14 @@ BUILT_IN_POLICIES = tuple(_POLICIES)
 def register_policy(name: str) -> Callable[[type], type]:
     """Decorator that registers a class made as Class(spec), for `agent.policy = name`.
 
-    Raises ConfigError for the name of a built-in policy.
+    Raises ConfigError for the name of a built-in policy and an object that is no policy, InputError for no name.
     """
+    check_name("policy", name)
     if name in BUILT_IN_POLICIES:
         raise ConfigError(f"the policy {name!r} is built in; choose another name")
 
     def add(policy: type) -> type:
+        _check_class(name, policy)
         _POLICIES[name] = policy
         return policy
 
@@ -459,13 +462,18 @@ def policy_maker(kind: str) -> MakePolicy:
     found = own_object("policies", kind, f"the policy {kind}")
     if found is None:
         raise ConfigError(f"agent.policy must be {', '.join(_POLICIES)} or file.py:Class, got {kind!r}")
+    _check_class(kind, found)
+    make: MakePolicy = found
+    return make
+
+
+def _check_class(kind: str, found: object) -> None:
+    """Raises ConfigError for an object that is no policy."""
     if missing := [name for name in ("init", "forward", "mean", "decide", "value") if not hasattr(found, name)]:
         raise ConfigError(
             f"the policy {unpinned(kind)} has no {missing[0]}; derive it from finrl_pod.rl.networks.base_policy."
             "BasePolicy, as finrl-pod new policy does"
         )
-    make: MakePolicy = found
-    return make
 
 
 def make_policy(spec: PolicySpec) -> Policy:

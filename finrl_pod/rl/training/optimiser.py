@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native import kernels
 from finrl_pod.types import Tensor
 
@@ -45,10 +46,17 @@ class Parameters:
     def gradient(self, loss: Tensor, *, partial: bool = False) -> Tensor:
         """Gradient [P, W] of a loss that is summed over members, so that rows do not mix.
 
-        partial: allow a loss that depends on some of the parameters only; the others get zeros.
+        partial: allow a loss that depends on some of the parameters only; the others get zeros. Otherwise raises
+        ConfigError for a parameter without effect, which a policy or a loss of the user's own may have.
         """
-        leaves = list(self.views.values())
-        grads = torch.autograd.grad(loss, leaves, allow_unused=partial, materialize_grads=partial)
+        if not loss.requires_grad:
+            raise ConfigError("the loss does not depend on the weights: compute it from them by torch operations")
+        grads = torch.autograd.grad(loss, list(self.views.values()), allow_unused=True, materialize_grads=partial)
+        if unused := [name for name, grad in zip(self.views, grads, strict=True) if grad is None]:
+            raise ConfigError(
+                f"the weight {unused[0]!r} gets no gradient, because the loss does not depend on it: use it in scores, "
+                "standard deviation or value, or make it only where it is used"
+            )
         return torch.cat([grad.flatten(1) for grad in grads], 1)
 
     def member(self, p: int) -> dict[str, Tensor]:

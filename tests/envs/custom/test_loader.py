@@ -46,7 +46,7 @@ def test_unusable_references_are_refused(reference: str, error: type[FinrlPodErr
         (
             "class Mine:\n    def __init__(self, **terms): pass",
             ConfigError,
-            "has no members; see finrl-pod env new for a working environment",
+            "has no members; `finrl-pod new environment NAME` writes a working one",
         ),
         (
             "from finrl_pod_envs.custom.template import Drift\n\nclass Mine(Drift):\n    action_kind = 'softmax'",

@@ -1,0 +1,35 @@
+"""Checks of the arguments of the Python API, whose types the command line checks itself."""
+
+from __future__ import annotations
+
+import operator
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.errors import InputError
+
+
+def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """An argument as int. Raises InputError unless it is a whole number from `low` to `high`, also one of NumPy's."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < low or (high is not None and number > high):
+        allowed = f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
+        raise InputError(f"{name} must be a whole number {allowed}, got {value!r}")
+    return number
+
+
+def check_callback(callback: object) -> None:
+    """Raises InputError for what is neither None nor can be called."""
+    if not (callback is None or callable(callback)):
+        raise InputError(f"callback must be a function of the learner and its metrics, got {callback!r}")
+
+
+def as_path(value: object, rule: str) -> Path:
+    """An argument as a path. Raises InputError with the rule for anything but a text or a path."""
+    if isinstance(value, str | Path):
+        return Path(value)
+    shown = repr(value) if value is None or isinstance(value, int | float) else type(value).__name__  # may be long
+    raise InputError(f"{rule}, got {shown}")

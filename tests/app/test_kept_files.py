@@ -1,0 +1,140 @@
+"""Runs with several parts of one's own: they keep what they need, and say early what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from finrl_pod_app.cli.main import run
+from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.training import run_tournament
+
+from finrl_pod import user_files
+from finrl_pod.settings.run import FeatureConfig, MandateConfig
+from tests.app.small_run import isolated_folders, small_config
+
+PARTS = """
+import numpy as np
+from scaled_neighbour import scaled
+
+class Inverse:
+    lookback = 30
+    def target_weights(self, window, positions):
+        weights = 1 / np.diff(np.log(window.close), axis=0).std(0)
+        return weights / weights.sum()
+
+def reversal(panel):
+    return scaled(panel.close)
+
+def overwrites(panel):
+    panel.close[:] = 1.0
+    return panel.close
+"""
+NEIGHBOUR = """
+import numpy as np
+
+def scaled(close):
+    out = np.zeros_like(close)
+    out[3:] = close[:-3] / close[3:] - 1
+    return out
+"""
+ALGORITHM = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
+from finrl_pod.settings.algorithm_configs import OnPolicyConfig
+
+
+@dataclass(frozen=True)
+class Settings(OnPolicyConfig):
+    learning_rate: float = 3e-3
+    gae_lambda: float = 0.95
+    scale: float = 1.0
+
+
+class Mine(LossAlgorithm):
+    Config: ClassVar[type[OnPolicyConfig]] = Settings
+
+    def loss(self, batch):
+        log_probability, value, _ = self.evaluate(batch)
+        error = (batch.returns - value).square().mean((1, 2))
+        return self.settings["scale"] * error - (log_probability * batch.advantage.detach()).mean((1, 2))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with parts of one's own, which is the current one."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "parts.py").write_text(PARTS)
+    (own / "scaled_neighbour.py").write_text(NEIGHBOUR)
+    (own / "mine.py").write_text(ALGORITHM)
+    monkeypatch.chdir(own)
+    return own
+
+
+def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the files, as if another process opened the run."""
+    for path in folder.glob("*.py"):
+        path.unlink()
+    for name in ("_KEPT", "_FOLDERS", "_MODULES"):
+        monkeypatch.setattr(user_files, name, {})
+    monkeypatch.delitem(sys.modules, "scaled_neighbour", raising=False)
+
+
+def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with isolated_folders(tmp_path):
+        config = dataclasses.replace(
+            small_config(),
+            features=FeatureConfig(("parts.py:reversal", "return_5")),
+            mandate=MandateConfig(base="parts.py:Inverse"),
+        )
+        document = run_tournament(config, tmp_path / "run", device="cpu")
+        assert document["added"]["base"] == "Inverse"
+        assert (tmp_path / "run" / user_files.FOLDER / "scaled_neighbour.py").read_text() == NEIGHBOUR
+        before = run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]
+        forget(folder, monkeypatch)
+        assert run_backtest(tmp_path / "run")["test"]["strategies"]["champion"] == before
+
+
+def test_runs_of_train_env_keep_their_files_and_settings(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = torch.get_num_threads()
+    assert run(["new", "environment", "bandit", "--json"]) == 0
+    target = json.loads(capsys.readouterr().out)["target"]
+    command = ["train", "--env", target, "--algorithm", "mine.py:Mine", "--steps", "200", "--evaluate", "1"]
+    assert run([*command, "--set", "scale=2", "--out", str(tmp_path / "run"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["env"], result["algorithm"]) == (target, "mine.py:Mine")
+    agent = json.loads((tmp_path / "run" / "config.json").read_text())["agent"]
+    assert (agent["learning_rate"], agent["gae_lambda"], agent["scale"]) == (3e-3, 0.95, 2.0)
+    forget(folder, monkeypatch)
+    assert run(["evaluate", str(tmp_path / "run"), "--episodes", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["algorithm"] == "mine.py:Mine"
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('mandate.base="parts.py:Gone"', "parts.py has no class Gone"),
+        ('environment.reward="parts.py:gone"', "parts.py has no function gone"),
+        ('features.names=["parts.py:overwrites"]', "prices cannot be changed, work on a copy"),
+        ('agent.policy="mine.py:Mine"', "mine.py:Mine"),
+    ],
+)
+def test_dry_run_tries_parts_of_ones_own(
+    folder: Path, tmp_path: Path, setting: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert folder.is_dir()
+    with isolated_folders(tmp_path):
+        assert run(["init", "--preset", "quick", "sample.toml", "--json"]) == 0
+        assert run(["tournament", "sample.toml", "--set", setting, "--dry-run"]) == 2
+        assert message in capsys.readouterr().err
