@@ -132,8 +132,8 @@ def _z_scores(found: EdgeTest, where: str) -> str:
     if found.validation_selected is None:
         return f"z-score {found.test:.2f} {where}"
     return (
-        f"z-scores: {found.test:.2f} {where}, {found.validation:.2f} on validation, which is "
-        f"{found.validation_selected:.2f} less selection bias; {found.z_score:.2f} combined"
+        f"z-score {found.z_score:.2f}: {found.test:.2f} {where} and, weighted less, {found.validation_selected:.2f} on "
+        f"validation, where it was {found.validation:.2f} before selection bias was taken off"
     )
 
 
