@@ -245,7 +245,7 @@ def backtest(
     market = build_market(panel, chosen.feature_names, fit, settings.environment.fill)
     looks = None
     if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
-        looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}")
+        looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}").number
     environment = settings.environment
     rules = rules_of(environment)
     result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)

@@ -15,7 +15,12 @@ import pandas as pd
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
 from finrl_pod.files import read_json, to_plain, write_json
+from finrl_pod.promotion.rules import significance_per_look
+from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
+from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.verdict_text import rule_cells, verdict_lines
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -120,12 +125,16 @@ class Backtest:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
-        return f"Backtest({self.result.name!r}, split={self.split!r}, bars={len(self.result.times)}, {shown})"
+        look = "" if self.looks is None else f", look={self.looks}"
+        return f"Backtest({self.result.name!r}, split={self.split!r}{look}, bars={len(self.result.times)}, {shown})"
 
     def _repr_html_(self) -> str:
         first, last = (str(self.result.times[i])[:10] for i in (0, -1))
         rows = [(name.replace("_", " "), float(self.metrics[name])) for name in METRICS if name in self.metrics]
-        looks = "" if self.looks is None else f"Look {self.looks} at the test split."
+        looks = ""
+        if self.looks is not None:
+            level = significance_per_look(GateConfig().significance_level, self.looks)
+            looks = f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}."
         return table_html(f"{self.result.name} on {self.split}, {first} to {last}", rows, note=looks)
 
 
@@ -185,7 +194,8 @@ class TournamentResult(Document):
         rows = [(name, *(values.get(metric) for metric in METRICS)) for name, values in strategies.items()]
         head = ("strategy", *(metric.replace("_", " ") for metric in METRICS))
         reasons = "; ".join(self.document["verdict"]["reasons"])
-        return table_html("Test split", rows, head, f"The champion is {self._summary()}: {reasons}")
+        note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
+        return table_html("Test split", rows, head, note.strip())
 
 
 class WalkforwardResult(Document):
@@ -233,7 +243,12 @@ class AuditResult(Document):
         return go.Figure(go.Bar(x=list(counts.index), y=list(counts))).update_layout(title="Findings")
 
     def _summary(self) -> str:
-        return "no check failed" if self.clean else "checks failed"
+        warnings = sum(finding["status"] == "warn" for finding in self.document["findings"])
+        return f"{'no check failed' if self.clean else 'checks failed'}, {warnings} warning{'s' * (warnings != 1)}"
+
+    def __str__(self) -> str:
+        lines = [f"{f['status']}: {f['message']}" for f in self.document["findings"] if f["status"] != "pass"]
+        return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines])
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
@@ -263,14 +278,16 @@ class VerdictResult(Document):
         bars = [go.Bar(x=frame["name"], y=frame[name], name=name) for name in ("value", "limit")]
         return go.Figure(bars).update_layout(title="Promotion gate")
 
+    def __str__(self) -> str:
+        return "\n".join(verdict_lines(self.document))
+
     def _summary(self) -> str:
         return "promoted" if self.promoted else "not promoted"
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
         rows = [
-            (row["name"], row["value"], row["limit"], "pass" if row["passed"] else "fail", row["sentence"])
-            for row in frame.to_dict("records")
+            (display_name(row["name"]), *rule_cells(row), "pass" if row["passed"] else "fail", row["sentence"])
+            for row in self.document["rules"]
         ]
         head = ("rule", "value", "limit", "", "what")
         return table_html(f"The champion is {self._summary()}", rows, head)

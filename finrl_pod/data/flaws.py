@@ -29,6 +29,7 @@ MINUTES_PER_DAY = 1440
 MIN_PRICE, MAX_PRICE, MAX_VOLUME = 1e-30, 1e30, 1e30
 MAX_SPREAD = 1.0  # excluded: half of it is charged on a fill
 SENTENCES_PER_KIND = 10
+SURVIVORSHIP_BARS = 252  # a shorter panel shows too little of which tickers survive
 # Panels store the sentences of their warnings, which are recognised by their text: changing one repeats it there.
 
 
@@ -37,8 +38,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, weekend, jump, split, stale, late start, early end, gap, empty ticker, range, spread (soft). time:
-    None if the flaw is not about a single bar.
+    (hard); spacing, weekend, jump, split, stale, late start, early end, gap, empty ticker, range, spread, survivorship
+    (soft). time: None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -64,6 +65,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
         *_lifetimes(panel),
         *_ranges(panel),
         *_unknown_spreads(panel),
+        *_survivorship(panel),
     )
 
 
@@ -295,3 +297,17 @@ def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:
             "charged."
         )
         yield Flaw("spread", False, message, panel.symbols[n], time)
+
+
+def _survivorship(panel: Panel) -> Iterator[Flaw]:
+    """A panel in which no ticker ever leaves, unless its source says something about survivorship."""
+    if len(panel.times) < SURVIVORSHIP_BARS or len(panel.symbols) < 2 or not panel.investable[-1].all():
+        return
+    if panel.members is not None and not panel.members.all():
+        return
+    message = (
+        f"Survivorship: all {len(panel.symbols)} tickers trade until the last bar, none was delisted; they were "
+        "probably selected with hindsight."
+    )
+    if not any("urvivorship" in stated and stated != message for stated in panel.flaws):
+        yield Flaw("survivorship", False, message)

@@ -103,6 +103,8 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
         *([audit_rule(evidence)] if gate.audit else []),
     )
     statistics |= diagnostics(evidence, gate.pbo_blocks, draws)
+    if gate.audit:
+        statistics["audit_warnings"] = list(evidence.warnings)
     promoted = all(rule.passed for rule in rules)
     return Verdict(
         promoted=promoted,

@@ -36,8 +36,8 @@ class PromotionEvidence:
     the champion was selected from, on validation if there is one. members, selection: of the champion ensemble, see
     `selected_z_scores`. procedures: effective number of selections that were compared on validation. counts: all trials
     on the data. looks: at the test period, including this one. break_even: cost in basis points at which the champion's
-    growth on test falls to that of the reference. failures: messages of the audit, None if there was none. reference:
-    name of the result that active returns are over. where: name of the test period in messages.
+    growth on test falls to that of the reference. failures, warnings: messages of the audit; failures is None if there
+    was none. reference: name of the result that active returns are over. where: name of the test period in messages.
     """
 
     validation: Results | None
@@ -54,6 +54,7 @@ class PromotionEvidence:
     procedures: float = 1.0
     reference: str = REFERENCE
     where: str = "on test"
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
     if failures is None:
         return Rule("audit", None, 0, passed=False, sentence="The champion was not audited")
     if not failures:
-        return Rule("audit", 0, 0, passed=True, sentence="The audit found no failures")
+        many = f"; {len(evidence.warnings)} warning{'s' * (len(evidence.warnings) > 1)}" if evidence.warnings else ""
+        return Rule("audit", 0, 0, passed=True, sentence=f"The audit found no failures{many}")
     count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
     return Rule("audit", len(failures), 0, passed=False, sentence=f"The audit found {count}: {failures[0]}")

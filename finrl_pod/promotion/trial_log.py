@@ -9,6 +9,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,11 +98,25 @@ def span_dates(panel: Panel, span: Span) -> tuple[str, str]:
     return stamp(panel.times[span.first], panel.bar), stamp(panel.times[span.last], panel.bar)
 
 
-def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialRegistry | None = None) -> int:
-    """Log a look at bars of a panel; returns the number of looks at them, including other data sets of the market.
+class LookCount(NamedTuple):
+    """number: of a look, by which its test is judged. so_far: looks at its bars, those after it included."""
+
+    number: int
+    so_far: int
+
+
+def log_look(panel: Panel, span: Span, subject: str, what: str, registry: TrialRegistry | None = None) -> LookCount:
+    """Log a look at bars of a panel; returns its number among those at them, including other data sets of the market.
 
     subject: identity of what is tested; the same subject counts once. what: description for the list of looks. Raises
     SetupError if the registry cannot be used: a look that cannot be counted must not happen.
     """
     first, last = span_dates(panel, span)
-    return (registry or TrialRegistry()).look(Look(panel.sha256, subject, first, last, what), panel)
+    registry = registry or TrialRegistry()
+    number = registry.look(Look(panel.sha256, subject, first, last, what), panel)
+    return LookCount(number, looks_so_far(panel, span, registry))
+
+
+def looks_so_far(panel: Panel, span: Span, registry: TrialRegistry | None = None) -> int:
+    """Number of looks at bars of a panel, including those at other data sets of the market."""
+    return (registry or TrialRegistry()).count_looks(Look(panel.sha256, "", *span_dates(panel, span), ""), panel)

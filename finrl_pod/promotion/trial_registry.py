@@ -186,26 +186,14 @@ class TrialRegistry:
             (made,) = database.execute(
                 "SELECT rowid FROM looks WHERE data = ? AND subject = ? AND first = ? AND last = ?", _key(look)
             ).fetchone()
-            # Counted up to this look: later looks do not change an earlier verdict.
-            (count,) = database.execute(
-                "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
-                f"AND {_OVERLAPPING} AND rowid <= ?",
-                (json.dumps(data), look.last, look.first, made),
-            ).fetchone()
-        return int(count)
+            return _count(database, data, look, until=made)  # later looks do not change an earlier verdict
 
     def count_looks(self, look: Look, panel: Panel) -> int:
         """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""
         if not self.path.exists():
             return 0
         with self._open() as database:
-            data = _same_market_data(database, look, dataset_fingerprint(panel))
-            (count,) = database.execute(
-                "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
-                f"AND {_OVERLAPPING}",
-                (json.dumps(data), look.last, look.first),
-            ).fetchone()
-        return int(count)
+            return _count(database, _same_market_data(database, look, dataset_fingerprint(panel)), look)
 
     def verdict(self, look: Look) -> dict[str, Any] | None:
         """The saved verdict of a look, or None."""
@@ -246,6 +234,16 @@ class TrialRegistry:
         finally:
             if database is not None:
                 database.close()
+
+
+def _count(database: sqlite3.Connection, data: Sequence[str], look: Look, until: int | None = None) -> int:
+    """Number of subjects in the looks at data sets that overlap a look's period; until: row of the last one."""
+    (count,) = database.execute(
+        "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
+        f"AND {_OVERLAPPING} AND rowid <= COALESCE(?, rowid)",
+        (json.dumps(data), look.last, look.first, until),
+    ).fetchone()
+    return int(count)
 
 
 def _look_number(looks: Sequence[tuple[str, ...]], same_market: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ from tests.app.report_data import synthetic_document, synthetic_results
 DOCUMENT: dict[str, Any] = {
     "splits": {"test": ["2019-01-02", "2022-12-28"], "embargo": 5},
     "test": {"strategies": {"equal_weight": {"sharpe": 0.5}, "champion": {"sharpe": 1.234, "annual_return": 0.101}}},
-    "verdict": {"promoted": False, "reasons": ["its interval contains zero"]},
+    "verdict": {"promoted": False, "reasons": ["its interval contains zero"], "looks": 1},
 }
 
 
@@ -251,6 +251,9 @@ def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys
     assert "1.23" in rows[0]
     assert "The champion is not promoted: its interval contains zero." in output.out
     assert str(Path("o") / "report.html") in output.out
+    assert "No baseline had a higher Sharpe ratio on the test period." in output.out
+    assert "Next: finrl-pod audit o." in output.out
+    assert "a further champion is look 2 at this test period and needs a p-value of at most 0.0125." in output.out
     # Repeated progress of one stage is one line if standard error is not a terminal.
     assert output.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.cli.console import verdict_lines
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
+from finrl_pod_app.report.verdict_text import verdict_lines
 
 
 @pytest.mark.parametrize("shell", Shell)
@@ -63,7 +63,6 @@ def test_the_verdict_is_a_list_of_rules() -> None:
         "The champion is not promoted: 1 of 2 rules pass.",
         "- FAIL: PSR against equal weight: 0.52, required 0.95",
         "- pass: The audit found no failures",
-        "Words explained: finrl-pod glossary",
     ]
 
 

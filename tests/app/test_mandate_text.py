@@ -43,7 +43,7 @@ def mandate(base: str = "equal_weight") -> dict[str, Any]:
 def test_sentence_states_both_ratios_and_the_interval() -> None:
     assert added_sentence({"added": added(), "mandate": mandate()}) == (
         "On the test period the champion's Sharpe ratio was 1.07 against 1.06 of its base (equal weight): "
-        "+0.010 (90% interval -0.020 to +0.040); nothing shown."
+        "+0.010 (90% interval -0.020 to +0.040); nothing shown: the interval contains 0."
     )
 
 
@@ -52,7 +52,7 @@ def test_sentence_states_both_ratios_and_the_interval() -> None:
     [
         ((0.10, 0.02, 0.20), "nothing shown without a placebo study of this configuration."),
         ((-0.10, -0.20, -0.02), "the champion is worse than its base."),
-        ((0.0, 0.0, 0.0), "nothing shown."),
+        ((0.0, 0.0, 0.0), "nothing shown: the interval contains 0."),
     ],
 )
 def test_an_interval_alone_never_shows_added_value(interval: tuple[float, float, float], outcome: str) -> None:
@@ -96,7 +96,7 @@ def test_rows_format_every_measure() -> None:
     assert statistics[0][1:] == ("0.01", "-0.02 to 0.04")
     assert statistics[2][1:] == ("30.0%", "-50.0% to 110.0%")
     assert statistics[-1][1:] == ("30", "")
-    assert added_rows({**added(), "years_to_show": None})[-1][1] == "–"
+    assert added_rows({**added(), "years_to_show": None})[-1][1] == "never"
 
 
 def test_page_shows_the_sentence_and_the_tables() -> None:
@@ -106,7 +106,9 @@ def test_page_shows_the_sentence_and_the_tables() -> None:
     usage = {name: {measure.key: 0.5 for measure in USAGE} for name in ("validation", "test")}
     parts = {"mandate": mandate(), "added": added(), "added_to_tilt_zero": added(), "mandate_usage": usage}
     page = render(document | parts, results)
-    assert "+0.010 (90% interval -0.020 to +0.040); nothing shown." in page.split("</header>")[0]
+    assert (
+        "+0.010 (90% interval -0.020 to +0.040); nothing shown: the interval contains 0." in page.split("</header>")[0]
+    )
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
     assert body.count("<table>") == 2
     assert "Transfer coefficient" in body

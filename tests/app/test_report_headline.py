@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.report import curves
-from finrl_pod_app.report.headline import key_figures, looks_sentence
+from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.html import render, write_report
+from finrl_pod_app.report.verdict_text import looks_sentence
 
 from finrl_pod.errors import RunError
 from tests.app.report_data import synthetic_document, synthetic_results
@@ -108,6 +109,8 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     [
         ({}, ""),
         ({"looks": 3}, "Look 3 at these bars. The n-th look needs a p-value of at most 0.025 / n"),
+        ({"looks": 1, "looks_so_far": 3}, "Look 1 of 3 so far at these bars."),
+        ({"looks": 1, "looks_so_far": 3}, "0.025 at this one, 0.00625 at the next."),
         (
             {"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}},
             "at most 0.02 / n for an edge: 0.01 at",

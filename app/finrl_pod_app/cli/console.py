@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
-from finrl_pod_app.report.headline import looks_sentence
 from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.verdict_text import (
+    baselines_sentence,
+    looks_sentence,
+    next_sentence,
+    reference_sentence,
+    verdict_lines,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,14 +77,19 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
     elif looks := looks_sentence(document):
         console.print(looks, markup=False, soft_wrap=not console.is_terminal)
-    if added := added_sentence(document):
-        console.print(added, markup=False, soft_wrap=not console.is_terminal)
+    for sentence in (reference_sentence(document), added_sentence(document), baselines_sentence(document)):
+        if sentence:
+            console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
     if capacity := document.get("capacity"):
         from finrl_pod_app.report.contribution import capacity_sentence
 
         console.print(capacity_sentence(capacity), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
+        if document.get("verdict"):
+            console.print(next_sentence(document, out), markup=False, soft_wrap=not console.is_terminal)
+    if document.get("verdict"):
+        console.print("Words explained: finrl-pod glossary", markup=False)
 
 
 def show_account(size: float) -> None:
@@ -245,26 +256,6 @@ def show_findings(findings: Sequence[Finding]) -> None:
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
         if finding.fix:
             console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 12), expand=False))
-
-
-def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict as a list: the outcome, each rule in words, and where the words are explained."""
-    rules = verdict.get("rules", [])
-    if not rules:
-        return [verdict_sentence(verdict)]
-    passed = sum(bool(rule["passed"]) for rule in rules)
-    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
-    lines = [f"The champion {outcome}: {passed} of {len(rules)} rules pass."]
-    for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
-        lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
-    return [*lines, "Words explained: finrl-pod glossary"]
-
-
-def verdict_sentence(verdict: Mapping[str, Any]) -> str:
-    """Return the verdict and its reasons as one sentence."""
-    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
-    reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
-    return f"The champion {outcome}: {reasons}." if reasons else f"The champion {outcome}."
 
 
 def progress_summary(progress: Progress) -> str:

@@ -42,25 +42,22 @@ def show_rules(verdict: Verdict) -> None:
     """Print the gate's rules and the verdict."""
     from rich.text import Text
 
-    from finrl_pod_app.report.headline import trials_text
+    from finrl_pod_app.report.verdict_text import rule_cells, trials_text
 
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
     for rule in verdict.rules:
         mark = "pass" if rule.passed else "fail"
-        # Without a value and passed: a break-even cost above every cost tried.
-        value = ("∞" if rule.passed else "–") if rule.value is None else f"{rule.value:.4g}"
-        table.add_row(
-            display_name(rule.name),
-            value,
-            f"{rule.limit:.4g}",
-            Text(mark, style=MARKS[mark]),
-            Text(str(rule.sentence)),
-        )
+        value, limit = rule_cells(vars(rule))
+        table.add_row(display_name(rule.name), value, limit, Text(mark, style=MARKS[mark]), Text(str(rule.sentence)))
     console = make_console()
     console.print(table)
     console.print(f"{trials_text(verdict.trials)}; look {verdict.looks} at the test period.", markup=False)
+    for warning in verdict.statistics.get("audit_warnings", ()):
+        console.print(
+            f"Warning of the audit: {warning}", style="yellow", markup=False, soft_wrap=not console.is_terminal
+        )
     failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
     outcome = f"not promoted: {', '.join(failed)}" if failed else "promoted: all rules pass"
     console.print(f"The champion is {outcome}. Words explained: finrl-pod glossary", markup=False)

@@ -205,7 +205,9 @@ def train(
     ] = Device.auto,
     as_json: Json = False,
 ) -> None:
-    """Train one agent on a market (CONFIG.toml, through all generations), or agents on another environment (--env).
+    """Train one agent on a market (CONFIG.toml) or agents on another environment (--env).
+
+    On a market the agent trains through all generations and is then tested like a champion: a look at the test period.
 
     finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --steps 200000 --seed 1 --out runs/hopper
     """

@@ -46,7 +46,7 @@ STRATEGY_COLUMNS = (
         "turnover",
         "Turnover",
         "times",
-        "one-sided, a year: half of the value traded, as a multiple of equity",
+        "one-sided, a year: half of the value traded, the first purchase included, as a multiple of equity",
     ),
     Column("costs_paid", "costs", "Costs paid", "currency", "total over the period"),
 )

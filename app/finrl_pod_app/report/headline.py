@@ -1,4 +1,4 @@
-"""The headline of a report: key figures and looks, for the top of the page and of the run's page in the dashboard.
+"""The headline of a report: key figures, for the top of the page and of the run's page in the dashboard.
 
 Reads the report's object only.
 """
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
 
 
@@ -102,30 +101,6 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
     value = None if mine is None or theirs is None else mine - theirs
     return KeyFigure(
         "active_return", "Active return", signed_percent(value), f"over {shown}" if shown else "", "CAGR above the base"
-    )
-
-
-def trials_text(counted: Mapping[str, float]) -> str:
-    """The trials of a verdict in words. counted: "raw" of them, and "runs" and "clustered" of newer verdicts."""
-    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
-    distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
-    return f"{counted['raw']:,} trials on this data{runs}{distinct}"
-
-
-def looks_sentence(document: Mapping[str, Any]) -> str:
-    """The number of looks at the test period, and what they cost: the level of the test for an edge.
-
-    Empty for reports of training and validation, and of baselines.
-    """
-    verdict = document.get("verdict") or {}
-    looks = verdict.get("looks") or document.get("looks")
-    if not looks:
-        return ""
-    edge = next((rule for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
-    level = GateConfig().significance_level / looks if edge is None else edge["limit"]
-    return (
-        f"Look {looks:,} at these bars. The n-th look needs a p-value of at most {level * looks:.3g} / n for an edge: "
-        f"{level:.3g} at this one, {level * looks / (looks + 1):.3g} at the next."
     )
 
 

@@ -15,13 +15,18 @@ from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
-from finrl_pod_app.report.headline import looks_sentence
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.palette import Style, styles
 from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
+from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, reference_sentence
 
 FLAWS_SHOWN = 8  # the others are collapsed
+SELECTED = {  # procedure by which the members of a champion were selected
+    "all": "all entries of the leaderboard",
+    "best": "the best of the leaderboard",
+    "greedy": "added one by one while the ensemble improved",
+}
 
 
 def write_report(out: Path, document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> Path:
@@ -82,9 +87,10 @@ def render(
 
 
 def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> str:
-    verdict, added = document.get("verdict"), added_sentence(document)
+    verdict = document.get("verdict")
     heading = f"Backtest: {period}" if verdict is None else name or f"Run: {period}"
-    facts = ", ".join(part for part in (name, period, f"report of {created}" if created else "") if part)
+    title = name if heading != name else ""
+    facts = ", ".join(part for part in (title, period, f"report of {created}" if created else "") if part)
     lines = [
         f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
         f'<p class="soft">finrl_pod: {html.escape(facts)}</p>',
@@ -96,8 +102,9 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
     elif looks := looks_sentence(document):
         lines.append(f'<p class="note">{html.escape(looks)}</p>')
-    if added:
-        lines.append(f"<p>{html.escape(added)}</p>")
+    sentences = (reference_sentence(document), added_sentence(document), baselines_sentence(document))
+    if words := " ".join(sentence for sentence in sentences if sentence):
+        lines.append(f"<p>{html.escape(words)}</p>")
     return "\n".join(lines) + "</header>"
 
 
@@ -125,11 +132,17 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
         lines.append(
             f"{member} descends from {', from '.join(ancestors)}." if ancestors else f"{member} started from scratch."
         )
-    note = (
-        f"Scores on the validation period. Champion {champion['id']} ({champion['algorithm']}) is an ensemble of "
-        f"{len(champion['members'])} members{diversity_of(champion)}."
-    )
-    note = f'<p class="note">{html.escape(note)}</p>'
+    base, count = document.get("base_score"), len(champion["members"])
+    how = SELECTED.get(str(champion.get("selection")))
+    notes = [
+        "Scores are Sharpe ratios on the validation period" + ("." if base is None else f"; the base's is {base:.3f}."),
+        f"Champion {champion['id']} ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
+        f"{f', {how},' if how else ''}{diversity_of(champion)}.",
+        "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",
+    ]
+    if (search := document.get("search", "off")) != "off":
+        notes.append(f'Hyperparameters differ from those of the config because of its search = "{search}".')
+    note = f'<p class="note">{html.escape(" ".join(notes))}</p>'
     return section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + bullet_list(lines))
 
 

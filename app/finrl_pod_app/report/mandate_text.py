@@ -47,6 +47,12 @@ ADDED = (
     Measure("alpha", "Alpha", "percent", "per year, from the regression of excess returns"),
     Measure("beta", "Beta", "ratio", "slope of the same regression"),
 )
+YEARS = Measure(
+    "years_to_show",
+    "Years to show it",
+    "number",
+    "of returns after which the measured information ratio differs from 0 (one-sided, 5%); never if it is not above 0",
+)
 
 
 def added_sentence(document: Mapping[str, Any]) -> str:
@@ -74,7 +80,7 @@ def _outcome(added: Mapping[str, Any]) -> str:
         return "the champion is worse than its base"
     if added["low"] > 0:
         return "nothing shown without a placebo study of this configuration"
-    return "nothing shown"
+    return "nothing shown: the interval contains 0"
 
 
 def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
@@ -105,15 +111,13 @@ def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
         found = added if measure.key == "sharpe" else added[measure.key]
         low, high = (format_measure(measure, found[end]) for end in ("low", "high"))
         rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
-    years = added["years_to_show"]
-    note = "of returns after which the measured information ratio differs from 0 (one-sided, 5%)"
-    rows.append((Measure("years_to_show", "Years to show it", "number", note), years_text(years), ""))
+    rows.append((YEARS, years_text(added["years_to_show"]), ""))
     return rows
 
 
 def years_text(years: float | None) -> str:
-    """Years until an information ratio would show; a dash where it is not above 0."""
-    return MISSING if years is None else f"{years:,.0f}" if years >= 1 else "below 1"
+    """Years until an information ratio would show; never where it is not above 0."""
+    return "never" if years is None else f"{years:,.0f}" if years >= 1 else "below 1"
 
 
 def format_measure(measure: Measure, value: float | None) -> str:

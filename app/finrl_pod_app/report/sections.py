@@ -13,8 +13,8 @@ from typing import Any
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.headline import key_figures, looks_sentence, trials_text
-from finrl_pod_app.report.mandate_text import USAGE, mandate_settings
+from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.mandate_text import ADDED, USAGE, YEARS, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
     added_table,
@@ -27,6 +27,7 @@ from finrl_pod_app.report.tables import (
     mandate_usage_table,
     monthly_table,
 )
+from finrl_pod_app.report.verdict_text import looks_sentence, overfitting_sentence, trials_text
 
 
 def chart(name: str, figure: Any, size: str = "") -> str:
@@ -88,9 +89,10 @@ def gate(document: Mapping[str, Any]) -> str:
         return ""
     counted = verdict.get("trials") or {}
     trials = f"{trials_text(counted)}. " if counted else ""
-    words = trials + looks_sentence(document)
-    note = _note(words) if words else ""
-    return section("Promotion rules", gate_table(verdict["rules"], verdict["reasons"]) + note)
+    notes = [_note(words)] if (words := trials + looks_sentence(document)) else []
+    if warnings := (verdict.get("statistics") or {}).get("audit_warnings"):
+        notes += ["<p>Warnings of the audit:</p>", bullet_list(warnings)]
+    return section("Promotion rules", "".join([gate_table(verdict["rules"], verdict["reasons"]), *notes]))
 
 
 def mandate(document: Mapping[str, Any]) -> str:
@@ -101,7 +103,8 @@ def mandate(document: Mapping[str, Any]) -> str:
     parts = []
     if comparisons := [document[name] for name in ("added", "added_to_tilt_zero") if document.get(name)]:
         note = f"What the champion added on the period {' to '.join(document['splits']['test'])}."
-        parts += [_note(note), added_table(comparisons)]
+        meanings = "; ".join(f"{measure.label}: {measure.note}" for measure in (*ADDED, YEARS))
+        parts += [_note(note), added_table(comparisons), _note(f"{meanings}.")]
     if usage := document.get("mandate_usage"):
         note = "How much of the mandate was used, against the mandate at tilt 0 with the same trading."
         notes = "; ".join(f"{measure.label}: {measure.note}" for measure in USAGE)
@@ -115,12 +118,8 @@ def overfitting(document: Mapping[str, Any]) -> str:
     found = statistics.get("overfitting")
     if not found or "logits" not in found:
         return ""
-    note = (
-        f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: the share of {found['splits']:,} splits of "
-        "the validation period where the in-sample best trial ranks at or below the out-of-sample median (left of 0)."
-    )
     figure = charts.logits_figure(found["logits"])
-    return section("Backtest overfitting", f'<p class="note">{html.escape(note)}</p>{chart("logits", figure, "low")}')
+    return section("Backtest overfitting", _note(overfitting_sentence(found)) + chart("logits", figure, "low"))
 
 
 def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:

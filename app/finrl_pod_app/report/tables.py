@@ -17,6 +17,7 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.verdict_text import rule_cells
 
 MAX_LEADERBOARD_ROWS = 32
 SEE_ABOVE = "stated on top of the page"  # a refusal is said once
@@ -136,8 +137,9 @@ def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
     heads += '<th scope="col" class="text">explanation</th>'
     body = [
-        f'<tr><th scope="row">{html.escape(display_name(str(rule["name"])))}</th><td>{_value(rule["value"])}</td>'
-        f'<td>{_value(rule["limit"])}</td><td class="{"good" if rule["passed"] else "bad"}">'
+        f'<tr><th scope="row">{html.escape(display_name(str(rule["name"])))}</th>'
+        f"{''.join(f'<td>{cell}</td>' for cell in rule_cells(rule))}"
+        f'<td class="{"good" if rule["passed"] else "bad"}">'
         f"{'yes' if rule['passed'] else 'no'}</td>"
         f'<td class="text words">{_explanation(rule, stated)}</td></tr>'
         for rule in rules

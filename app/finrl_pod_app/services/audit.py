@@ -31,6 +31,8 @@ from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
+from finrl_pod.promotion.rules import REFERENCE
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -38,8 +40,8 @@ from finrl_pod.tournament.scoring import metrics_of
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
 from finrl_pod_app.services.champions import member_ledgers
+from finrl_pod_app.services.trial_log import reference_strategy
 
-REFERENCE = "equal_weight"
 ENVIRONMENTS, GROUP = 8, 4  # of an audited environment
 
 OnStep = Callable[[str], None]  # called with the name of each check before it runs
@@ -84,7 +86,7 @@ def audit_champion(
     """Audit the champion of a run, from its prices to its decisions.
 
     last_decision: last bar at which its training environments decide. costs: also check other costs and delays on the
-    validation bars, which can lead to warnings but not to failures.
+    validation bars, against the reference of the gate, which can lead to warnings but not to failures.
     """
     splits = make_splits(panel.times, config.splits)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
@@ -114,7 +116,8 @@ def audit_champion(
     del market  # the checks build their own, one at a time
     span = (splits.validation.first, splits.validation.last) if costs else None
     terms = (config.environment.cost_bps, probes, warm_up_bars, on_step)
-    rest, sensitivities = run_checks(pipeline, span, *terms, every_bar=every_bar)
+    reference = reference_strategy(config)
+    rest, sensitivities = run_checks(pipeline, span, *terms, reference, "validation", every_bar=every_bar)
     return Audit(f"champion of {run.path}", (*found, *rest), sensitivities)
 
 
@@ -125,13 +128,15 @@ def run_checks(
     probes: int,
     warm_up_bars: int,
     on_step: OnStep,
-    reference: str = REFERENCE,
+    reference: Strategy | None = None,
+    bars: str = "",
     *,
     every_bar: bool = False,
 ) -> tuple[list[Finding], Sensitivity | None]:
     """Run the checks that apply to every pipeline.
 
-    span: bars on which a strategy's costs and delays are varied. every_bar: probe features at every bar for look-ahead.
+    span: bars on which a strategy's costs and delays are varied. reference: what its growth is compared with; default:
+    equal weight. bars: name of those of the span in messages. every_bar: probe features at every bar for look-ahead.
     """
     if probes < 1 or warm_up_bars < 1:
         raise InputError(
@@ -166,18 +171,19 @@ def run_checks(
     if span is None or not pipeline.strategies or broken:
         return list(dict.fromkeys(found)), None
     on_step("costs and delays")
-    varied = cost_sensitivity(pipeline, span)
-    return [*found, *sensitivity_findings(pipeline, varied, reference, cost, span)], varied
+    reference = reference or make_baseline(REFERENCE)
+    varied = cost_sensitivity(pipeline, reference, span)
+    return [*found, *sensitivity_findings(pipeline, varied, reference.name, cost, span, bars)], varied
 
 
-def cost_sensitivity(pipeline: Pipeline, span: tuple[int, int]) -> Sensitivity:
-    """Sensitivity of a pipeline's first strategy, compared with equal weight."""
+def cost_sensitivity(pipeline: Pipeline, reference: Strategy, span: tuple[int, int]) -> Sensitivity:
+    """Sensitivity of a pipeline's first strategy, compared with a reference."""
     panel = pipeline.prepared(pipeline.panel)
     market = pipeline.build(panel)
     terms = (panel, market, *span, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
-    own, reference = (backtest_recorded(tested, *terms)[1] for tested in (strategy, make_baseline(REFERENCE)))
-    return sensitivity(own.decisions, reference.decisions, *terms[1:])
+    own, other = (backtest_recorded(tested, *terms)[1] for tested in (strategy, fresh_copy(reference)))
+    return sensitivity(own.decisions, other.decisions, *terms[1:])
 
 
 def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:

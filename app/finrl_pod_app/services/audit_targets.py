@@ -24,7 +24,6 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod.user_files import import_user_file, is_file_reference, own_source
 from finrl_pod_app.services.audit import (
-    REFERENCE,
     Audit,
     OnStep,
     audit_champion,
@@ -113,7 +112,7 @@ def _audit_strategy(
         strategies={name: strategy},
         restart=_reimport(name) if is_file_reference(name) else None,
     )
-    reference = name if name == "index" else REFERENCE
+    reference = strategy if name == "index" else None
     cost = config.environment.cost_bps
     found, varied = run_checks(pipeline, span, cost, probes, warm_up_bars, on_step, reference, every_bar=every_bar)
     if varied is not None:

@@ -24,7 +24,7 @@ from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.trial_log import log_look
+from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
@@ -100,8 +100,8 @@ class PreparedBacktest:
         """What is tested: the strategy, or the champion with its run."""
         return self.name if self.run is None else f"{CHAMPION} of {self.run}"
 
-    def log_look(self, benchmark: BenchmarkAccount | None = None) -> int | None:
-        """Log a look at its bars, by the strategy or by its benchmark; returns the number of looks at them.
+    def log_look(self, benchmark: BenchmarkAccount | None = None) -> LookCount | None:
+        """Log a look at its bars, by the strategy or by its benchmark; returns its number, and that of all so far.
 
         None for a baseline, and for bars before the test split: only results on test count as looks.
         """
@@ -172,7 +172,7 @@ def run_backtest(
                 document["attribution"] = parts.plain()
                 tables["attribution"] = parts.table()
         if looks is not None:
-            document["looks"] = looks
+            document |= {"looks": looks.number, "looks_so_far": looks.so_far}
         document |= {"split": prepared.period, "period": period_sentence(prepared)}
         if meaning := bars_sentence(prepared.panel):
             document["bars"] = meaning

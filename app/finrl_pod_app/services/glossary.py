@@ -16,13 +16,16 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "active return": "return of an account less that of its base",
     "active share": "half the sum of absolute differences between an account's weights and its base's",
     "agent": (
-        "one set of trained weights with its hyperparameters; `g03s05` is that of generation 3 and slot 5, both "
-        "counted from 0"
+        "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
+        "the sixth agent of generation 4"
     ),
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
+    "CAGR": "compound annual growth rate",
+    "Calmar ratio": "CAGR over the maximum drawdown",
     "champion": "the ensemble that a tournament selects on validation",
     "cohort": "the pods of one algorithm, trained as one batched program",
+    "distinct trials": "effective trials: many trials that behave alike count as few",
     "drawdown": "loss since the highest equity so far",
     "edge": "growth over the reference that chance and selection do not explain",
     "effective holdings": (
@@ -36,7 +39,12 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
     "look-back": "past bars that a policy's encoder reads",
     "mandate": "bounds on what an agent may hold and trade",
-    "mandate at tilt zero": "the account that only holds the base, traded as slowly as the mandate's agents trade",
+    "mandate at tilt zero": (
+        "the account that only holds the base, traded as slowly as the mandate's agents trade; the gate's reference"
+    ),
+    "nothing shown": (
+        "the difference to the base is within what chance explains, which does not prove that there is none"
+    ),
     "p-value": (
         "probability of a result at least as good as this one if there were no edge; the gate's is of test and "
         "validation together, validation less what selection explains ([evaluation](evaluation.md#the-gate))"
@@ -54,11 +62,12 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "selection bias": "what the best of several trials gains by chance; the gate subtracts it on validation",
     "Sharpe ratio": "mean excess return over its standard deviation, a year",
     "slippage": "fill price against the price at the decision",
+    "Sortino ratio": "mean excess return over downside deviation, a year",
     "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
     "tracking error": "standard deviation of active returns, a year",
     "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
     "trial": "a trained and scored agent, or the champion of a run; every one is counted",
-    "turnover": "half the sum of absolute trades over equity, a year",
+    "turnover": "half the sum of absolute trades over equity, the first purchase included, a year",
     "z-score": "difference from zero in units of its standard error",
 }
 _LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")

@@ -12,6 +12,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits
 from finrl_pod.errors import DataError
+from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
@@ -190,7 +191,8 @@ def evaluate_champion(
             looks=looks,
             cost_bps=environment.cost_bps,
             break_even=break_even_cost(decisions, base_decisions, market, *span, *terms, at_least=highest),
-            failures=tuple(f.message for f in audit.findings if f.status == "fail") if audit else None,
+            failures=_messages(audit, "fail") if audit else None,
+            warnings=_messages(audit, "warn") if audit else (),
             seed=config.seed,
             **_selection(config, members),
             reference=reference.name,
@@ -203,6 +205,10 @@ def evaluate_champion(
         for name, results in (("validation", validation), ("test", test))
     }
     return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired)
+
+
+def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
+    return tuple(finding.message for finding in audit.findings if finding.status == status)
 
 
 def _selection(config: RunConfig, members: ChampionMembers) -> dict[str, Any]:

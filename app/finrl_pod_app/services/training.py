@@ -22,8 +22,8 @@ from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.memory import release_freed_memory
-from finrl_pod.promotion.trial_log import TrialLog, span_dates
-from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
+from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.active_returns import base_returns
 from finrl_pod.tournament.assignment import groups_of_slots
@@ -89,7 +89,8 @@ def run_tournament(
         with locked_folder(out, RUN):
             run = open_run(out, config, panel.sha256)
             with live_progress(out) as write_progress:
-                callback = with_base(both_callbacks(progress, write_progress), base_score(context))
+                base = base_score(context)
+                callback = with_base(both_callbacks(progress, write_progress), base)
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
@@ -109,6 +110,8 @@ def run_tournament(
                 document["attribution"] = to_plain(parts.plain())
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
                 document["validation"] = {"strategies": strategies}
+                document |= {"looks_so_far": looks_so_far(panel, splits.test), "base_score": base}
+                document["search"] = config.tournament.search
                 document["test"]["band"] = bootstrap_band(
                     evaluation.test[subject_of(evaluation.test)].equity, config.seed
                 )
@@ -143,8 +146,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     check_settings(config, make_market(panel, config, splits), splits)
-    new = Look(panel.sha256, "", *span_dates(panel, splits.test), "")
-    return Plan(estimate, TrialRegistry().count_looks(new, panel) + 1)
+    return Plan(estimate, looks_so_far(panel, splits.test) + 1)
 
 
 def compete(

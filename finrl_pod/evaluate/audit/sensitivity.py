@@ -109,12 +109,17 @@ def log_growth(equity: Floats, periods_per_year: float = BARS_PER_YEAR) -> float
 
 
 def sensitivity_findings(
-    pipeline: Pipeline, of: Sensitivity, reference: str, cost: float, span: tuple[int, int]
+    pipeline: Pipeline, of: Sensitivity, reference: str, cost: float, span: tuple[int, int], bars: str = ""
 ) -> list[Finding]:
-    """Findings on the break-even cost and on one bar of delay. cost: basis points charged. span: first and last bar."""
+    """Findings on the break-even cost and on one bar of delay.
+
+    cost: basis points charged. span: first and last bar. bars: what these are, such as "validation".
+    """
     name = pipeline.name
     period = " to ".join(str(pipeline.panel.times[bar].astype("datetime64[D]")) for bar in span)
-    if name == reference:
+    period = f"{bars} {period}".strip()
+    same, reference = name == reference, reference.replace("_", " ")
+    if same:
         loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
         message = f"Doubling the costs reduces the growth of {name}, the reference, by {loss:.2%} per year, {period}."
         return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of, period)]

@@ -101,7 +101,7 @@ def test_findings() -> None:
     assert (costs.status, delay.status) == ("pass", "pass")
     first, last = (str(day)[:10] for day in subject("mine").panel.times[[1, 4]])
     assert costs.message == (
-        f"mine grows 10.00% per year faster than equal_weight, {first} to {last}; it breaks even at 30.0 basis points."
+        f"mine grows 10.00% per year faster than equal weight, {first} to {last}; it breaks even at 30.0 basis points."
     )
     assert (
         sensitivity_findings(subject("mine"), sensitivity_with(0.01), "equal_weight", 10.0, (1, 4))[0].status == "warn"

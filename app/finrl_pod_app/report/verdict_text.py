@@ -1,0 +1,141 @@
+"""The verdict in words: its rules with their units, what it compares with, looks and trials, and what comes next.
+
+Shared by the terminal, the report's page and the dashboard; reads the report's object only.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.settings.run import GateConfig
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
+
+MANDATE_AT_TILT_ZERO = "mandate at tilt zero"
+
+
+def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """The verdict as a list: the outcome and each rule in words."""
+    rules = verdict.get("rules", [])
+    if not rules:
+        return [verdict_sentence(verdict)]
+    passed = sum(bool(rule["passed"]) for rule in rules)
+    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
+    lines = [f"The champion {outcome}: {passed} of {len(rules)} rules pass."]
+    for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
+        lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
+    return lines
+
+
+def verdict_sentence(verdict: Mapping[str, Any]) -> str:
+    """Return the verdict and its reasons as one sentence."""
+    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
+    reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
+    return f"The champion {outcome}: {reasons}." if reasons else f"The champion {outcome}."
+
+
+def rule_cells(rule: Mapping[str, Any]) -> tuple[str, str]:
+    """Value and limit of a rule with their units; a dash for a value that could not be computed."""
+    name, value, limit = rule["name"], rule["value"], rule["limit"]
+    above_all = value is None and name == "break_even" and rule["passed"]  # costs that were tried
+    return "∞" if above_all else _with_unit(name, value), _with_unit(name, limit)
+
+
+def _with_unit(name: str, value: float | None) -> str:
+    if value is None:
+        return MISSING
+    if name == "drawdown":
+        return f"{100 * value:.1f}%"
+    if name == "break_even":
+        return f"{value:.4g} bp"
+    return f"{value:.4g}"
+
+
+def reference_sentence(document: Mapping[str, Any]) -> str:
+    """What the gate's reference is, where it is not the base itself; empty without a mandate or a verdict."""
+    base = (document.get("mandate") or {}).get("base", "none")
+    if base == "none" or not document.get("verdict"):
+        return ""
+    return (
+        f"The gate compares with the {MANDATE_AT_TILT_ZERO}: {display_name(base)}, the base, traded as slowly as the "
+        "agents trade."
+    )
+
+
+def baselines_sentence(document: Mapping[str, Any]) -> str:
+    """The baselines with a higher Sharpe ratio than the champion on test; empty without a champion."""
+    strategies = document["test"]["strategies"]
+    if not document.get("verdict") or CHAMPION not in strategies:
+        return ""
+    own = _sharpe(strategies[CHAMPION])
+    higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > own}
+    if not higher:
+        return "No baseline had a higher Sharpe ratio on the test period."
+    ranked = sorted(higher, key=lambda name: -higher[name])
+    listed = ", ".join(f"{display_name(name)} {higher[name]:.2f}" for name in ranked)
+    return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {listed}."
+
+
+def next_sentence(document: Mapping[str, Any], out: Path) -> str:
+    """What to do after a verdict. out: folder of the run."""
+    verdict, folder = document["verdict"], shlex.quote(str(out))
+    if verdict["promoted"]:
+        return f"Next: finrl-pod audit {folder}, then trade a paper account with it (docs/paper-trading.md)."
+    so_far = max(verdict["looks"], document.get("looks_so_far") or 0)
+    return (
+        f"Next: finrl-pod audit {folder}. Compare other settings on validation; a further champion is look "
+        f"{so_far + 1} at this test period and needs a p-value of at most "
+        f"{_level(verdict) * verdict['looks'] / (so_far + 1):.3g}."
+    )
+
+
+def overfitting_sentence(found: Mapping[str, Any]) -> str:
+    """The probability of backtest overfitting in words. found: of a verdict's statistics."""
+    above = (
+        " Above that, ranking trials on validation says nothing good about other bars." if found["pbo"] > 0.5 else ""
+    )
+    return (
+        f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: how often, over {found['splits']:,} splits of "
+        "the validation period, the best trial of one half is no better than the median trial on the other half (left "
+        f"of 0). Trials of equal skill give 50%.{above}"
+    )
+
+
+def trials_text(counted: Mapping[str, float]) -> str:
+    """The trials of a verdict in words. counted: "raw" of them, and "runs" and "clustered" of newer verdicts."""
+    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
+    distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
+    return f"{counted['raw']:,} trials on this data{runs}{distinct}"
+
+
+def looks_sentence(document: Mapping[str, Any]) -> str:
+    """The number of looks at the test period, and what they cost: the level of the test for an edge.
+
+    Empty for reports of training and validation, and of baselines.
+    """
+    verdict = document.get("verdict") or {}
+    looks = verdict.get("looks") or document.get("looks")
+    if not looks:
+        return ""
+    so_far = max(looks, document.get("looks_so_far") or 0)
+    later = f" of {so_far:,} so far" if so_far > looks else ""
+    level = _level({**verdict, "looks": looks})
+    return (
+        f"Look {looks:,}{later} at these bars. The n-th look needs a p-value of at most {level * looks:.3g} / n for an "
+        f"edge: {level:.3g} at this one, {level * looks / (so_far + 1):.3g} at the next."
+    )
+
+
+def _level(verdict: Mapping[str, Any]) -> float:
+    """Significance level of a verdict's test for an edge."""
+    edge = next((rule for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
+    return GateConfig().significance_level / verdict["looks"] if edge is None else float(edge["limit"])
+
+
+def _sharpe(metrics: Mapping[str, float | None]) -> float:
+    """A Sharpe ratio; minus infinity if it is undefined."""
+    ratio = metrics.get("sharpe")
+    return -math.inf if ratio is None else ratio

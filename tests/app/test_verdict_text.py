@@ -1,0 +1,74 @@
+"""The verdict in words: units of rules, the reference, better baselines, what comes next, and overfitting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finrl_pod_app.report.verdict_text import (
+    baselines_sentence,
+    next_sentence,
+    overfitting_sentence,
+    reference_sentence,
+    rule_cells,
+)
+
+
+def document(promoted: bool = False, **sharpe: float | None) -> dict[str, Any]:
+    rules = [{"name": "edge", "value": 0.04, "limit": 0.0125, "passed": promoted, "sentence": "a sentence"}]
+    return {
+        "verdict": {"promoted": promoted, "rules": rules, "looks": 2},
+        "mandate": {"base": "equal_weight"},
+        "test": {"strategies": {name: {"sharpe": ratio} for name, ratio in sharpe.items()}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit", "passed", "cells"),
+    [
+        ("edge", 0.048791, 0.025, False, ("0.04879", "0.025")),
+        ("drawdown", 0.0701, 0.5, True, ("7.0%", "50.0%")),
+        ("break_even", 151.04, 15.0, True, ("151 bp", "15 bp")),
+        ("break_even", None, 15.0, True, ("∞", "15 bp")),
+        ("break_even", None, 15.0, False, ("–", "15 bp")),
+        ("edge", None, 0.025, False, ("–", "0.025")),
+    ],
+)
+def test_values_of_rules_have_units(
+    name: str, value: float | None, limit: float, passed: bool, cells: tuple[str, str]
+) -> None:
+    assert rule_cells({"name": name, "value": value, "limit": limit, "passed": passed}) == cells
+
+
+def test_the_reference_of_the_gate_is_explained_where_it_is_not_the_base() -> None:
+    assert reference_sentence(document()) == (
+        "The gate compares with the mandate at tilt zero: equal weight, the base, traded as slowly as the agents trade."
+    )
+    assert reference_sentence({**document(), "mandate": {"base": "none"}}) == ""
+    assert reference_sentence({**document(), "verdict": None}) == ""
+
+
+def test_baselines_that_did_better_are_named_best_first() -> None:
+    found = document(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
+    assert baselines_sentence(found) == (
+        "Baselines with a higher Sharpe ratio on the test period, by luck or not: mean variance 1.50, momentum 12 1 "
+        "1.20."
+    )
+    assert baselines_sentence(document(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
+    assert baselines_sentence({**found, "verdict": None}) == ""
+
+
+def test_what_comes_next_states_the_level_of_the_next_look() -> None:
+    found = document()
+    assert "look 3 at this test period and needs a p-value of at most 0.00833." in next_sentence(found, Path("a run"))
+    assert next_sentence(found, Path("a run")).startswith("Next: finrl-pod audit 'a run'. ")
+    assert "is look 6 at this" in next_sentence({**found, "looks_so_far": 5}, Path("a"))
+    assert "paper account" in next_sentence(document(promoted=True), Path("a"))
+
+
+def test_overfitting_above_chance_is_called_so() -> None:
+    high, low = (overfitting_sentence({"pbo": share, "splits": 12870}) for share in (0.97, 0.37))
+    assert "overfitting 97%: how often, over 12,870 splits" in high
+    assert "ranking trials on validation says nothing good" in high
+    assert low.endswith("Trials of equal skill give 50%.")
