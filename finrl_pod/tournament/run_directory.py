@@ -30,7 +30,8 @@ from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder, read_json, write_json, write_kept_files
 from finrl_pod.rl.buffers.replay import current_item_names
-from finrl_pod.settings.run import RunConfig, as_saved, check_current, parse_saved
+from finrl_pod.settings.earlier_versions import check_current
+from finrl_pod.settings.run import RunConfig, as_saved, parse_saved
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Floats, Tensor

@@ -11,7 +11,7 @@ from typing import Any
 from finrl_pod import user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
-from finrl_pod.settings.run import check_current
+from finrl_pod.settings.earlier_versions import check_current
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 

@@ -8,7 +8,8 @@ import json
 from typing import Any
 
 from finrl_pod.settings.algorithm_configs import SACConfig, SHACConfig
-from finrl_pod.settings.run import EARLIER_VALUES, RunConfig, as_saved, parse_saved
+from finrl_pod.settings.earlier_versions import EARLIER_VALUES
+from finrl_pod.settings.run import RunConfig, as_saved, parse_saved
 
 
 def saved_by_an_earlier_version() -> dict[str, Any]:

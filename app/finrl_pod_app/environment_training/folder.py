@@ -15,7 +15,7 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json, write_kept_files
-from finrl_pod.settings.run import check_current
+from finrl_pod.settings.earlier_versions import check_current
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 

@@ -26,7 +26,8 @@ from finrl_pod.paper.settings import RENAMED as PAPER_RENAMED
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.settings.run import REMOVED_KEYS, RENAMED_KEYS, RunConfig, parse, parse_saved, rename_former_keys
+from finrl_pod.settings.earlier_versions import REMOVED_KEYS, RENAMED_KEYS, rename_former_keys
+from finrl_pod.settings.run import RunConfig, parse, parse_saved
 from finrl_pod.settings.toml import read_toml
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod_app.services.champions import saved_members
