@@ -81,6 +81,61 @@ class Store:
                 old.unlink()
         return manifest
 
+    def exists(self, name: str) -> bool:
+        """Whether the store has a panel of that name, also a damaged one. Raises DataError for an invalid name."""
+        return self.is_built_in(name) or bool(self._files(name))
+
+    @staticmethod
+    def is_built_in(name: str) -> bool:
+        """Whether a panel of that name ships with the package."""
+        return name in BUILT_IN
+
+    def delete(self, name: str) -> None:
+        """Remove a panel, also a damaged one. Raises DataError for one that is unknown or built in."""
+        files = self._changeable(name)
+        try:
+            # The manifest first: without it there is no panel, whatever else remains.
+            for file in sorted(files, key=lambda file: file.name != _MANIFEST):
+                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the user's own files stay
+                self._folder(name).rmdir()
+        except OSError as error:
+            raise DataError(f"cannot delete {self._folder(name)}: {error.strerror}") from None
+
+    def rename(self, old: str, new: str) -> Manifest:
+        """Give a panel another name; returns its manifest.
+
+        Raises DataError for a panel that is unknown, built in or damaged, and for a new name that is invalid, reserved
+        or taken.
+        """
+        self._changeable(old)
+        self._manifest(old)
+        self.check_name(new)
+        target = self._folder(new)
+        if target.exists():
+            raise DataError(f"the store has a panel {new!r} already: choose another name, or delete it first")
+        try:
+            self._folder(old).rename(target)
+            manifest = self._manifest(new)
+            replace_file(target / _MANIFEST, json.dumps(manifest.to_dict(), indent=1).encode())
+        except OSError as error:
+            raise DataError(f"cannot rename {self._folder(old)}: {error.strerror}") from None
+        return manifest
+
+    def _changeable(self, name: str) -> list[Path]:
+        """The files of a panel that may be changed. Raises DataError for one that is unknown or built in."""
+        if name in BUILT_IN:
+            raise DataError(f"panel {name!r} is built in: it cannot be deleted or renamed")
+        files = self._files(name)
+        if not files:
+            raise self._unknown(name)
+        return files
+
+    def _files(self, name: str) -> list[Path]:
+        """The files of a panel in its folder, which may hold others if the store is not a folder of its own."""
+        folder = self._folder(name)
+        return [*folder.glob(_MANIFEST), *folder.glob("prices-*.parquet")]
+
     def check_name(self, name: str) -> None:
         """Raises DataError if the name is invalid or reserved."""
         self._folder(name)
@@ -133,12 +188,15 @@ class Store:
     def _manifest(self, name: str) -> Manifest:
         path = self._folder(name) / _MANIFEST
         if not path.parent.is_dir():
-            known = ", ".join(m.name for m in self.list())
-            raise DataError(
-                f"there is no panel {name!r} in {self.root}, available are {known}: "
-                "get it with `finrl-pod data fetch` or `finrl-pod data import`"
-            )
+            raise self._unknown(name)
         return dataclasses.replace(read_manifest(path), name=name)
+
+    def _unknown(self, name: str) -> DataError:
+        known = ", ".join(m.name for m in self.list())
+        return DataError(
+            f"there is no panel {name!r} in {self.root}, available are {known}: "
+            "get it with `finrl-pod data fetch` or `finrl-pod data import`"
+        )
 
     def _folder(self, name: str) -> Path:
         if not _NAME.fullmatch(name):

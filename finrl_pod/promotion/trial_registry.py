@@ -195,6 +195,14 @@ class TrialRegistry:
         with self._open() as database:
             return _count(database, _same_market_data(database, look, dataset_fingerprint(panel)), look)
 
+    def descriptions(self, data: str) -> list[str]:
+        """What the looks at a data set tested, oldest first, each once."""
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            rows = database.execute("SELECT what FROM looks WHERE data = ? ORDER BY rowid", (data,)).fetchall()
+        return list(dict.fromkeys(str(what) for (what,) in rows))
+
     def verdict(self, look: Look) -> dict[str, Any] | None:
         """The saved verdict of a look, or None."""
         with self._open() as database:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from finrl_pod_app.services.audit_targets import audit_run
 from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.sweeps import run_sweep
@@ -233,11 +234,29 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
 
     Store(store).save(small_panel(seed=99))
     try:
-        with pytest.raises(DataError, match="'main' has changed since the run"):
+        with pytest.raises(DataError, match=r"prices of 'main' have changed since the run .*, or pass --data main"):
             run_backtest(out)
+        with pytest.raises(DataError, match=r"'main' have changed since the run .* under any name$"):
+            audit_run(out)
         with pytest.raises(RunError, match="was made on other data"):
             run_tournament(small_config(), out, resume=True, device="cpu")
         assert run_backtest(out, data="main")  # data requested by name
+    finally:
+        Store(store).save(small_panel())
+
+
+def test_a_run_finds_its_prices_under_another_name(out: Path, store: Path) -> None:
+    from finrl_pod.data.store import Store
+
+    expected = run_backtest(out)["test"]["strategies"]["champion"]["sharpe"]
+    Store(store).rename("main", "moved")
+    try:
+        assert run_backtest(out)["test"]["strategies"]["champion"]["sharpe"] == expected
+    finally:
+        Store(store).delete("moved")
+    try:
+        with pytest.raises(DataError, match=r"panel 'main', on which .* is no longer stored: .* under any name$"):
+            run_backtest(out)
     finally:
         Store(store).save(small_panel())
 

@@ -18,6 +18,7 @@ from werkzeug import Request, Response
 
 from finrl_pod.data.store import Store, _encode
 from finrl_pod.errors import DataError, FetchError, FinrlPodError, SetupError
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from tests.data.panels import random_panel
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
@@ -29,6 +30,7 @@ Call = Callable[..., Result]
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     return Store()
 
 
@@ -142,13 +144,75 @@ def test_invalid_names_are_rejected_first(call: Call, name: str, tmp_path: Path)
     assert "name" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", name)))
 
 
-def test_replacing_other_prices_is_said(call: Call) -> None:
-    first = call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine")
+WIDE = str(FIXTURES / "three_wide.csv")
+OTHER = (WIDE, "--unadjusted")
+
+
+def test_other_prices_are_replaced_only_on_request(call: Call, store: Store) -> None:
+    first = call("import", WIDE, "--name", "mine")
     assert "Next: finrl-pod init --preset quick --data mine mine.toml" in first.output
-    assert "replaced" not in first.output
-    assert "replaced" not in call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine").output
-    other = call("import", str(FIXTURES / "three_wide.csv"), "--name", "mine", "--unadjusted")
-    assert "this replaced other prices of the name mine" in other.output
+    before = store.show("mine")
+    assert "mine was already stored, unchanged" in call("import", WIDE, "--name", "mine").output
+    assert store.show("mine") == before
+    refused = str(fault(call("import", *OTHER, "--name", "mine")))
+    assert "'mine' has other prices (10 bars, 2024-01-02 to 2024-01-15) already" in refused
+    assert "--replace" in refused
+    assert store.show("mine") == before
+    TrialRegistry().look(Look(before.sha256, "a", "2024-01-08", "2024-01-15", "champion of runs/one, seed 0"))
+    TrialRegistry().look(Look(before.sha256, "b", "2024-01-08", "2024-01-15", "backtest of trend"))
+    other = call("import", *OTHER, "--name", "mine", "--replace")
+    note = other.output[other.output.index("note:") :]
+    assert "replaced the earlier prices of mine. Made on them: champion of runs/one, seed 0. To backtest" in note
+    assert "trend" not in note
+    assert not store.load("mine").adjusted
+
+
+def test_a_fetch_under_a_taken_name_is_refused_before_the_network(call: Call) -> None:
+    call("import", WIDE, "--name", "mine")
+    assert "--replace" in str(fault(call("fetch", *ALPACA, "--symbols", "A", "--name", "mine")))
+
+
+def test_a_damaged_panel_can_be_replaced_and_deleted(call: Call, store: Store) -> None:
+    call("import", WIDE, "--name", "mine")
+    (store.root / "mine" / "manifest.json").write_text("{")
+    assert "'mine' has a damaged panel already" in str(fault(call("import", WIDE, "--name", "mine")))
+    assert call("import", WIDE, "--name", "mine", "--replace").exit_code == 0
+    (store.root / "mine" / "manifest.json").write_text("{")
+    assert call("delete", "mine").output == "deleted mine\n"
+    assert not (store.root / "mine").exists()
+
+
+def test_rename_keeps_the_prices(call: Call, store: Store) -> None:
+    call("import", WIDE, "--name", "mine")
+    call("import", *OTHER, "--name", "other")
+    before = store.load("mine").sha256
+    assert plain(call("rename", "mine", "theirs", "--json")) == {"old": "mine", "new": "theirs", "sha256": before}
+    assert store.load("theirs").sha256 == before
+    assert store.load("theirs").name == "theirs"
+    assert "no panel 'mine'" in str(fault(call("rename", "mine", "new")))
+    assert "has a panel 'other' already" in str(fault(call("rename", "theirs", "other")))
+    assert "built in" in str(fault(call("rename", "sample", "new")))
+    assert "reserved" in str(fault(call("rename", "theirs", "us74")))
+    assert 'data.name = "mine"' in call("rename", "theirs", "mine").output
+
+
+def test_delete_says_what_it_means_for_runs(call: Call, store: Store) -> None:
+    call("import", WIDE, "--name", "mine")
+    call("import", WIDE, "--name", "twin")
+    (store.root / "mine" / "notes.txt").write_text("the user's own")
+    assert "They are still stored as twin" in call("delete", "mine").output
+    assert (store.root / "mine" / "notes.txt").exists()
+    assert "no panel 'mine'" in str(fault(call("delete", "mine")))
+    assert "built in" in str(fault(call("delete", "us74")))
+    sha256 = store.load("twin").sha256
+    look = Look(sha256, "a", "2024-01-08", "2024-01-15", "champion of runs/one, seed 0")
+    TrialRegistry().look(look)
+    assert plain(call("delete", "twin", "--json")) == {
+        "deleted": "twin",
+        "sha256": sha256,
+        "runs": ["champion of runs/one, seed 0"],
+    }
+    assert not (store.root / "twin").exists()
 
 
 def test_importing_an_invalid_file_keeps_the_old_panel(call: Call, store: Store, tmp_path: Path) -> None:
@@ -234,7 +298,7 @@ def test_a_fetch_with_missing_tickers_names_them_and_keeps_the_old_panel(
 ) -> None:
     call("fetch", *ALPACA, "--symbols", "AAA,BBB", "--name", "two")
     before = store.load("two").sha256
-    error = fault(call("fetch", *ALPACA, "--symbols", "AAA,CCC,DDD", "--name", "two"))
+    error = fault(call("fetch", *ALPACA, "--symbols", "AAA,CCC,DDD", "--name", "two", "--replace"))
     assert isinstance(error, FetchError)
     assert "for CCC, DDD" in str(error)
     assert store.load("two").sha256 == before

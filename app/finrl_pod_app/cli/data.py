@@ -1,4 +1,4 @@
-"""`finrl-pod data`: list, show, fetch, import and check price panels."""
+"""`finrl-pod data`: list, show, fetch, import, rename, delete and check price panels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from finrl_pod_app.cli.options import Json, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
+    from finrl_pod_app.services.stored_prices import StoredPrices
 
 HARD_FLAWS = 1
 FEW_BARS = 60  # of a stored panel that gets a note
 
-app = typer.Typer(help="Fetch, import, list and check prices.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, import, list, check, rename and delete prices.", no_args_is_help=True)
 
 
 Bar = Annotated[str, typer.Option(help="1d, 1h, 15m or 1m.")]
 Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of a panel; see `finrl-pod data list`.")]
-NewName = Annotated[str, typer.Option("--name", help="Name of the stored panel; replaces an existing one.")]
+NewName = Annotated[str, typer.Option("--name", help="Name of the stored panel.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace other prices of that name.")]
 
 
 @app.command("list", epilog="Example: finrl-pod data list --json")
@@ -73,6 +75,7 @@ def fetch(
     end: Annotated[str, typer.Option(help="Last date, inclusive.")],
     name: NewName,
     bar: Bar = "1d",
+    replace: Replace = False,
     as_json: Json = False,
 ) -> None:
     """Fetch bars from the network and store them. On failure an existing panel stays unchanged."""
@@ -80,6 +83,7 @@ def fetch(
     from finrl_pod.data.sources import open_source
     from finrl_pod.data.store import Store
     from finrl_pod.errors import DataError
+    from finrl_pod_app.services.stored_prices import check_free, store_prices
 
     tickers = tuple(dict.fromkeys(s.strip().upper() for s in symbols.split(",") if s.strip()))
     if not tickers:
@@ -90,11 +94,13 @@ def fetch(
     store = Store()
     # Check the name before fetching, which can take minutes.
     store.check_name(name)
+    if not replace:
+        check_free(store, name)
     panel = open_source(source).fetch(tickers, first, last, bar)
     if missing := [ticker for ticker in tickers if ticker not in panel.symbols]:
         typer.echo(f"note: {source} delivered no bars of {', '.join(missing)}", err=True)
     query = {"source": source, "symbols": list(tickers), "start": start, "end": end, "bar": bar}
-    _show_saved(store.save(dataclasses.replace(panel, name=name), query), as_json)
+    _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
 
 
 class Payment(StrEnum):
@@ -142,16 +148,16 @@ def import_file(
         Payment, typer.Option(help="Pay the dividends of --actions in cash, or adjust the prices before them.")
     ] = Payment.cash,
     memory: Annotated[float, typer.Option(min=0.1, help="Memory that reading the file may take, in GB.")] = 1.5,
+    replace: Replace = False,
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
     from finrl_pod.data.sources.bounded import ReadLimits
     from finrl_pod.data.store import Store
     from finrl_pod_app.services.data_import import import_prices
+    from finrl_pod_app.services.stored_prices import store_prices
 
-    store = Store()
-    store.check_name(name)
-    before = {m.name: m.sha256 for m in store.list() if not m.fault}.get(name)
+    Store().check_name(name)
     given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
     panel, query = import_prices(
         file,
@@ -164,16 +170,42 @@ def import_file(
         allow_gaps=allow_gaps,
         **{key: value for key, value in given.items() if value is not None},
     )
-    manifest = store.save(dataclasses.replace(panel, name=name), query)
-    _show_saved(manifest, as_json)
-    if before not in (None, manifest.sha256):
-        typer.echo(
-            f"note: this replaced other prices of the name {name}: runs that were made with those need them under this "
-            "name; import these under another one to keep both",
-            err=True,
-        )
-    elif not as_json:
+    _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
+    if not as_json:
         typer.echo(f"Next: finrl-pod init --preset {'minutes' if bar == '1m' else 'quick'} --data {name} {name}.toml")
+
+
+@app.command("rename", epilog="Example: finrl-pod data rename mine european")
+def rename(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Name of a stored panel.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    as_json: Json = False,
+) -> None:
+    """Give a stored panel another name. Backtests and audits of runs find their prices by content."""
+    from finrl_pod.data.store import Store
+
+    manifest = Store().rename(old, new)
+    if as_json:
+        print_json({"old": old, "new": new, "sha256": manifest.sha256})
+        return
+    typer.echo(f'renamed {old} to {new}; configs that name it need data.name = "{new}"')
+
+
+@app.command("delete", epilog="Example: finrl-pod data delete mine")
+def delete(name: Stored, as_json: Json = False) -> None:
+    """Delete a stored panel, without asking. Runs made on it keep their reports and agents."""
+    from finrl_pod.data.store import Store
+    from finrl_pod_app.services.stored_prices import consequences, existing, runs_on
+
+    store = Store()
+    old = None if store.is_built_in(name) else existing(store, name)
+    store.delete(name)
+    if as_json:
+        print_json({"deleted": name, "sha256": old and old.sha256, "runs": runs_on(old.sha256) if old else []})
+        return
+    typer.echo(f"deleted {name}" + (f": {old.bars:,} bars, {old.start} to {old.end}" if old else ""))
+    if old is not None:
+        typer.echo(consequences(old.sha256))
 
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
@@ -210,8 +242,17 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
         raise typer.Exit(HARD_FLAWS)
 
 
-def _show_saved(manifest: Manifest, as_json: bool) -> None:
+def _show_saved(stored: StoredPrices, as_json: bool) -> None:
+    manifest = stored.manifest
     _show(manifest, as_json)
+    if stored.status == "unchanged" and not as_json:
+        typer.echo(f"{manifest.name} was already stored, unchanged.")
+    if stored.replaced_sha256 is not None:
+        from finrl_pod_app.services.stored_prices import consequences
+
+        typer.echo(
+            f"note: replaced the earlier prices of {manifest.name}. {consequences(stored.replaced_sha256)}", err=True
+        )
     if manifest.bars < FEW_BARS:
         typer.echo(
             f"note: {manifest.name} has {manifest.bars} bar{'s' * (manifest.bars != 1)}; agents need hundreds to be "

@@ -33,6 +33,7 @@ from finrl_pod_app.services.audit import (
 )
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.stored_prices import load_run_panel
 from finrl_pod_app.services.training_setup import make_market, training_env
 
 MIN_BARS = 60  # shorter panels leave no bar to probe
@@ -48,13 +49,11 @@ def audit_run(
 ) -> Audit:
     """Audit the champion of a run.
 
-    Raises RunError for a folder without a finished generation, DataError if the data has changed since.
+    Raises RunError for a folder without a finished generation, DataError if its prices are no longer stored.
     """
     run = RunDirectory.open(path)
     config = run.config
-    panel = load_panel(config)
-    if panel.sha256 != run.data_sha256:
-        raise DataError(f"data set {panel.name!r} has changed since the run in {path}; restore it to audit the run")
+    panel = load_run_panel(config, run.data_sha256, path)
     splits = make_splits(panel.times, config.splits)
     last_decision = training_env(config, make_market(panel, config, splits), splits, (0,)).last
     members = saved_members(run)

@@ -15,8 +15,9 @@ from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, 
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
+from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError, InputError
+from finrl_pod.errors import InputError
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
@@ -37,6 +38,7 @@ from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import propose_splits
 from finrl_pod_app.services.prices import backtest_period, load_panel
+from finrl_pod_app.services.stored_prices import load_run_panel
 from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
 
 if TYPE_CHECKING:
@@ -435,9 +437,11 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) 
 
     run: RunDirectory = RunDirectory.open(path)
     config, data = _with_options(run.config, options, symbols), options.get("data")
-    panel = load_panel(config)
-    if data is None and panel.sha256 != run.data_sha256:
-        raise DataError(f"data set {panel.name!r} has changed since the run in {run.path}; choose the data with --data")
+    if data is None:
+        fix = f", or pass --data {config.data.name} to test the champion on the prices of that name"
+        panel = load_run_panel(config, run.data_sha256, path, fix=fix if Store().exists(config.data.name) else "")
+    else:
+        panel = load_panel(config)
     splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
     period = _period(panel, splits, options, "test")
     first, last = period.first, period.last
