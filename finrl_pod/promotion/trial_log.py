@@ -40,6 +40,7 @@ class TrialLog:
     ) -> None:
         """folder: of the run. reference: result on the validation split that all trials are compared with."""
         self.registry, self.folder, self.config, self.data = registry, folder, config, panel.sha256
+        self.name = panel.name
         self.first, self.last = span_dates(panel, validation)
         self._reference = simple_returns(reference.equity)
 
@@ -58,7 +59,7 @@ class TrialLog:
             self._trial(score.id, score.generation, excess[:, p], dict(score.hyperparameters))
             for p, score in enumerate(scores)
         ]
-        self.registry.add(self.data, self.config.sha256, trials)
+        self.registry.add(self.data, self.config.sha256, trials, self.name)
 
     def champion(self, result: BacktestResult) -> Floats:
         """Count the ensemble by its backtest on validation; returns its active returns [T]."""

@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS looks (
 CREATE TABLE IF NOT EXISTS outlines (
     data TEXT PRIMARY KEY, symbols TEXT NOT NULL, days BLOB NOT NULL, levels BLOB NOT NULL
 );
+CREATE TABLE IF NOT EXISTS names (data TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (data, name));
 """
 # Looks that overlap a period given by its last and first time, compared by date.
 _OVERLAPPING = "substr(first, 1, 10) <= substr(?, 1, 10) AND substr(last, 1, 10) >= substr(?, 1, 10)"
@@ -100,8 +101,8 @@ class TrialRegistry:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path) if path is not None else home() / FILE
 
-    def add(self, data: str, run: str, trials: Sequence[Trial]) -> None:
-        """Count trials of one run; trials that are already counted stay unchanged."""
+    def add(self, data: str, run: str, trials: Sequence[Trial], name: str = "") -> None:
+        """Count trials of one run; trials that are already counted stay unchanged. name: of the data set, for lists."""
         rows = [
             (data, run, t.agent, t.seed, t.generation, json.dumps(dict(t.hyperparameters), sort_keys=True),
              t.first, t.last, t.sharpe, _pack_returns(t.excess), _now())
@@ -109,6 +110,7 @@ class TrialRegistry:
         ]  # fmt: skip
         with self._open() as database:
             database.executemany(f"INSERT OR IGNORE INTO trials VALUES ({', '.join('?' * 11)})", rows)
+            _store_name(database, data, name)
 
     def counts(self, data: str) -> TrialCounts:
         """Number of trials on a data set, raw and clustered."""
@@ -130,7 +132,7 @@ class TrialRegistry:
     def data_sets(self) -> list[dict[str, Any]]:
         """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market.
 
-        "number" of a look is what `look` returned for it.
+        "recorded_names": those that it had when it was used, oldest first. "number" of a look: what `look` returned.
         """
         with self._open() as database:
             trials = database.execute(
@@ -139,6 +141,9 @@ class TrialRegistry:
             looks = database.execute(
                 "SELECT data, first, last, what, made, subject FROM looks ORDER BY rowid"
             ).fetchall()
+            recorded: dict[str, list[str]] = {}
+            for data, name in database.execute("SELECT data, name FROM names ORDER BY rowid"):
+                recorded.setdefault(data, []).append(name)
             fingerprints = {
                 data: _unpack_fingerprint(*row)
                 for data, *row in database.execute("SELECT data, symbols, days, levels FROM outlines ORDER BY data")
@@ -162,6 +167,8 @@ class TrialRegistry:
             if same_market(first_one, second_one):
                 known[a]["same_market"].append(b)
                 known[b]["same_market"].append(a)
+        for data, entry in known.items():
+            entry["recorded_names"] = recorded.get(data, [])
         listed = dict.fromkeys(known, 0)
         for i, (data, *_) in enumerate(looks):
             known[data]["looks"][listed[data]]["number"] = _look_number(looks[: i + 1], known[data]["same_market"])
@@ -178,6 +185,7 @@ class TrialRegistry:
             data = [look.data]
             if panel is not None:
                 _store_fingerprint(database, look.data, panel)
+                _store_name(database, look.data, panel.name)
                 data = _same_market_data(database, look, _stored_fingerprint(database, look.data))
             database.execute(
                 "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
@@ -278,6 +286,11 @@ def home() -> Path:
 
 def _key(look: Look) -> tuple[str, str, str, str]:
     return look.data, look.subject, look.first, look.last
+
+
+def _store_name(database: sqlite3.Connection, data: str, name: str) -> None:
+    if name:
+        database.execute("INSERT OR IGNORE INTO names VALUES (?, ?)", (data, name))
 
 
 def _store_fingerprint(database: sqlite3.Connection, data: str, panel: Panel) -> None:

@@ -7,13 +7,17 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
+from finrl_pod.promotion.data_sets import list_data_sets
 from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home
 from finrl_pod.types import Panel
+from tests.data.panels import random_panel
 
 DATA = "d" * 64
 FIRST, LAST = "2016-01-04", "2018-12-21"
@@ -130,6 +134,29 @@ def test_list_of_data_sets(registry: TrialRegistry) -> None:
     assert by_sha256["e" * 64]["trials"] == 0
     (recorded,) = by_sha256["e" * 64]["looks"]
     assert (recorded["first"], recorded["last"], recorded["what"]) == ("2019-01-02", "2022-12-28", "a champion")
+
+
+def test_data_sets_are_labelled_by_all_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path / "store"))
+    registry, store = TrialRegistry(tmp_path / FILE), Store()
+    panel = dataclasses.replace(random_panel(0, bars=60), name="first")
+    digest = panel.sha256
+    registry.look(look("a", data=digest), panel)
+
+    def entry() -> dict[str, Any]:
+        (only,) = list_data_sets(registry)
+        return only
+
+    assert (entry()["label"], entry()["name"], entry()["names"]) == (f"first [{digest[:12]}]", None, [])
+    store.save(dataclasses.replace(panel, name="again"))  # stored later under another name
+    assert (entry()["label"], entry()["name"]) == ("again", "again")
+    store.save(panel)
+    assert (entry()["label"], entry()["name"], entry()["names"]) == ("again, first", "first", ["again", "first"])
+    store.delete("again")
+    store.save(dataclasses.replace(random_panel(1, bars=60), name="first"))
+    assert entry()["label"] == f"first [{digest[:12]}]"  # other prices have the name now
+    registry.add("e" * 64, "a", [trial("g00s00")])
+    assert {row["label"] for row in list_data_sets(registry)} == {f"first [{digest[:12]}]", "e" * 12}
 
 
 def test_listed_looks_have_the_numbers_that_were_returned(registry: TrialRegistry) -> None:

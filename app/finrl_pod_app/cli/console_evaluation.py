@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.audit import Audit
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
-SHA256_DIGITS = 64
 SHOWN_LOOKS = 5
 
 
@@ -83,13 +82,17 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
         if entry["same_market"]:
-            others = ", ".join(name[:12] if len(name) == SHA256_DIGITS else name for name in entry["same_market"])
+            others = ", ".join(entry["same_market"])
             line = f"{_name(entry)} is the same market as {others}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
+    if any("[" in _name(entry) for entry in data_sets):
+        console.print(
+            "[...]: prices that are not stored under that name any more, or a selection of its symbols.", markup=False
+        )
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    return str(entry["name"] or entry["data_sha256"][:12])
+    return str(entry["label"])
 
 
 def show_walkforward(document: Mapping[str, Any]) -> None:
