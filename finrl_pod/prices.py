@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,13 @@ Times = NDArray[np.datetime64]
 
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
 PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend")
+
+
+def fills_sentence(columns: Sequence[str]) -> str:
+    """At which price orders fill by default, with these columns of a panel."""
+    if "open" in columns:
+        return "orders fill at the next open"
+    return "no opens: orders fill at the next close"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +79,7 @@ class Panel:
         listed = ", ".join(self.symbols[:5]) + f" and {len(self.symbols) - 5} more" * (len(self.symbols) > 5)
         return (
             f"Panel({self.name!r}, symbols {listed}; {len(self.times):,} bars of {self.bar}, "
-            f"{first} to {last}; columns {', '.join(self.columns)})"
+            f"{first} to {last}; columns {', '.join(self.columns)}; {fills_sentence(self.columns)})"
         )
 
     @property

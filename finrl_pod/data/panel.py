@@ -204,8 +204,14 @@ def _check_gaps(
             "make the others untradable"
         )
     more = f" (and {len(gaps) - 1} more such bars)" if len(gaps) > 1 else ""
+    day = stamp(times[t], bar)
+    if locate and not place:
+        what = f"there is no row for {symbols[n]} on {day}"
+    else:
+        lacks = "prices" if len(missing) == len(values) > 1 else " and no ".join(missing)
+        what = f"{symbols[n]} has no {lacks} on {day}"
     raise DataError(
-        f"{where}{symbols[n]} has no {' and no '.join(missing)} on {stamp(times[t], bar)}, a gap{more}: "
+        f"{where}{what}, a gap{more}: "
         "fill it in, or pass --allow-gaps (allow_gaps=True in Python) to make such bars untradable"
     )
 

@@ -190,7 +190,8 @@ def test_presets_and_files_without_splits_fit_the_prices(tmp_path: Path) -> None
 
 
 def test_panels_and_markets_show_themselves_in_one_line() -> None:
-    panel = "Panel('frame', symbols CCC, AAA, BBB; 700 bars of 1d, 2015-01-01 to 2017-09-06; columns close)"
+    panel = "Panel('frame', symbols CCC, AAA, BBB; 700 bars of 1d, 2015-01-01 to 2017-09-06; columns close; "
+    panel += "no opens: orders fill at the next close)"
     assert repr(market().panel) == panel
     assert repr(market()).startswith(f"Setup({panel}; 11 features; bars: train 485, validation 100, test 105; agent")
 

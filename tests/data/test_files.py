@@ -70,6 +70,42 @@ def test_wide_files_of_a_folder_equal_one_wide_file(tmp_path: Path) -> None:
         read_file(folder)
 
 
+@pytest.mark.parametrize(
+    ("form", "hint"),
+    [
+        ("%d.%m.%Y", r"pass --date-format %d\.%m\.%Y \("),
+        ("%d/%m/%Y", r"pass --date-format %d/%m/%Y \("),
+        ("%m/%d/%y", r"pass --date-format %m/%d/%y \("),
+        ("%m-%d-%Y", r"pass --date-format %m-%d-%Y \("),
+    ],
+)
+def test_dates_of_other_formats_are_named_and_then_read(tmp_path: Path, form: str, hint: str) -> None:
+    days = pd.bdate_range("2024-01-02", periods=20)
+    lines = [f"{day.strftime(form)};{price},5" for day, price in zip(days, range(10, 30), strict=True)]
+    path = write(tmp_path, "\n".join(["Date;A", *lines]))
+    with pytest.raises(DataError, match=hint):
+        read_file(path)
+    panel = read_file(path, date_format=form, decimal=",")
+    assert panel.close[:, 0].tolist() == [price + 0.5 for price in range(10, 30)]
+    assert panel.times.astype("datetime64[D]").tolist() == days.date.tolist()
+
+
+def test_days_that_may_be_months_get_both_formats(tmp_path: Path) -> None:
+    path = write(tmp_path, "date,A\n01/02/2024,1\n01/03/2024,2\n")
+    with pytest.raises(DataError, match=r"%d/%m/%Y \(day first\) or %m/%d/%Y \(month first\)"):
+        read_file(path)
+
+
+def test_a_gap_without_a_row_is_named_once(tmp_path: Path) -> None:
+    rows = ["date,symbol,open,close", *(f"2024-01-0{day},{s},1,1" for s in "AB" for day in (2, 3, 4, 5))]
+    without = [row for row in rows if not row.startswith(("2024-01-03,B", "2024-01-04,B"))]
+    with pytest.raises(DataError, match=r"^there is no row for B on 2024-01-03, a gap \(and 1 more such bars\): fill"):
+        read_file(write(tmp_path, "\n".join(without)))
+    empty = [row.replace("B,1,1", "B,,") if row.startswith("2024-01-03,B") else row for row in rows]
+    with pytest.raises(DataError, match=r"^p.csv, line 7: B has no prices on 2024-01-03, a gap: fill"):
+        read_file(write(tmp_path, "\n".join(empty)))
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 @pytest.mark.parametrize("text", [LONG, WIDE], ids=["long", "wide"])
 def test_semicolons_and_tabs_are_accepted_as_separators(tmp_path: Path, text: str, separator: str) -> None:
@@ -78,7 +114,7 @@ def test_semicolons_and_tabs_are_accepted_as_separators(tmp_path: Path, text: st
 
 
 def test_long_and_wide_fixtures_are_equal() -> None:
-    with pytest.raises(DataError, match=r"^TRB has no .* on 2024-01-05, a gap"):
+    with pytest.raises(DataError, match=r"^there is no row for TRB on 2024-01-05, a gap"):
         read_file(FIXTURES / "three.csv")
     csv, parquet = (read_file(FIXTURES / f"three.{kind}", allow_gaps=True) for kind in ("csv", "parquet"))
     assert csv.sha256 == parquet.sha256
@@ -135,7 +171,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
             edit(LONG, 3, "2024-01-03", "2024-01-01"),
             r"line 3: A goes back in time, from 2024-01-02 to 2024-01-01: sort",
         ),
-        (edit(LONG, 3, "2024-01-03", "03.01.2024"), r"line 3: the time must be a date .*, got '03.01.2024'"),
+        (edit(LONG, 3, "2024-01-03", "03.01.2024"), r"line 3: the time must be a date .*, got '03.01.2024'; for other"),
         (edit(LONG, 3, "2024-01-03", "2024-02-30"), r"line 3: the time must be a date .*, got '2024-02-30'"),
         (edit(LONG, 3, "2024-01-03", "now"), r"line 3: the time must be a date .*, got 'now'"),
         (edit(LONG, 3, "2024-01-03", ""), r"line 3: the time must be a date .*, it is blank"),
@@ -145,8 +181,8 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(WIDE, 1, "B", "A"), r"p.csv has the column 'A' twice: remove one"),
         (WIDE.replace("\n", ",\n"), r"p.csv: column 4 has no name: give it one or remove it"),
         (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
-        (edit(LONG, 1, "symbol", "name"), r"has a column 'close' but none that names the ticker"),
-        (edit(WIDE, 1, "date", "when"), r"p.csv has no time column: it needs one named time or date"),
+        (edit(LONG, 1, "symbol", "name"), r"has a column 'close' but none that names the ticker.*A table is long"),
+        (edit(WIDE, 1, "date", "when"), r"no time column \(its columns: when, A, B\): .* named time or date.* or wide"),
         (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(WIDE, 3, "2024-01-03,2.6,4.6", ""), r"p.csv, line 3: the time must be a date .*, it is blank"),
         (edit(WIDE, 4, "4.7", "x"), r"p.csv, line 4: B must be a number such as 12.5, got 'x'"),

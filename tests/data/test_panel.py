@@ -81,6 +81,11 @@ def test_nan_between_listing_and_delisting_is_refused_or_becomes_untradable(t: i
     assert panel.flaws == (f"{SYMBOLS[n]} lacks 1 bar inside its life, first on {day}, untradable there.",)
 
 
+def test_a_panel_says_how_orders_fill() -> None:
+    assert repr(make(closes())).endswith("columns close; no opens: orders fill at the next close)")
+    assert repr(make_panel(days(), SYMBOLS, ohlcv(closes()))).endswith("; orders fill at the next open)")
+
+
 def test_a_bar_that_lacks_one_column_is_a_gap() -> None:
     columns = ohlcv(closes())
     columns["open"] = columns["open"].copy()

@@ -134,8 +134,11 @@ def import_file(
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
-    decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or ,")] = ".",
-    date_format: Annotated[str | None, typer.Option(help="Format of dates that are not ISO, e.g. %d.%m.%Y.")] = None,
+    decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or , as in 12,50.")] = ".",
+    date_format: Annotated[
+        str | None,
+        typer.Option(help="Of dates unlike 2020-01-31; e.g. %d.%m.%Y for 31.01.2020."),
+    ] = None,
     members: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Columns symbol, from, to: when each ticker belonged to the universe."),
@@ -268,6 +271,8 @@ def _show(manifest: Manifest, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from finrl_pod.prices import fills_sentence
+
     m = manifest
     query = ", ".join(f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in m.query.items())
     index = m.benchmark and f"{m.benchmark['name']}{' (price only, no dividends)' if m.benchmark['price_only'] else ''}"
@@ -277,9 +282,10 @@ def _show(manifest: Manifest, as_json: bool) -> None:
         "bars": f"{m.bars:,} ({m.bar}), {m.start} to {m.end}",
         f"{len(m.symbols)} tickers": ", ".join(m.symbols),
         "columns": ", ".join(m.columns),
+        "fills": fills_sentence(m.columns),
         "sectors": ", ".join(dict.fromkeys(m.sectors or ())),
         "benchmark": str(index or ""),
-        "adjusted": "yes" if m.adjusted else "no",
+        "adjusted": _adjustment(m),
         "created": m.created,
         "sha256": m.sha256,
     }
@@ -294,6 +300,15 @@ def _show(manifest: Manifest, as_json: bool) -> None:
     from finrl_pod_app.cli.console import make_console
 
     make_console().print(table)
+
+
+def _adjustment(manifest: Manifest) -> str:
+    """Whether prices are adjusted, and whether that is only what the importer was told."""
+    from finrl_pod.data.sources.files import taken_as
+
+    if taken_as(manifest.adjusted) in manifest.flaws:
+        return f"assumed {'' if manifest.adjusted else 'not '}adjusted (not checked)"
+    return "yes" if manifest.adjusted else "no"
 
 
 def _brief(manifest: Manifest) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pandas as pd
 from finrl_pod.data.dates import YEARS
 from finrl_pod.errors import DataError
 
+MONTHS = 12
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -67,9 +68,24 @@ def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, dat
     if wrong.size:
         row = int(wrong[0])
         got = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
-        fix = "" if date_format else "; for other formats pass --date-format (date_format= in Python)"
+        fix = "" if date_format else f"; {_format_hint(text)} (date_format= in Python)"
         raise DataError(f"{where(row)}: the time must be a date {example}, {got}{fix if text.iloc[row] else ''}")
     return parsed
+
+
+def _format_hint(text: pd.Series[Any]) -> str:
+    """Which --date-format reads dates that are not ISO 8601, as far as they show it."""
+    parts = text.str.extract(r"^(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})$").dropna()
+    if len(parts) < len(text):
+        return "for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020"
+    mark, year = parts[1].iloc[0], "%Y" if len(parts[3].iloc[0]) == len("2020") else "%y"
+    day_first, month_first = f"%d{mark}%m{mark}{year}", f"%m{mark}%d{mark}{year}"
+    first, second = (int(parts[i].astype(int).max()) for i in (0, 2))
+    if first > MONTHS or (mark == "." and second <= MONTHS):
+        return f"pass --date-format {day_first}"
+    if second > MONTHS:
+        return f"pass --date-format {month_first}"
+    return f"pass --date-format {day_first} (day first) or {month_first} (month first)"
 
 
 def parse_numbers(column: pd.Series[Any], name: str, where: Callable[[int], str], decimal: str = ".") -> pd.Series[Any]:

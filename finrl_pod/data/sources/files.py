@@ -38,6 +38,8 @@ from finrl_pod.settings.toml import closest_key
 SECTOR = "sector"
 ADJUSTED_CLOSE = "adj close"
 DECIMALS = (".", ",")
+SHOWN_NAMES = 8  # columns that a message lists
+SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
 # Of no use in a panel: row numbers, and what yfinance adds to the prices of a ticker.
 _IGNORED = re.compile(r"unnamed: \d+|index|dividends|stock splits|capital gains")
 _VOLUME = re.compile(r"(?:.*[\s_.-])?volume(?:[\s_.-].*)?")  # in a wide table
@@ -126,9 +128,14 @@ def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame"
     return _panel([_of_cells(*table_of_frame(frame), chosen).sorted()], chosen, source, name)
 
 
+def taken_as(adjusted: bool) -> str:
+    """The note of a panel whose file does not say whether its prices are adjusted."""
+    return f"Prices were taken as {'adjusted' if adjusted else 'not adjusted'}; this was not checked."
+
+
 def _panel(parts: Sequence[_LongPart | _WidePart], chosen: ReadOptions, source: str, name: str) -> Panel:
     """The panel of all files."""
-    stated = f"Prices were taken as {'adjusted' if chosen.adjusted else 'not adjusted'}; this was not checked."
+    stated = taken_as(chosen.adjusted)
     options: dict[str, Any] = {
         "bar": chosen.bar,
         "source": source,
@@ -218,13 +225,16 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         names = {c: "close" if name == ADJUSTED_CLOSE else name for c, name in names.items()}
     time = next((c for c in cells.columns if names[c] in TIME_NAMES), None)
     if time is None:
-        raise DataError(f"{file} has no time column: it needs one named {' or '.join(TIME_NAMES)}")
+        listed = ", ".join(map(str, cells.columns[:SHOWN_NAMES]))
+        raise DataError(
+            f"{file} has no time column (its columns: {listed}): it needs one named {' or '.join(TIME_NAMES)}. {SHAPES}"
+        )
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
         raise DataError(
             f"{file} has a column 'close' but none that names the ticker: add a column 'symbol', or pass --symbol "
-            "(symbol= in Python)"
+            f"(symbol= in Python). {SHAPES}"
         )
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())
