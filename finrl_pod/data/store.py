@@ -25,7 +25,7 @@ from finrl_pod.data.sources.sample import SAMPLE, load_sample
 from finrl_pod.data.sources.us74 import US74, load_us74
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
-from finrl_pod.prices import Benchmark, Panel
+from finrl_pod.prices import Benchmark, Panel, Times
 from finrl_pod.tables import new_table
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -168,6 +168,21 @@ class Store:
         if panel.sha256 != manifest.sha256:
             raise DataError(f"panel {name!r} does not match the sha256 of its manifest: {again}")
         return panel
+
+    def times(self, name: str) -> Times:
+        """Times [T] of a panel's bars, without reading its prices. Raises DataError as `load`."""
+        if name in BUILT_IN:
+            return BUILT_IN[name]().times
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self._folder(name) / Path(self._manifest(name).file).name
+        try:
+            with path.open("rb") as file:
+                column = pq.ParquetFile(file).read([_TIME], use_threads=False).column(_TIME).to_numpy()
+        except (OSError, KeyError, pa.ArrowException):
+            raise DataError(f"{path} is missing or damaged: fetch or import {name!r} again") from None
+        return np.asarray(column).astype("datetime64[ns]")
 
     def show(self, name: str) -> Manifest:
         """Manifest of a panel. Raises DataError if there is none."""

@@ -91,7 +91,7 @@ class SplitConfig:
         ("2016-01-01", "2018-12-31"), "ranks the leaderboard and selects the champion"
     )
     test: tuple[str, str] = setting(("2019-01-01", "2022-12-31"), "used once, for the report")
-    embargo: int = setting(5, "bars dropped from the end of train and of validation")
+    embargo: int = setting(5, "bars dropped from the end of train and of validation: rewards stay inside")
 
 
 # Splits of configs that name a built-in panel but no splits.

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import tomllib
 from datetime import date
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from finrl_pod_app.cli.main import run as command
 from finrl_pod_app.services.presets import PRESETS, config_text, preset, preset_text, propose_splits, write_preset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finrl_pod.data.sources.files import read_frame
+from finrl_pod.data.splits import make_splits
+from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import describe_settings
@@ -99,6 +106,40 @@ def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
         write_preset("quick", tmp_path / "no" / "config.toml")
+
+
+def test_the_head_names_the_command_that_init_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, options in (("my config", []), ("own", ["--env", "env.py:Env"])):
+        path = tmp_path / f"{name}.toml"
+        assert command(["init", str(path), *options]) == 0
+        printed = capsys.readouterr().out.strip().partition("run it with ")[2]
+        assert printed == f"finrl-pod tournament {shlex.quote(str(path))} --out {shlex.quote(f'runs/{name}')}"
+        assert f"# {printed}\n" in path.read_text()
+
+
+def test_splits_of_own_prices_are_trading_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
+    for first in ("2012-01-02", "1989-01-02"):  # proposed splits, and the default ones, which have holidays
+        days = pd.bdate_range(first, "2023-12-29")
+        prices = pd.DataFrame({"A": np.linspace(1, 2, len(days)), "B": np.linspace(2, 1, len(days))}, index=days)
+        panel = read_frame(prices, name="mine")
+        Store().save(panel)
+        np.testing.assert_array_equal(Store().times("mine"), panel.times)
+        found = preset("laptop", "mine").splits
+        dates = [day for span in (found.train, found.validation, found.test) for day in span]
+        assert set(dates) <= set(days.strftime("%Y-%m-%d"))
+        usual = propose_splits(days[0].date(), days[-1].date())
+        assert make_splits(panel.times, found).dates() == make_splits(panel.times, usual).dates()
+        assert set(dates) != {day for span in (usual.train, usual.validation, usual.test) for day in span}
+
+
+def test_times_of_a_damaged_panel_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(read_frame(pd.DataFrame({"A": [1.0, 2.0]}, index=pd.bdate_range("2024-01-02", periods=2)), name="x"))
+    (tmp_path / "x" / store.show("x").file).write_bytes(b"no")
+    with pytest.raises(DataError, match="missing or damaged"):
+        store.times("x")
+    np.testing.assert_array_equal(store.times("sample"), store.load("sample").times)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -161,7 +161,14 @@ OTHER = (WIDE, "--unadjusted")
 
 def test_other_prices_are_replaced_only_on_request(call: Call, store: Store) -> None:
     first = call("import", WIDE, "--name", "mine")
-    assert "Next: finrl-pod init --preset quick --data mine mine.toml" in first.output
+    assert (
+        "Next: finrl-pod init mine.toml --data mine\nthen: finrl-pod tournament mine.toml --out runs/mine  "
+        in first.output
+    )
+    assert (
+        "Next: finrl-pod init x.toml --data x --preset minutes\n"
+        in call("import", WIDE, "--name", "x", "--bar", "1m").output
+    )
     before = store.show("mine")
     assert "mine was already stored, unchanged" in call("import", WIDE, "--name", "mine").output
     assert store.show("mine") == before

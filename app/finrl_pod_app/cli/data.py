@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.stored_prices import StoredPrices
 
 HARD_FLAWS = 1
+TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
 FEW_BARS = 60  # of a stored panel that gets a note
 
 app = typer.Typer(help="Fetch, import, list, check, rename and delete prices.", no_args_is_help=True)
@@ -175,7 +176,11 @@ def import_file(
     )
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
     if not as_json:
-        typer.echo(f"Next: finrl-pod init --preset {'minutes' if bar == '1m' else 'quick'} --data {name} {name}.toml")
+        preset = " --preset minutes" if bar == "1m" else ""
+        typer.echo(
+            f"Next: finrl-pod init {name}.toml --data {name}{preset}\n"
+            f"then: finrl-pod tournament {name}.toml --out runs/{name}  # {TIMES_OF_PRESETS}"
+        )
 
 
 @app.command("rename", epilog="Example: finrl-pod data rename mine european")

@@ -40,17 +40,24 @@ GC_THRESHOLD = 50_000
 OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
 INTERRUPTED_MESSAGE = "interrupted"  # commands whose work can be resumed say so themselves
 
+# Click keeps the lines of a paragraph that follows a backspace.
+START = """\b
+Start with:       finrl-pod demo --quick
+Your own prices:  finrl-pod data import prices.csv --name mine
+                  finrl-pod init mine.toml --data mine
+                  finrl-pod tournament mine.toml --out runs/mine"""
+
 app = typer.Typer(
     name="finrl-pod",
     help="Train trading agents in a tournament on real prices, and backtest the champion honestly.",
-    epilog="Start with: finrl-pod demo --quick",
+    epilog=START,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rendering the help with rich takes twice as long
     add_completion=False,
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
-app.command("init", epilog="Example: finrl-pod init --preset quick mine.toml")(setup_commands.init)
+app.command("init", epilog="Example: finrl-pod init mine.toml --data sample")(setup_commands.init)
 app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(setup_commands.migrate)
 app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the shell's script asks fo
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Where to write; never overwrites a file.")],
-    preset: Annotated[str, typer.Option(help="laptop, gpu, quick or minutes.")] = "laptop",
+    preset: Annotated[str, typer.Option(help="laptop, gpu, quick (a trial run), minutes (bars of 1m).")] = "laptop",
     data: Annotated[str | None, typer.Option(help="Panel of the store; default: the built-in sample.")] = None,
     env: Annotated[
         str | None, typer.Option(metavar="FILE.py:CLASS", help="Instead of a market: an environment of your own.")
@@ -26,7 +25,7 @@ def init(
 ) -> None:
     """Write a commented config file."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app.services.presets import write_config, write_preset
+    from finrl_pod_app.services.presets import tournament_command, write_config, write_preset
 
     if env is None:
         if algorithm is not None:
@@ -35,8 +34,8 @@ def init(
     else:
         from finrl_pod_app.services.custom_tournament import custom_config_text
 
-        write_config(custom_config_text(env, algorithm or "ppo"), file)
-    command = f"finrl-pod tournament {shlex.quote(str(file))}"
+        write_config(custom_config_text(env, algorithm or "ppo", file), file)
+    command = tournament_command(file)
     if as_json:
         from finrl_pod_app.cli.options import print_json
 

@@ -35,6 +35,7 @@ from finrl_pod_app.environment_training.config import agent_config
 from finrl_pod_app.environment_training.environments import CUSTOM_ENVS
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.output_folder import RUN, locked_folder
+from finrl_pod_app.services.presets import tournament_command
 from finrl_pod_app.services.progress_file import live_progress
 
 RESULT = "result.json"
@@ -81,8 +82,11 @@ def run_custom_tournament(
     return dict(document)
 
 
-def custom_config_text(source: str, algorithm: str) -> str:
-    """TOML of a tournament on file.py:Class, with the settings of `train --env`. Raises ConfigError for a bad name."""
+def custom_config_text(source: str, algorithm: str, path: Path | None = None) -> str:
+    """TOML of a tournament on file.py:Class, with the settings of `train --env`. Raises ConfigError for a bad name.
+
+    path: of the file, for the command in its head.
+    """
     agent = agent_config(
         algorithm, (), steps=TOURNAMENT.generations * TOURNAMENT.samples_per_generation, envs=CUSTOM_ENVS
     )
@@ -90,7 +94,7 @@ def custom_config_text(source: str, algorithm: str) -> str:
     names = ("kind", "source", "envs", "evaluation_episodes")
     return "\n".join(
         [
-            "# finrl-pod tournament THIS_FILE --out runs/mine",
+            f"# {tournament_command(path)}",
             "",
             "[environment]",
             *(f"{name} = {value_text(getattr(settings, name))}" for name in names),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from finrl_pod.errors import ConfigError
+from finrl_pod.prices import Times
 from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
@@ -94,7 +98,7 @@ PRESETS: Mapping[str, RunConfig] = {
 }
 
 PURPOSES: Mapping[str, str] = {
-    "laptop": "minutes on two CPU cores; what `finrl-pod demo` runs",
+    "laptop": "one to three minutes on two CPU cores; what `finrl-pod demo` runs",
     "gpu": "a larger population for one CUDA device",
     "minutes": "bars of one minute: one decision a session, at most 12 times the account a year in trades",
     "quick": "every stage within a minute, to check that it works; too short to learn much",
@@ -121,7 +125,11 @@ def preset(name: str, data: str | None = None) -> RunConfig:
         return config
     from finrl_pod.data.store import Store  # loads torch, which pages of the dashboard do not need
 
-    return for_panel(config, Store().show(data))
+    store = Store()
+    fitted = for_panel(config, store.show(data))
+    if data in BUILT_IN_SPLITS:
+        return fitted
+    return dataclasses.replace(fitted, splits=on_trading_days(fitted.splits, store.times(data)))
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
@@ -174,11 +182,33 @@ def propose_splits(first: date, last: date, default: SplitConfig | None = None) 
     )
 
 
-def preset_text(name: str, data: str | None = None) -> str:
-    """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config."""
+def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
+    """The same splits with dates on which there are bars: the first and last of each. times: [T] of the panel."""
+    days = np.unique(times.astype("datetime64[D]"))
+
+    def inside(span: tuple[str, str]) -> tuple[str, str]:
+        within = days[(days >= np.datetime64(span[0])) & (days <= np.datetime64(span[1]))]
+        return (str(within[0]), str(within[-1])) if within.size else span
+
+    return dataclasses.replace(
+        splits, train=inside(splits.train), validation=inside(splits.validation), test=inside(splits.test)
+    )
+
+
+def preset_text(name: str, data: str | None = None, path: Path | None = None) -> str:
+    """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config.
+
+    path: of the file, for the command in its head.
+    """
     config = preset(name, data)
-    head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# finrl-pod tournament THIS_FILE --out runs/mine\n\n"
+    head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# {tournament_command(path)}\n\n"
     return head + config_text(config)
+
+
+def tournament_command(path: Path | None) -> str:
+    """The command that runs a config file."""
+    file, stem = ("THIS_FILE", "mine") if path is None else (shlex.quote(str(path)), path.stem)
+    return f"finrl-pod tournament {file} --out {shlex.quote(f'runs/{stem}')}"
 
 
 def config_text(config: RunConfig) -> str:
@@ -196,7 +226,7 @@ def config_text(config: RunConfig) -> str:
 
 def write_preset(name: str, path: Path, data: str | None = None) -> None:
     """Write a preset to a new file. Raises ConfigError when the file exists already or cannot be written."""
-    write_config(preset_text(name, data), path)
+    write_config(preset_text(name, data, path), path)
 
 
 def write_config(text: str, path: Path) -> None:
