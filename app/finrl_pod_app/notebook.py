@@ -123,11 +123,15 @@ def make_market(prices: Prices = "sample", config: RunConfig | str | Path | None
 
 @dataclass(frozen=True, eq=False)
 class TrainedAgent:
-    """A trained agent with the market that it learned on and its learning curve."""
+    """A trained agent with the market that it learned on and its learning curve.
+
+    requested: samples that were asked for; whole iterations are trained, so that the agent may have more.
+    """
 
     learner: Learner
     market: api.Setup
     history: list[dict[str, float]] = field(default_factory=list)
+    requested: int | None = None
 
     def strategy(self) -> PolicyStrategy:
         """The agent as a strategy, for `backtest`."""
@@ -157,7 +161,10 @@ class TrainedAgent:
         return api.load(path)
 
     def __repr__(self) -> str:
-        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={self.learner.samples[0]:,})"
+        trained = self.learner.samples[0]
+        rounded = self.requested is not None and trained > self.requested
+        asked = f" ({self.requested:,} asked for, whole iterations trained)" if rounded else ""
+        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={trained:,}{asked})"
 
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else {}
@@ -190,11 +197,12 @@ def train(
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
             history.append({"samples": learner.samples[0], **row})
-            advance(learner.samples[0], samples, row["reward"])
+            each = history[0]["samples"]  # of an iteration
+            advance(learner.samples[0], -(-samples // each) * each, row["reward"])
             return None if callback is None else callback(learner, metrics)
 
         learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
-    return TrainedAgent(learner, setup, history)
+    return TrainedAgent(learner, setup, history, samples)
 
 
 @contextlib.contextmanager

@@ -200,6 +200,24 @@ def test_error_in_a_user_strategy_is_one_line_with_the_bar(
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 
+def test_a_baseline_needs_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["backtest", "equal_weight", "--data", "main", "--json"]) == 0
+    assert "equal_weight" in json.loads(capsys.readouterr().out)["test"]["strategies"]
+    for command in ("backtest", "audit"):
+        for name, meant in (("equal weight", "equal_weight"), ("momentum", "momentum_12_1")):
+            assert run([command, name]) == 2
+            message = f"finrl-pod: there is no run in {name!r}; did you mean the strategy {meant}?\n"
+            assert capsys.readouterr().err == message
+        assert run([command, "runs/none"]) == 2
+        assert "holds no run with a finished generation" in capsys.readouterr().err
+    Path("equal_weight").mkdir()  # a folder of that name is a run's
+    assert run(["backtest", "equal_weight", "--json"]) == 2
+    assert "equal_weight holds no run" in capsys.readouterr().err
+
+
 def test_strategy_can_neither_exit_the_command_nor_print_into_the_json(
     strategy_target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

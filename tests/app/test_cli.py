@@ -276,6 +276,15 @@ def test_unknown_speed_score_and_time_are_omitted() -> None:
     assert console.progress_summary(progress(samples_per_second=0.0, best=None, seconds_left=None)) == ""
 
 
+def test_stages_after_the_training_show_only_the_time() -> None:
+    done = progress(samples=100, total_samples=100, seconds_left=None, best=0.5)
+    assert console.progress_summary(done, 61.4) == "after 1:01"
+    assert console.progress_summary(done) == ""
+    assert "Sharpe 0.50" in console.progress_summary(
+        progress(samples=100, total_samples=100, seconds_left=0.0, best=0.5)
+    )
+
+
 def test_the_best_score_stands_beside_that_of_the_base() -> None:
     assert "best validation Sharpe 0.50 (base 0.40)" in console.progress_summary(progress(best=0.5, base=0.4))
 

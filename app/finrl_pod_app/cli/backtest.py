@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json, setting_option
+from finrl_pod_app.cli.options import Json, print_json, run_or_strategy, setting_option
 
 if TYPE_CHECKING:
     from finrl_pod.evaluate.intrabar_orders import OrderRules
@@ -49,7 +49,7 @@ class Execution(StrEnum):
 
 def backtest(
     run_dir: Annotated[
-        Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is tested; or use --strategy.")
+        Path | None, typer.Argument(metavar="[RUN_DIR]", help="Run whose champion is tested, or a baseline by name.")
     ] = None,
     strategy: Annotated[
         str | None,
@@ -97,9 +97,7 @@ def backtest(
 
     if (run_dir is None) == (strategy is None):
         raise InputError("backtest takes either a run directory or --strategy NAME; see finrl-pod backtest --help")
-    target: str | Path = str(strategy) if run_dir is None else run_dir
-    if run_dir is not None and run_dir.suffix.startswith(".py:"):  # file.py:Class without the option's name
-        target = str(run_dir)
+    target: str | Path = str(strategy) if run_dir is None else run_or_strategy(run_dir)
     given: dict[str, Any] = {"settings": setting} if setting else {}
     if execution is Execution.paper:
         given["execution"] = execution.value

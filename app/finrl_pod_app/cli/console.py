@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,19 +259,31 @@ def show_findings(findings: Sequence[Finding]) -> None:
             console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 12), expand=False))
 
 
-def progress_summary(progress: Progress) -> str:
-    """Return speed, best score and time left as one line; unknown values are left out."""
+def progress_summary(progress: Progress, seconds: float | None = None) -> str:
+    """Return speed, best score and time left as one line; unknown values are left out.
+
+    seconds: since the start, which are all that stages after the training show.
+    """
+    trained = progress.seconds_left is None and 0 < progress.total_samples <= progress.samples
+    if trained:
+        words = [] if seconds is None else [f"after {_clock(seconds)}"]
+        return ", ".join([*words, *([progress.detail] if progress.detail else [])])
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
         base = "" if progress.base is None else f" (base {progress.base:.2f})"
         words.append(f"best validation Sharpe {progress.best:.2f}{base}")
     if progress.seconds_left is not None and progress.seconds_left < LONGEST_ESTIMATE:
-        minutes, seconds = divmod(round(progress.seconds_left), 60)
-        hours, minutes = divmod(minutes, 60)
-        words.append(f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left")
+        words.append(f"{_clock(progress.seconds_left)} left")
     if progress.detail:
         words.append(progress.detail)
     return ", ".join(words)
+
+
+def _clock(seconds: float) -> str:
+    """61.4 -> 1:01; 3661 -> 1:01:01."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def make_console() -> Console:
@@ -310,6 +323,7 @@ def _live_line() -> Iterator[ProgressCallback]:
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=None, words="")
+        start = time.monotonic()
 
         def report(progress: Progress) -> None:
             bars.update(
@@ -317,21 +331,21 @@ def _live_line() -> Iterator[ProgressCallback]:
                 description=progress.stage,
                 completed=progress.samples,
                 total=progress.total_samples or None,
-                words=progress_summary(progress),
+                words=progress_summary(progress, time.monotonic() - start),
             )
 
         yield report
 
 
 def _line_per_stage() -> ProgressCallback:
-    last_stage = ""
+    last_stage, start = "", time.monotonic()
 
     def report(progress: Progress) -> None:
         nonlocal last_stage
         if progress.stage == last_stage:
             return
         last_stage = progress.stage
-        words = progress_summary(progress)
+        words = progress_summary(progress, time.monotonic() - start)
         sys.stderr.write(f"{progress.stage}{': ' if words else ''}{words}\n")
         sys.stderr.flush()
 

@@ -31,13 +31,15 @@ def audit(
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_audit
-    from finrl_pod_app.cli.options import print_json
+    from finrl_pod_app.cli.options import print_json, run_or_strategy
     from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
         raise InputError("audit needs exactly one of a run directory, --strategy NAME and --env KIND")
     if run_dir is not None and data is not None:
         raise InputError("a run is audited on its own data; leave out --data")
+    if run_dir is not None and isinstance(target := run_or_strategy(run_dir), str):
+        run_dir, strategy = None, target
     with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
         if run_dir is not None:

@@ -39,6 +39,27 @@ OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config file; `finrl-pod init` writes one.")]
 
 
+def run_or_strategy(argument: Path) -> Path | str:
+    """The folder of a run, or a strategy that was named without its option: file.py:Class or a baseline.
+
+    Raises InputError for what is neither but resembles a baseline's name.
+    """
+    from difflib import get_close_matches
+
+    from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
+
+    from finrl_pod.errors import InputError
+
+    name, known = str(argument), (*BASELINES, *SEEDED_BASELINES)
+    if argument.suffix.startswith(".py:"):
+        return name
+    if argument.exists() or name not in known:
+        if not argument.exists() and (close := get_close_matches(name, known, n=1)):
+            raise InputError(f"there is no run in {name!r}; did you mean the strategy {close[0]}?")
+        return argument
+    return name
+
+
 def print_json(document: Mapping[str, Any]) -> None:
     """Print a JSON object with sorted keys to standard output; NaN and infinity become null."""
     from finrl_pod.files import to_plain
