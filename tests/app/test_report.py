@@ -125,6 +125,7 @@ def test_yearly_returns_match_pandas() -> None:
     ("changes", "expected"),
     [
         ({}, "fill at the next bar's close, because the data has no opening prices"),
+        ({"cash": 25_000.0}, "Accounts start with 25,000 in cash; amounts are in the currency of the prices."),
         ({"fill": "same_close"}, "Warning: orders fill at the close they were decided on"),
         ({"whole_shares": True}, "Warning: whole shares on adjusted prices"),
         ({"cost_bps": 2.5}, "2.5 basis points"),
@@ -152,6 +153,7 @@ def test_rule_sentences_for_open_and_unadjusted_prices() -> None:
 
 def test_page_is_self_contained_and_complete(page: str) -> None:
     shown = Page(page)
+    assert "$" not in shown.text  # prices may be in any currency
     assert shown.loads == []
     # The charting library is in the page, once.
     assert page.count("plotly.js (basic") == 1
@@ -170,7 +172,7 @@ def test_metrics_table_shows_units_and_formatted_values(page: str) -> None:
     rows = Page(page).rows
     assert rows[0] == [
         *("strategy", "Total return%", "Annual return (CAGR)%", "Volatility%", "Sharpe ratio", "Sortino ratio"),
-        *("Calmar ratio", "Max drawdown%", "Turnover× per year", "Costs paid$"),
+        *("Calmar ratio", "Max drawdown%", "Turnover× per year", "Costs paid"),
     ]
     assert [row[0] for row in rows[1:9]] == [name.replace("_", " ") for name in STRATEGIES]
     champion = rows[1]

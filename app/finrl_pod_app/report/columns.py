@@ -29,8 +29,8 @@ class Column:
 
     @property
     def unit(self) -> str:
-        """Unit below the heading; empty for a ratio."""
-        return {"percent": "%", "ratio": "", "currency": "$", "times": "× per year"}[self.kind]
+        """Unit below the heading; empty for a ratio, and for an amount, which is in the currency of the prices."""
+        return {"percent": "%", "ratio": "", "currency": "", "times": "× per year"}[self.kind]
 
 
 STRATEGY_COLUMNS = (
@@ -48,7 +48,7 @@ STRATEGY_COLUMNS = (
         "times",
         "one-sided, a year: half of the value traded, the first purchase included, as a multiple of equity",
     ),
-    Column("costs_paid", "costs", "Costs paid", "currency", "total over the period"),
+    Column("costs_paid", "costs", "Costs paid", "currency", "total over the period, in the currency of the prices"),
 )
 
 

@@ -46,8 +46,8 @@ def attribution(document: Mapping[str, Any]) -> str:
         return ""
     name = display_name(document["test"]["tearsheet"]["of"])
     note = (
-        f"Profit of {name} before costs, in currency: the change of a holding's value between two closes, with its "
-        "dividends, less what was paid for it."
+        f"Profit of {name} before costs, in the currency of the prices: the change of a holding's value between two "
+        "closes, with its dividends, less what was paid for it."
     )
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *YEAR_COLUMNS.values()))
     rows = [
@@ -64,9 +64,9 @@ def attribution(document: Mapping[str, Any]) -> str:
 
 
 YEAR_COLUMNS = {
-    "profit": "profit, $",
-    "costs": "costs, $",
-    "carry": "interest less fees, $",
+    "profit": "profit",
+    "costs": "costs",
+    "carry": "interest less fees",
     "return": "return after costs, %",
 }
 
@@ -92,12 +92,12 @@ def profit_figure(document: Mapping[str, Any]) -> Any:
     names, values = [html.escape(name) for name, _ in profits], [value for _, value in profits]
     colours = [GAIN if value >= 0 else LOSS for value in values]
     bars = go.Bar(
-        x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: $%{x:,.0f}<extra></extra>"
+        x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: %{x:,.0f}<extra></extra>"
     )
     figure = go.Figure(bars)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, automargin=True)
     figure.update_yaxes(ticks="outside", tickcolor="rgba(0, 0, 0, 0)")  # room between names and bars
-    figure.update_xaxes(tickprefix="$", tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
+    figure.update_xaxes(tickformat="~s", showgrid=True, gridcolor="#d0d4d9", zeroline=True)
     return figure
 
 
@@ -124,7 +124,7 @@ def capacity(document: Mapping[str, Any]) -> str:
     return section("Capacity", body)
 
 
-CAPACITY_HEADS = ("account, $", "active growth, % per year", "interval", "costs, % per year")
+CAPACITY_HEADS = ("account", "active growth, % per year", "interval", "costs, % per year")
 
 
 def capacity_cells(document: Mapping[str, Any]) -> list[list[str]]:
@@ -156,9 +156,9 @@ def capacity_figure(document: Mapping[str, Any]) -> Any:
         mode="lines+markers",
         line={"color": GAIN, "width": 2},
         showlegend=False,
-        hovertemplate="$%{x:,.0f}: %{y:+.2%} a year<extra></extra>",
+        hovertemplate="%{x:,.0f}: %{y:+.2%} a year<extra></extra>",
     )
-    figure.update_xaxes(type="log", tickprefix="$", tickformat="~s", dtick=1)
+    figure.update_xaxes(type="log", tickformat="~s", dtick=1)
     figure.update_yaxes(tickformat=".1%", zeroline=True, zerolinecolor=charts.ZERO_LINE)
     return figure
 

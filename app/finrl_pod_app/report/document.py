@@ -139,6 +139,7 @@ def strategy_metrics(
 def rule_sentences(rules: EnvironmentConfig, panel: Panel) -> list[str]:
     """The market rules as sentences. Settings that inflate results or distort prices add one beginning "Warning"."""
     sentences = [
+        f"Accounts start with {rules.cash:,.0f} in cash; amounts are in the currency of the prices.",
         f"Transaction cost: {rules.cost_bps:g} basis points of the traded value.",
         *cost_sentences(rules, panel),
     ]

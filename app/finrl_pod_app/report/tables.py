@@ -116,11 +116,11 @@ def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
 def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
     """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy."""
     kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
-    heads = "".join(f'<th scope="col">{html.escape(kind)}<small>$</small></th>' for kind in kinds)
+    heads = "".join(f'<th scope="col">{html.escape(kind)}</th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    heads += '<th scope="col">interest less fees<small>$</small></th>'
+    heads += '<th scope="col">interest less fees</th>'
     paying = any(one.get("dividends") is not None for one in costs.values())
-    heads += '<th scope="col">dividends<small>$</small></th>' * paying
+    heads += '<th scope="col">dividends</th>' * paying
     rows = []
     for name in champion_first(costs):
         one = costs[name]

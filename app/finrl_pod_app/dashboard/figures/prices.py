@@ -63,7 +63,6 @@ def candles(panel: Panel, symbol: str, bars: int) -> Any:
         )
     )
     figure.update_layout(showlegend=False, xaxis_rangeslider_visible=False)
-    figure.update_yaxes(tickprefix="$")
     return figure
 
 

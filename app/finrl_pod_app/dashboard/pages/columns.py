@@ -85,7 +85,7 @@ def benchmark_columns(frame: pd.DataFrame) -> dict[str, Any]:
 
 def strategy_columns() -> dict[str, Any]:
     """Column configuration of a table with a row per strategy and a column per metric."""
-    formats = {"percent": "percent", "ratio": "%.2f", "currency": "dollar", "times": "%.2f×"}
+    formats = {"percent": "percent", "ratio": "%.2f", "currency": "localized", "times": "%.2f×"}
     column: Any = st.column_config
     metrics = {
         metric.key: column.NumberColumn(metric.label, format=formats[metric.kind], help=definition(metric.key))

@@ -52,7 +52,7 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
         "Account size",
         sizes,
         environment.cash,
-        format_func=lambda size: f"${size:,.0f}",
+        format_func=lambda size: f"{size:,.0f}",
         help="Cash at the start. It matters with market impact, minimum commissions and whole shares; proportional "
         "costs are the same share of every account.",
         key=f"compare: account, initially {environment.cash}",
@@ -186,12 +186,12 @@ def _show_trades(decisions: Mapping[str, Any], cost: float, cash: float) -> None
         "symbol": column.TextColumn("Symbol"),
         "side": column.TextColumn("Side"),
         "shares": column.NumberColumn("Shares", format="%.3f"),
-        "price": column.NumberColumn("Price", format="dollar"),
-        "value": column.NumberColumn("Value", format="dollar"),
-        "cost": column.NumberColumn("Cost", format="dollar"),
+        "price": column.NumberColumn("Price", format="localized"),
+        "value": column.NumberColumn("Value", format="localized"),
+        "cost": column.NumberColumn("Cost", format="localized"),
         "profit": column.NumberColumn(
             "P/L",
-            format="dollar",
+            format="localized",
             help="Of what the trade closes: its price less the average entry price, times the shares, less its cost. "
             "Empty where it opens or enlarges a position.",
         ),

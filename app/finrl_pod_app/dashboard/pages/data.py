@@ -174,8 +174,8 @@ def _show_jumps(panel: Any) -> None:
     columns = {
         "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
         "symbol": column.TextColumn("Symbol"),
-        "before": column.NumberColumn("Before", format="dollar"),
-        "after": column.NumberColumn("After", format="dollar"),
+        "before": column.NumberColumn("Before", format="localized"),
+        "after": column.NumberColumn("After", format="localized"),
         "move": column.NumberColumn("Move", format="percent"),
         "bars": column.NumberColumn("Bars between", help="1: consecutive bars."),
         "split": column.TextColumn("Likely split", help="New to old shares: a split that the move resembles."),
