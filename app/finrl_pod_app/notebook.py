@@ -163,7 +163,7 @@ class TrainedAgent:
     def __repr__(self) -> str:
         trained = self.learner.samples[0]
         rounded = self.requested is not None and trained > self.requested
-        asked = f" ({self.requested:,} asked for, whole iterations trained)" if rounded else ""
+        asked = f" ({self.requested:,} requested, whole iterations trained)" if rounded else ""
         return f"TrainedAgent({self.learner.config.algorithm!r}, samples={trained:,}{asked})"
 
     def _repr_html_(self) -> str:

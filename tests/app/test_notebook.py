@@ -257,7 +257,7 @@ def test_agent_is_trained_shown_and_saved(tmp_path: Path, capsys: pytest.Capture
     assert "<table>" in agent._repr_html_()
     assert repr(agent) == "TrainedAgent('ppo', samples=512)"
     rounded = fp.train(market, 300, progress=False)
-    assert repr(rounded) == "TrainedAgent('ppo', samples=512 (300 asked for, whole iterations trained))"
+    assert repr(rounded) == "TrainedAgent('ppo', samples=512 (300 requested, whole iterations trained))"
     assert type(agent.plot()).__name__ == "Figure"
     agent.save(tmp_path / "one")
     tested = fp.backtest(agent, market)
