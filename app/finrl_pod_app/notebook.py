@@ -48,8 +48,8 @@ from finrl_pod_app.notebook_results import (
     line_figure,
     table_html,
 )
-from finrl_pod_app.services.backtests import SplitName, splits_of_panel
-from finrl_pod_app.services.presets import PRESETS, for_panel, preset
+from finrl_pod_app.services.backtests import SplitName, prepare, splits_of_panel
+from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.trial_log import strategy_identity
 
@@ -232,13 +232,16 @@ def backtest(
 ) -> Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
-    strategy: an agent, a baseline's name, file.py:Class, or an object with `target_weights(window, positions)`. prices:
-    a market of `make_market`, or prices as in `load_prices`. split: "train", "validation", "test" or "all"; start, end:
+    strategy: an agent, a baseline's name, file.py:Class, an object with `target_weights(window, positions)`, or a
+    tournament's result or folder, whose champion is tested on the run's own prices and rules. prices: a market of
+    `make_market`, or prices as in `load_prices`. split: "train", "validation", "test" or "all"; start, end:
     dates that replace its own. config: rules of the market, by default those of the market. Each test result of a
     strategy that is not a baseline counts as a look. Raises InputError and DataError for bad input.
     """
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"split must be train, validation, test or all, got {split!r}")
+    if (folder := _folder_of_run(strategy)) is not None:
+        return _backtest_champion(folder, prices, config, split, start, end)
     if isinstance(prices, api.Setup):
         panel, settings = prices.panel, config or prices.config
         splits = settings.splits
@@ -259,6 +262,38 @@ def backtest(
     result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
     named = split if not (start or end) else "dates"
     return Backtest(result, named, looks, trades_table(result, market, rules))
+
+
+def _folder_of_run(given: object) -> Path | None:
+    """The folder of a run or of its result; None for anything else. Raises InputError for a result without one."""
+    if isinstance(given, TournamentResult):
+        if given.folder is None:
+            raise InputError("this result was loaded from a file; give the folder of its run")
+        return given.folder
+    return Path(given) if isinstance(given, str | Path) and Path(given).is_dir() else None
+
+
+def _backtest_champion(
+    folder: Path,
+    prices: api.Setup | Prices,
+    config: RunConfig | None,
+    split: SplitName,
+    start: str | None,
+    end: str | None,
+) -> Backtest:
+    prepared = prepare(folder, split=split, start=start, end=end)
+    if isinstance(prices, api.Setup):
+        same = prices.panel.sha256 == prepared.panel.sha256
+    else:  # the default is no choice of prices
+        default = isinstance(prices, str) and prices == "sample"
+        same = default or load_prices(prices).sha256 == prepared.panel.sha256
+    if config is not None or not same:
+        raise InputError(f"the champion of {folder} is tested on the run's own prices and rules; leave out others")
+    looks = prepared.log_look()
+    first, last, rules, cash = prepared.terms
+    result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
+    trades = trades_table(result, prepared.market, rules)
+    return Backtest(result, prepared.period or "dates", None if looks is None else looks.number, trades)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:
@@ -306,7 +341,7 @@ def run_tournament(
 
     settings, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
-        settings = for_panel(settings, Store().show(_stored(load_prices(prices))))
+        settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
     shown = sys.stderr.isatty() if progress is None else progress
     with progress_display(quiet=not shown) as report:
         return TournamentResult(run(settings, out, resume=resume, device=device, progress=report), out)
@@ -332,19 +367,21 @@ def _stored(panel: Panel) -> str:
     return panel.name
 
 
-def audit(target: str | Path, data: Prices | None = None) -> AuditResult:
-    """Audit the champion of a run's folder, a baseline, or file.py:Class, on a stored panel.
+def audit(target: str | Path | TournamentResult, data: Prices | None = None) -> AuditResult:
+    """Audit the champion of a tournament's result or folder, a baseline, or file.py:Class, on a stored panel.
 
     data: for strategies, a stored panel by default the sample; others are stored under their name. Raises InputError
     for an unknown target.
     """
     from finrl_pod_app.services.audit_targets import audit_run, audit_strategy
 
-    path = as_path(target, "an audit takes the folder of a run, the name of a baseline, or file.py:Class")
-    if isinstance(target, Path) or path.is_dir():
+    if (folder := _folder_of_run(target)) is not None:
+        return AuditResult(audit_run(folder).to_dict(), folder)
+    path = as_path(target, "an audit takes a tournament, the folder of a run, a baseline's name, or file.py:Class")
+    if isinstance(target, Path):
         return AuditResult(audit_run(path).to_dict(), path)
     stored = data if data is None or isinstance(data, str) else _stored(load_prices(data))
-    return AuditResult(audit_strategy(target, stored).to_dict())
+    return AuditResult(audit_strategy(str(target), stored).to_dict())
 
 
 def walkforward(
@@ -372,11 +409,5 @@ def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.gate import read_verdict
 
-    folder = (
-        run.folder
-        if isinstance(run, TournamentResult)
-        else as_path(run, "a run must be its folder or a TournamentResult")
-    )
-    if folder is None:
-        raise InputError("this result was loaded from a file; give the folder of its run")
+    folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")
     return VerdictResult(read_verdict(folder).to_dict(), folder)

@@ -179,7 +179,9 @@ class Store:
         path = self._folder(name) / Path(self._manifest(name).file).name
         try:
             with path.open("rb") as file:
-                column = pq.ParquetFile(file).read([_TIME], use_threads=False).column(_TIME).to_numpy()
+                column = (
+                    pq.ParquetFile(file, pre_buffer=False).read([_TIME], use_threads=False).column(_TIME).to_numpy()
+                )
         except (OSError, KeyError, pa.ArrowException):
             raise DataError(f"{path} is missing or damaged: fetch or import {name!r} again") from None
         return np.asarray(column).astype("datetime64[ns]")

@@ -16,6 +16,7 @@ from finrl_pod.evaluate.metrics import RISK_EPSILON
 
 MAX_CLUSTERED = 1_500  # of more trials, this many evenly spaced ones are clustered
 MIN_DISTANCE = 0.01  # below it (a correlation above 0.9998) trials are equal
+COPY = 1e-5  # distance of a copy, whose returns differ by rounding
 
 
 def effective_trial_count(returns: ArrayLike) -> int:
@@ -53,6 +54,11 @@ def _best_cluster_count(values: np.ndarray) -> int:
     correlation = np.clip(np.corrcoef(values.T), -1, 1)
     distance = np.sqrt((1 - correlation) / 2)
     np.fill_diagonal(distance, 0.0)
+    # A pair of copies is a perfect cluster: with them, every trial that was made twice would count.
+    kept = [n for n in range(len(distance)) if not (distance[n, :n] <= COPY).any()]
+    distance = distance[np.ix_(kept, kept)]
+    if len(kept) < 3:
+        return _count_up_to_two(values[:, kept])
     if distance.max() <= MIN_DISTANCE:
         return 1
     tree = linkage(squareform(distance, checks=False), "average")

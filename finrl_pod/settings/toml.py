@@ -132,7 +132,8 @@ def _shown(value: Any) -> str:
 def closest_key(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: "did you mean X?", or the list of known names."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
+    lower = {known.lower(): known for known in names}
+    close = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
 
 

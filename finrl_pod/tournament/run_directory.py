@@ -97,7 +97,8 @@ class RunDirectory:
         run = cls(path)
         if not run._config_file.exists() or not run._state_file.exists():
             unfinished = f"{path} holds no run with a finished generation; name the folder given as --out"
-            raise RunError(other_folder(path) or unfinished)
+            missing = f"there is no folder {path}; name the one given as --out"
+            raise RunError(other_folder(path) or (unfinished if path.exists() else missing))
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         return run

@@ -212,7 +212,7 @@ def test_a_baseline_needs_no_option(
             message = f"finrl-pod: there is no run in {name!r}; did you mean the strategy {meant}?\n"
             assert capsys.readouterr().err == message
         assert run([command, "runs/none"]) == 2
-        assert "holds no run with a finished generation" in capsys.readouterr().err
+        assert "there is no folder runs/none" in capsys.readouterr().err
     Path("equal_weight").mkdir()  # a folder of that name is a run's
     assert run(["backtest", "equal_weight", "--json"]) == 2
     assert "equal_weight holds no run" in capsys.readouterr().err

@@ -34,8 +34,8 @@ class Split(StrEnum):
 OnSplit = Annotated[
     Split | None,
     typer.Option(
-        help="Bars to test on; default: test for runs and baselines, validation for strategies of your own. --start "
-        "and --end replace its dates."
+        help="Bars to test on; default: test for finished runs, validation for others and for strategies of your own; "
+        "for baselines test, or all bars with --data. --start and --end replace its dates."
     ),
 ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
-from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     looks_sentence,
@@ -78,8 +78,8 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
     elif looks := looks_sentence(document):
         console.print(looks, markup=False, soft_wrap=not console.is_terminal)
-    for sentence in (reference_sentence(document), added_sentence(document), baselines_sentence(document)):
-        if sentence:
+    for text in (return_sentence, added_sentence, baselines_sentence, reference_sentence):
+        if sentence := text(document):
             console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
     if capacity := document.get("capacity"):
         from finrl_pod_app.report.contribution import capacity_sentence
@@ -213,7 +213,7 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
     first, last = document["splits"]["test"]
     strategies = document["test"]["strategies"]
     table = Table(
-        title=f"{_title(document)} {first} to {last}",
+        title=f"{_title(document)} {first} to {last}{_prices(document)}",
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -227,6 +227,12 @@ def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
         cells = [format_metric(column, strategies[name].get(column.key)) for column in columns]
         table.add_row(Text(display_name(name)), *cells, style="bold" if name == CHAMPION else "")
     return table
+
+
+def _prices(document: Mapping[str, Any]) -> str:
+    """The name of the prices and their number of symbols, to end a heading."""
+    data = document.get("data") or {}
+    return f", {data['name']} ({len(data['symbols'])} symbols)" if data else ""
 
 
 def _title(document: Mapping[str, Any]) -> str:

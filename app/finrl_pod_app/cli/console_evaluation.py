@@ -75,7 +75,14 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
         numbers = (entry["trials"], entry["clustered"], entry["runs"], len(entry["looks"]))
         table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
     console.print(table)
+    console.print(
+        "trials: agents that were scored; distinct: those that do not behave alike; look N at a period: the N-th "
+        "at any of its bars.",
+        markup=False,
+    )
     for entry in data_sets:
+        if (earlier := len(entry["looks"]) - SHOWN_LOOKS) > 0:
+            console.print(f"{_name(entry)}: {earlier} earlier look{'s' * (earlier > 1)}, see --json", markup=False)
         for look in entry["looks"][-SHOWN_LOOKS:]:
             bars = f"{look['first']} to {look['last']}"
             line = f"{_name(entry)}: look {look['number']} at {bars} on {look['made'][:10]} ({look['what']})"

@@ -119,6 +119,12 @@ def tournament(
         bool,
         typer.Option("--dry-run", help="Check the config on its prices and estimate memory and time; write nothing."),
     ] = False,
+    no_test: Annotated[
+        bool,
+        typer.Option(
+            "--no-test", help="Leave the test period unseen; results are those on validation. --resume tests."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
@@ -143,6 +149,7 @@ def tournament(
         device=device,
         as_json=as_json,
         engine=options,
+        test=not no_test,
     )
 
 
@@ -329,8 +336,9 @@ def _run_tournament(
     device: Device = Device.auto,
     as_json: bool = False,
     engine: EngineOptions | None = None,
+    test: bool = True,
 ) -> None:
-    """Run the tournament of a config and print its result. engine: this process by default."""
+    """Run the tournament of a config and print its result. engine: this process by default. test: see the service."""
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import training
@@ -340,14 +348,17 @@ def _run_tournament(
         config = dataclasses.replace(config, seed=seed)
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         document = training.run_tournament(
-            config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL
+            config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL, test=test
         )
     if as_json:
         print_json(document)
     elif config.environment.kind == "custom":
         console.show_custom_result(document, out)
-    else:
+    elif test:
         console.show_result(document, out)
+    else:
+        console.show_result(document, None)
+        typer.echo(f"Not tested. To test it: the same command with --resume --out {out} and without --no-test.")
 
 
 def _show_plan(planned: Plan, *, as_json: bool) -> None:
@@ -386,6 +397,9 @@ def _on_market(
     loaded = load(config)
     single = dataclasses.replace(loaded.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
     settings = dataclasses.replace(loaded, tournament=single)
+    typer.echo(
+        "training one agent, whatever tournament.pods is; its test counts as a look at the test period", err=True
+    )
     _run_tournament(
         settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json
     )

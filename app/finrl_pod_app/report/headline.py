@@ -62,7 +62,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             "sharpe",
             "Sharpe ratio",
             _number(own.get("sharpe")),
-            of_base(_number(other.get("sharpe"))),
+            _sharpe_note(document, of_base(_number(other.get("sharpe")))),
             "annualised mean excess return over volatility",
         ),
         KeyFigure(
@@ -88,6 +88,14 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             "(sum of weights)^2 / sum of squares, mean over the bars",
         ),
     ]
+
+
+def _sharpe_note(document: Mapping[str, Any], base: str) -> str:
+    """The base's Sharpe ratio, and the 90% interval of the champion's own where a verdict has it."""
+    statistics = (document.get("verdict") or {}).get("statistics") or {}
+    found = (statistics.get("test_intervals") or {}).get("sharpe")
+    own = f"90% {_number(found['low'])} to {_number(found['high'])}" if found else ""
+    return "; ".join(part for part in (base, own) if part)
 
 
 def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:

@@ -9,18 +9,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from finrl_pod.data.sources.files import taken_as
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
-from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.palette import Style, styles
 from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, reference_sentence
 
+ADJUSTED = {False: ", adjusted for splits and dividends", True: ", assumed adjusted for splits and dividends"}
 FLAWS_SHOWN = 8  # the others are collapsed
 SELECTED = {  # procedure by which the members of a champion were selected
     "all": "all entries of the leaderboard",
@@ -55,6 +57,7 @@ def render(
     body = [
         sections.equity(document, results, style_by_name),
         section(f"Results {heading}", _metrics(document, style_by_name)),
+        _validation(document, style_by_name),
         contribution.benchmark(document, style_by_name),
         sections.gate(document),
         sections.mandate(document),
@@ -102,7 +105,8 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
     elif looks := looks_sentence(document):
         lines.append(f'<p class="note">{html.escape(looks)}</p>')
-    sentences = (reference_sentence(document), added_sentence(document), baselines_sentence(document))
+    texts = (return_sentence, added_sentence, baselines_sentence, reference_sentence)
+    sentences = (text(document) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")
     return "\n".join(lines) + "</header>"
@@ -113,6 +117,14 @@ def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) ->
     if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
         notes += ". The index is a price index, without dividends"
     return metrics_table(document["test"]["strategies"], style_by_name) + f'<p class="note">{html.escape(notes)}.</p>'
+
+
+def _validation(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
+    strategies = (document.get("validation") or {}).get("strategies")
+    if not strategies:
+        return ""
+    note = '<p class="note">The champion was selected on these bars: its own results are too good to expect again.</p>'
+    return section("Results on the validation period", note + metrics_table(strategies, style_by_name))
 
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
@@ -152,7 +164,8 @@ def _data(document: Mapping[str, Any]) -> str:
     facts = {
         "dataset": f"{data['name']}, {data['source']}" if data["source"] else data["name"],
         "period": f"{data['start']} to {data['end']}, {data['bars']:,} bars",
-        "columns": ", ".join(data["columns"]) + (", adjusted for splits and dividends" if data["adjusted"] else ""),
+        "columns": ", ".join(data["columns"])
+        + (ADJUSTED[taken_as(adjusted=True) in data["flaws"]] if data["adjusted"] else ""),
         f"{len(data['symbols'])} symbols": ", ".join(data["symbols"]),
         **spans,
         "embargo": f"{splits['embargo']} bars dropped from the end of train and validation",

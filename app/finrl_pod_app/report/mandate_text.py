@@ -55,6 +55,21 @@ YEARS = Measure(
 )
 
 
+def return_sentence(document: Mapping[str, Any]) -> str:
+    """What the champion earned a year beyond its base, with the interval; empty without a comparison."""
+    added = document.get("added") or {}
+    found = added.get("active_return")
+    if not found:
+        return ""
+    low, high = (f"{100 * found[end]:+.1f}%" for end in ("low", "high"))
+    where = "In sample" if document.get("in_sample") else "On the test period, after costs,"
+    more = "less" if found["value"] < 0 else "more"
+    return (
+        f"{where} the champion earned {abs(100 * found['value']):.1f}% a year {more} than"
+        f" {display_name(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})."
+    )
+
+
 def added_sentence(document: Mapping[str, Any]) -> str:
     """One sentence on the champion's Sharpe ratio against its base, with the interval; empty without a comparison.
 

@@ -86,7 +86,7 @@ def next_sentence(document: Mapping[str, Any], out: Path) -> str:
         return f"Next: finrl-pod audit {folder}, then trade a paper account with it (docs/paper-trading.md)."
     so_far = max(verdict["looks"], document.get("looks_so_far") or 0)
     return (
-        f"Next: finrl-pod audit {folder}. Compare other settings on validation; a further champion is look "
+        "Next: compare other settings on validation, with finrl-pod tournament --no-test. A further champion is look "
         f"{so_far + 1} at this test period and needs a p-value of at most "
         f"{_level(verdict) * verdict['looks'] / (so_far + 1):.3g}."
     )

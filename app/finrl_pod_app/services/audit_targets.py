@@ -8,17 +8,16 @@ from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.baselines import index_panel
-from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy
 
-from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import DataError, InputError
+from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.evaluate.audit import external_data
 from finrl_pod.evaluate.audit.lookahead import PROBES
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
 from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
@@ -31,6 +30,7 @@ from finrl_pod_app.services.audit import (
     market_builder,
     run_checks,
 )
+from finrl_pod_app.services.backtests import splits_of_panel
 from finrl_pod_app.services.champions import saved_members
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.stored_prices import load_run_panel
@@ -81,7 +81,7 @@ def audit_strategy(
 ) -> Audit:
     """Audit a baseline or a user's `file.py:Class` on a panel of the store, under the default rules.
 
-    Auditing a user's strategy on other data than the sample counts as a look at the bars on which costs are varied.
+    Costs are varied on validation bars, so that an audit is no look at the test period.
     """
     if not is_user_strategy(name):
         return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
@@ -95,8 +95,6 @@ def _audit_strategy(
 ) -> Audit:
     strategy = load_strategy(name)
     config, panel, span = _default_data(data)
-    if is_user_strategy(name) and data is not None:  # else they are validation bars
-        log_look(panel, Span(*span), strategy_hash(name, None), f"audit of {name}")
     if name == "index":
         panel = index_panel(panel)
     features, fill = strategy.feature_names, config.environment.fill
@@ -161,13 +159,16 @@ def audit_env(
 def _default_data(data: str | None) -> tuple[RunConfig, Panel, tuple[int, int]]:
     """The default config, its panel, and the bars on which costs are varied.
 
-    These are the validation split of the sample, or the second half of other data. Probes start at the first of them.
+    These are the validation split, or the second half of a panel that is too short for splits. Probes start at their
+    first.
     """
     config = RunConfig() if data is None else RunConfig(data=DataConfig(data))
     panel = load_panel(config)
     if len(panel.times) < MIN_BARS:
         raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")
-    if data is not None:
+    try:
+        splits = config.splits if data is None else splits_of_panel(panel)
+        validation = make_splits(panel.times, splits).validation
+    except (DataError, ConfigError):
         return config, panel, (len(panel.times) // 2, len(panel.times) - 1)
-    validation = make_splits(panel.times, config.splits).validation
     return config, panel, (validation.first, validation.last)

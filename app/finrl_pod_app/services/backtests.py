@@ -25,6 +25,7 @@ from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.files import to_plain
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.gate import VERDICT_FILE
 from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
@@ -443,7 +444,9 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) 
     else:
         panel = load_panel(config)
     splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
-    period = _period(panel, splits, options, "test")
+    # A champion without a verdict may change: its test period is not for a look by default.
+    finished = (path / VERDICT_FILE).exists()
+    period = _period(panel, splits, options, "test" if finished else "validation")
     first, last = period.first, period.last
     members = saved_members(run)
     champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)

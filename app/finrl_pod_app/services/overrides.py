@@ -51,9 +51,9 @@ def override_run(
     """
     if data is not None and data != config.data.name:
         from finrl_pod.data.store import Store
-        from finrl_pod_app.services.presets import for_panel
+        from finrl_pod_app.services.presets import for_stored_panel
 
-        config = for_panel(config, Store().show(data))
+        config = for_stored_panel(config, Store(), data)
     config = override_config(config, cost_bps=cost_bps)
     if not settings:
         return config
@@ -67,6 +67,9 @@ def override_run(
         if not isinstance(table, dict):
             known = [key for key, item in values.items() if isinstance(item, dict)]
             raise ConfigError(f"--set {name}: there is no section {section!r}; {closest_key(section, known)}")
+        others = [head for head, items in values.items() if isinstance(items, dict) and key in items]
+        if "." not in name and section == "environment" and key not in table and others:
+            raise ConfigError(f"--set {name}: did you mean {others[0]}.{key}?")
         if (section, key) == ("agent", "algorithm") and value != table.get(key):
             values["agent"] = table = {}  # other algorithms have other settings
         table[key] = value

@@ -33,6 +33,7 @@ from finrl_pod.settings.toml import closest_key, record_lines
 
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
+    from finrl_pod.data.store import Store
 
 # The default agent: a linear policy of ten price features that tilts the base of the default mandate. Its L1 penalty
 # leaves out features whose gradient is not steady, so that without evidence the agent stays at the base. It was chosen
@@ -125,11 +126,15 @@ def preset(name: str, data: str | None = None) -> RunConfig:
         return config
     from finrl_pod.data.store import Store  # loads torch, which pages of the dashboard do not need
 
-    store = Store()
-    fitted = for_panel(config, store.show(data))
-    if data in BUILT_IN_SPLITS:
+    return for_stored_panel(config, Store(), data)
+
+
+def for_stored_panel(config: RunConfig, store: Store, name: str) -> RunConfig:
+    """The config on a stored panel, with splits whose dates are bars of it. Raises DataError for an unknown panel."""
+    fitted = for_panel(config, store.show(name))
+    if name in BUILT_IN_SPLITS:
         return fitted
-    return dataclasses.replace(fitted, splits=on_trading_days(fitted.splits, store.times(data)))
+    return dataclasses.replace(fitted, splits=on_trading_days(fitted.splits, store.times(name)))
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:

@@ -15,7 +15,7 @@ import torch
 
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
-from finrl_pod.errors import Interrupted
+from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.metrics import bars_per_year, sharpe
 from finrl_pod.files import to_plain
@@ -37,6 +37,7 @@ from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.engines import LOCAL, EngineOptions, logged_run, open_executor
@@ -59,8 +60,12 @@ def run_tournament(
     device: str = "auto",
     progress: ProgressCallback = lambda _: None,
     engine: EngineOptions = LOCAL,
+    test: bool = True,
 ) -> dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
+
+    test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
+    nothing but the run itself is written; resumed with a test, the run is tested.
 
     Returns the contents of report.json; on an environment without a market those of result.json
     (`custom_tournament`). Raises Interrupted on Ctrl-C; finished generations are on disk.
@@ -72,6 +77,8 @@ def run_tournament(
         config = RunDirectory.config_to_resume(out, pinned(config))
     config = pinned(config)
     if config.environment.kind == "custom":
+        if not test:
+            raise InputError("a tournament on an environment of your own has no test period; leave out --no-test")
         return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
     check_ranges(config)
     torch_device = pick_device(device)
@@ -91,6 +98,9 @@ def run_tournament(
             with live_progress(out) as write_progress:
                 base = base_score(context)
                 callback = with_base(both_callbacks(progress, write_progress), base)
+                if not test:
+                    train(context, run, TrialRegistry(), torch_device, callback, engine)
+                    return run_backtest(out, split="validation")
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
@@ -117,8 +127,10 @@ def run_tournament(
                 )
                 write_report(out, document, evaluation.test)
     except KeyboardInterrupt:
+        kept = "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
         raise Interrupted(
-            f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
+            f"interrupted; {kept} are kept in {out}. Go on with the same command and --resume --out "
+            f"{shlex.quote(str(out))}"
         ) from None
     return document
 

@@ -205,7 +205,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         with path.open("rb") as file:
             # Without threads: see data/store.py.
-            read = pq.ParquetFile(file).read(use_threads=False)
+            read = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)
             # Arrow's columns are freed as they are converted, instead of two copies at the end.
             table: pd.DataFrame = read.to_pandas(use_threads=False, split_blocks=True, self_destruct=True)
             del read

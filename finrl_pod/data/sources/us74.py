@@ -67,7 +67,9 @@ def _read(name: str) -> pd.DataFrame:
     try:
         with path.open("rb") as file:
             # Without threads: see data/store.py.
-            table: pd.DataFrame = pq.ParquetFile(file).read(use_threads=False).to_pandas(use_threads=False)
+            table: pd.DataFrame = (
+                pq.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pandas(use_threads=False)
+            )
     except (OSError, pa.ArrowException):
         raise SetupError(f"{path} is missing or damaged: install finrl-pod again") from None
     return table
