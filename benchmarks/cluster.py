@@ -203,7 +203,7 @@ def overhead() -> dict[str, Any]:
             PRESETS["quick"].tournament, pods=8, generations=4, samples_per_generation=100_000, batch_pods=2
         ),
     )
-    make = partial(shard_trainer, config, load_panel(config), {}, "cpu", 1)
+    make = partial(shard_trainer, config, load_panel(config), {}, {}, "cpu", 1)
     seconds: dict[str, list[float]] = {"processes": [], "ray": []}
     for _ in range(3):
         for name in seconds:
@@ -345,7 +345,7 @@ def _virtual_run(config: RunConfig, speeds: tuple[float, ...], loss: float, fact
     factors = (1.0, 1.5, 3.0)
     panel = load_sample()
     executor = VirtualExecutor(
-        shard_trainer(config, panel, {}, "cpu", 1, 0),
+        shard_trainer(config, panel, {}, {}, "cpu", 1, 0),
         speeds,
         lambda assignment: factors[assignment.group.cohort],
         loss=loss,

@@ -13,13 +13,17 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
+import importlib.abc
 import importlib.metadata
+import importlib.util
 import linecache
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from finrl_pod.errors import InputError
@@ -32,6 +36,7 @@ UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, w
 _PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
 _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
+_NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
 
 
@@ -168,8 +173,32 @@ def keep_folder(folder: Path) -> None:
     if folder.is_dir():
         files = [path for path in folder.iterdir() if _PINNED.fullmatch(path.name)]
         keep({path.name: path.read_text(encoding="utf-8") for path in files})
+        for path in files:
+            _FOLDERS.setdefault(path.name, folder.resolve())
         for path in folder.glob("*.py"):  # neighbours are found after those beside the file itself
             _add_to_path(path)
+
+
+def keep_neighbours(files: Mapping[str, str]) -> None:
+    """Make the texts of `kept_neighbours` importable where their files are not found, as on another machine."""
+    if not _NEIGHBOURS:
+        sys.meta_path.append(_NeighbourFinder())
+    _NEIGHBOURS.update(files)
+
+
+class _NeighbourFinder(importlib.abc.MetaPathFinder):
+    """Finds modules in the texts that `keep_neighbours` was given."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        del target
+        if path is not None or f"{name}.py" not in _NEIGHBOURS:
+            return None
+        return importlib.util.spec_from_loader(name, _TextLoader(), origin=f"{name}.py")
+
+
+class _TextLoader(importlib.abc.InspectLoader):
+    def get_source(self, fullname: str) -> str:
+        return _NEIGHBOURS[f"{fullname}.py"]
 
 
 def _pinned_names(values: Any) -> Iterator[str]:
@@ -288,5 +317,16 @@ def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message of an error on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Type and message of an error on one line, with the file and line if it passed through a file of the user's."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = own_frames(error)
+    if not frames:
+        return text
+    frame, line = frames[-1]
+    return f"{text} ({written_path(Path(frame.f_code.co_filename))}, line {line})"
+
+
+def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Frames and lines in files of the user's own that an error passed through, the innermost last."""
+    walked = traceback.walk_tb(error.__traceback__)
+    return [(x, line) for x, line in walked if str(x.f_globals.get("__name__", "")).startswith(MODULE_PREFIX)]

@@ -35,6 +35,7 @@ RANK = {
     "memory": 2,
     "tables": 3,
     "user_files": 1,
+    "own_code": 2,
     "protocols": 3,
     "native": 3,
     "data": 4,

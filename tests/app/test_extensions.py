@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -276,6 +278,55 @@ def test_tournament_tells_what_own_code_raised_in_one_sentence(
     Path("small.toml").write_text("[tournament]\npods = 2\ngenerations = 1\nsamples_per_generation = 2000\n")
     assert run(["tournament", "small.toml", "--set", f"agent.{setting}", "--out", "run"]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "setting", "message"),
+    [
+        ("processes", "agent.policy=faulty.py:RaisingPolicy", "faulty.py:RaisingPolicy failed: ValueError: no scores"),
+        ("processes", 'features.names=["faulty.py:here"]', "faulty.py:here failed: KeyError: 'in a child'"),
+        ("ray", "agent.policy=faulty.py:RaisingPolicy", "faulty.py:RaisingPolicy failed: ValueError: no scores"),
+        ("ray", 'features.names=["faulty.py:here"]', "faulty.py:here failed: KeyError: 'in a child'"),
+    ],
+)
+def test_shards_tell_what_own_code_raised_in_one_sentence(
+    faulty: Path, engine: str, setting: str, message: str
+) -> None:
+    # In a process, as Ray can be started once only. The feature fails where shards compute it, not in the driver.
+    (faulty.parent / "neighbour.py").write_text("x = 1\n")
+    faulty.write_text(
+        f"import neighbour, os\n{FAULTY}\ndef here(panel):\n    if os.getpid() != {{}}:\n"
+        "        raise KeyError('in a child')\n    return panel.close\n".replace("{}", "int(os.environ['DRIVER'])")
+    )
+    Path("small.toml").write_text("[tournament]\npods = 2\ngenerations = 1\nsamples_per_generation = 2000\n")
+    code = (
+        "import os, sys; os.environ['DRIVER'] = str(os.getpid())\n"
+        "from finrl_pod_app.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+    )
+    command = ["tournament", "../small.toml", "--engine", engine, "--set", setting.replace("faulty", "../faulty")]
+    (faulty.parent / "elsewhere").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *command, "--out", "run"],
+        cwd=faulty.parent / "elsewhere", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert message in ended.stderr.splitlines()[-1]
+    assert "(faulty.py, line " in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_the_collector_uses_files_of_ones_own_and_tells_what_they_raised(
+    faulty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--algorithm", "sac", "--pipeline", "async", "--steps", "200", "--evaluate", "1"]
+    command += ["--set", "learning_starts=64", "--set", "batch_size=32", "--set", "buffer_size=2000"]
+    assert run([*command, "--env", "faulty.py:Walk", "--out", "walk"]) == 0
+    capsys.readouterr()
+    assert run([*command, "--env", "faulty.py:Late", "--out", "late", "--steps", "2000"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("finrl-pod: faulty.py:Late failed: KeyError: 'late' (faulty.py, line 88)")
 
 
 def test_kinds_without_a_template_are_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.own_code import OUT_OF_MEMORY, own_failures
 from finrl_pod_app.cli import (
     backtest,
     dashboard,
@@ -31,7 +32,6 @@ from finrl_pod_app.cli import (
     trained_agents,
     training,
 )
-from finrl_pod_app.services.own_code import OUT_OF_MEMORY, own_failures
 
 INTERRUPTED = 130
 # Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage

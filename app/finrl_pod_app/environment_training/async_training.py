@@ -6,8 +6,10 @@ Results depend on timing, so runs are neither reproducible nor resumable: a stop
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
+from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.user_files import pinned, unpinned
+from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check
 from finrl_pod_app.environment_training.environments import open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
@@ -44,7 +47,12 @@ def train_async(
     folder, scores = RunFolder(out), Scores(config.members, config.steps)
     torch.set_num_threads(config.threads)
     make_env = functools.partial(
-        open_env, config.env, envs=config.envs, workers=config.workers or None, seconds=config.worker_timeout
+        _open_env,
+        kept_files(dataclasses.asdict(config)),
+        config.env,
+        envs=config.envs,
+        workers=config.workers or None,
+        seconds=config.worker_timeout,
     )
     make_here = functools.partial(open_env, config.env, envs=config.envs, device=config.device)
     timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
@@ -67,6 +75,12 @@ def train_async(
     if signals:
         raise Interrupted(f"stopped; {_saved_weights_message(stats, config, out)}")
     return result
+
+
+def _open_env(own_files: Mapping[str, str], name: str, **options: Any) -> VecEnv:
+    """`open_env` in a process that does not know the texts of the user's files yet."""
+    keep(own_files)
+    return open_env(name, **options)
 
 
 def _learn(

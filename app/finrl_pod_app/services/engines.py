@@ -25,7 +25,7 @@ from finrl_pod.tournament.executors.ray_cluster import ONE_NODE, check_listening
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.replay import ReplayExecutor
 from finrl_pod.types import Panel
-from finrl_pod.user_files import keep, kept_files
+from finrl_pod.user_files import keep, keep_neighbours, kept_files, kept_neighbours
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.training_setup import make_market, make_trainer
 
@@ -80,7 +80,8 @@ def open_executor(
     be used.
     """
     executor: Executor
-    own_files = kept_files(dataclasses.asdict(config))
+    values = dataclasses.asdict(config)
+    own_files, neighbours = kept_files(values), kept_neighbours(values)
     if options.replay is not None:
         executor = ReplayExecutor(make_local(), logged_run(options.replay, config))
     elif options.name == "local":
@@ -89,7 +90,9 @@ def open_executor(
         shards = options.shards or (torch.cuda.device_count() if device.type == "cuda" else 1)
         threads = config.threads or max(1, (os.cpu_count() or 1) // shards)
         executor = ProcessExecutor(
-            partial(shard_trainer, config, panel, own_files, device.type, threads), shards, timeout=options.timeout
+            partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads),
+            shards,
+            timeout=options.timeout,
         )
     else:
         executor = RayExecutor(
@@ -98,6 +101,7 @@ def open_executor(
                 config,
                 panel,
                 own_files,
+                neighbours,
                 "cuda" if options.gpus else "cpu",
                 config.threads or max(1, int(options.cpus or 1)),
             ),
@@ -122,13 +126,20 @@ def logged_run(log: Path, config: RunConfig) -> LoggedRun:
 
 
 def shard_trainer(
-    config: RunConfig, panel: Panel, own_files: Mapping[str, str], device: str, threads: int, number: int
+    config: RunConfig,
+    panel: Panel,
+    own_files: Mapping[str, str],
+    neighbours: Mapping[str, str],
+    device: str,
+    threads: int,
+    number: int,
 ) -> CohortTrainer:
     """Trainer of a shard in a separate process. device: "cpu", or "cuda" for the shard's one of several.
 
-    own_files: texts of the user's files that the config refers to.
+    own_files, neighbours: texts of the user's files that the config refers to, and of those that they import.
     """
     keep(own_files)
+    keep_neighbours(neighbours)
     splits = make_splits(panel.times, config.splits)
     if device == "cuda":
         torch_device = torch.device("cuda", number % max(torch.cuda.device_count(), 1))

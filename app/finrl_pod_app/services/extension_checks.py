@@ -27,6 +27,7 @@ from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import own_cost
+from finrl_pod.own_code import own_failure
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.brokers.port import Broker
 from finrl_pod.protocols import Strategy
@@ -38,7 +39,6 @@ from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
 from finrl_pod_app.services.extensions import find_extension
-from finrl_pod_app.services.own_code import own_failure
 
 BARS, ASSETS, SEED = 420, 6, 7
 PROBES = (120, 250, 333, 418)  # bars after which prices are changed

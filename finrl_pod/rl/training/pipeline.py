@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.multiprocessing as mp
 
-from finrl_pod.errors import ConfigError, FinrlPodError, RunError
+from finrl_pod.errors import ConfigError, FinrlPodError, InputError, RunError
+from finrl_pod.own_code import own_failures
 from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_process
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.factory import make_algorithm
@@ -242,6 +243,8 @@ class Pipeline:
         with contextlib.suppress(EOFError):
             while self._pipe.poll():
                 kind, what = self._pipe.recv()
+                if kind == "refused":
+                    raise RunError(what)
                 if kind == "failed":
                     raise RunError(f"the collector failed: {what}")
                 episodes += what
@@ -288,11 +291,15 @@ def _collect(
     """Main function of the collector process."""
     die_with_parent(parent)
     torch.set_num_threads(1)
-    env = make_env()
+    env = None
     try:
-        algorithm = _make_with_minimal_buffer(config, env, seed)
-        algorithm.replay = SharedReplay(data, margin, algorithm.device)
-        _collect_loop(algorithm, RolloutCollector(env, seed), versions, weights, counts, lock, pipe)
+        with own_failures():
+            env = make_env()
+            algorithm = _make_with_minimal_buffer(config, env, seed)
+            algorithm.replay = SharedReplay(data, margin, algorithm.device)
+            _collect_loop(algorithm, RolloutCollector(env, seed), versions, weights, counts, lock, pipe)
+    except InputError as error:
+        pipe.send(("refused", str(error)))
     except (FinrlPodError, ValueError, RuntimeError) as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
     finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
+from finrl_pod.own_code import own_failures
 from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.executors import shard as messages
 from finrl_pod.tournament.executors.protocol import (
@@ -46,19 +47,24 @@ class RayShard:
         self._make, self._number = make_trainer, number
         self._samples = 0
 
-    def start(self) -> tuple[str, int, str]:
-        """Make the trainer; returns the node's id, the process id of its raylet, and the error if there was one."""
+    def start(self) -> tuple[str, int, bytes]:
+        """Make the trainer; returns the node's id, the process id of its raylet, and a message as in `train`."""
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
+        message = messages.READY
         try:
-            self._trainer = self._make(self._number)
+            with own_failures():
+                self._trainer = self._make(self._number)
+        except FinrlPodError as error:
+            message = messages.REJECTED + str(error).encode()
         except Exception:  # noqa: BLE001  exceptions do not cross
-            return node, os.getppid(), traceback.format_exc()
-        return node, os.getppid(), ""
+            message = messages.FAILED + traceback.format_exc().encode()
+        return node, os.getppid(), message
 
     def train(self, data: bytes) -> bytes:
         """Train an encoded assignment; returns a message as shards in processes send it."""
         try:
-            result = self._trainer.run(decode_assignment(data), self._count)
+            with own_failures():
+                result = self._trainer.run(decode_assignment(data), self._count)
             return messages.RESULT + encode_result(result)
         except FinrlPodError as error:
             return messages.REJECTED + str(error).encode()
@@ -183,9 +189,12 @@ class RayExecutor:
         except (errors.RayActorError, errors.RayTaskError, errors.ObjectLostError) as error:
             self._replace(shard, f"{type(error).__name__}: {last_line(str(error))}")
 
-    def _started(self, shard: _Shard, node: str, raylet: int, error: str) -> None:
-        if error:
-            self._replace(shard, error)
+    def _started(self, shard: _Shard, node: str, raylet: int, message: bytes) -> None:
+        kind, content = message[:1], message[1:]
+        if kind == messages.REJECTED:
+            raise RunError(content.decode())
+        if kind == messages.FAILED:
+            self._replace(shard, content.decode())
             return
         self._failed_starts = 0
         shard.starting, shard.node = None, node

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.own_code import own_failures
 from finrl_pod.process import Parent, die_with_parent
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from finrl_pod.tournament.executors.wire import decode_assignment, encode_result
@@ -29,15 +30,20 @@ READY, SAMPLES, RESULT, REJECTED, FAILED = b"y", b"s", b"r", b"e", b"f"
 def serve(parent: Parent, make_trainer: MakeTrainer, number: int, pipe: Connection) -> None:
     """Entry point of a shard's process: receives assignments and sends samples and results until the pipe closes.
 
-    Project errors are sent as REJECTED, since another shard would raise them too; others as FAILED.
+    Project errors and those of the user's own code are sent as REJECTED, since another shard would raise them too;
+    others as FAILED.
     """
     die_with_parent(parent)
     try:
-        trainer = make_trainer(number)
+        with own_failures():
+            trainer = make_trainer(number)
         pipe.send_bytes(READY)
         while True:
             assignment = decode_assignment(pipe.recv_bytes())
-            result = trainer.run(assignment, lambda samples: pipe.send_bytes(SAMPLES + samples.to_bytes(8, "little")))
+            with own_failures():
+                result = trainer.run(
+                    assignment, lambda samples: pipe.send_bytes(SAMPLES + samples.to_bytes(8, "little"))
+                )
             pipe.send_bytes(RESULT + encode_result(result))
     except (EOFError, BrokenPipeError):
         return

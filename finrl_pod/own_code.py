@@ -7,13 +7,12 @@ with own_failures():
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 from finrl_pod.errors import FinrlPodError, InputError
-from finrl_pod.user_files import MODULE_PREFIX, error_text, written_path
+from finrl_pod.user_files import error_text, own_frames, written_path
 
 OUT_OF_MEMORY = "can't allocate memory"  # torch's text; no fault of the code that asked
 
@@ -34,23 +33,12 @@ def own_failures() -> Iterator[None]:
 
 def own_failure(error: BaseException) -> str | None:
     """What failed in the user's own code, and where; None if the exception passed through none of it."""
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_own(frame)]
-    if not frames:
-        return None
-    frame, line = frames[-1]
-    return f"{_part(frames[0][0])} failed: {error_text(error)} ({_file_name(frame)}, line {line})"
-
-
-def _is_own(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(MODULE_PREFIX)
-
-
-def _file_name(frame: FrameType) -> str:
-    return str(written_path(Path(frame.f_code.co_filename)))
+    frames = own_frames(error)
+    return f"{_part(frames[0][0])} failed: {error_text(error)}" if frames else None
 
 
 def _part(frame: FrameType) -> str:
     """The part as the user named it, file.py:Name: the class of the object, which may inherit the method."""
     owner = frame.f_locals.get("self")
     name = frame.f_code.co_name if owner is None else type(owner).__name__
-    return f"{Path(_file_name(frame)).name}:{name}"
+    return f"{written_path(Path(frame.f_code.co_filename)).name}:{name}"
