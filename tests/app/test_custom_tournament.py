@@ -58,6 +58,31 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return document
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("observation_size = 3", "the observation of reset() has the shape (2, 4, 2), the contract asks for (2, 4, 3)"),
+        ("def _observation(self): return super()._observation().long()", "has the dtype torch.int64"),
+        ("def _observation(self): return super()._observation() / 0", "the observation of environment 0 of member 0"),
+        (
+            "def step(self, a): o = super().step(a); return o._replace(reward=o.reward[0])",
+            "reward of step 1 has the shape (4,), the contract asks for (2, 4)",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_trained_on_is_refused_in_one_sentence(
+    body: str, message: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = home / "wrong.py"
+    source.write_text(f"from finrl_pod_envs.custom.template import Drift\n\nclass Wrong(Drift):\n    {body}\n")
+    path = config_file(home, "ppo", source=f"{source}:Wrong")
+    assert run(["tournament", str(path), "--out", str(home / "run")]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("finrl-pod: the environment Wrong cannot be trained on: ")
+    assert message in told
+    assert not (home / "run").exists()
+
+
 def choices(folder: Path) -> str:
     """An environment with discrete actions."""
     path = folder / "choices.py"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from finrl_pod_envs.custom.contract import check_first_step
 from finrl_pod_envs.custom.loader import load_env, source_sha256
 
 from finrl_pod.errors import ConfigError, Interrupted
@@ -50,8 +51,8 @@ def run_custom_tournament(
 ) -> dict[str, Any]:
     """Train a population, take the best agent, test it once; returns the contents of result.json.
 
-    Raises ConfigError for settings that do not fit, and as `load_env` for an environment that cannot be made;
-    Interrupted on Ctrl-C.
+    Raises ConfigError for settings that do not fit, as `load_env` for an environment that cannot be made, RunError for
+    one whose first observation or step cannot be trained on, Interrupted on Ctrl-C.
     """
     start = time.perf_counter()
     settings, on = config.environment, pick_device(device)
@@ -118,9 +119,10 @@ def _check(config: RunConfig, make_env: MakeEnv) -> None:
         raise ConfigError('environment.kind "custom" needs environment.source, such as "drift.py:Drift"')
     check_settings("environment.", config.environment)
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
-    env = make_env((0,))
+    env = make_env(range(min(2, config.tournament.pods)))
     for agent in (config.agent, *config.cohorts):
         validate_agent(agent, env)
+    check_first_step(env, config.seed)
 
 
 def _document(

@@ -97,21 +97,33 @@ def _check(make: MakeEnv, envs: int, members: Sequence[int], max_steps: int, fau
 
 
 def check_start(env: VecEnv, observation: Any) -> None:
-    """Raises RunError for an observation of reset() of another shape, type or device than the contract asks for."""
+    """Raises RunError for an observation of reset() of another shape, type or device than the contract asks for.
+
+    And for one with NaN or infinite numbers, from which nothing can be learned.
+    """
     faults = _Faults()
     _Checker(env, faults).observation("the observation of reset()", observation, 0)
-    _refuse(env, faults)
+    _refuse(env, faults, (*FORM, "NaN"))
 
 
 def check_step(env: VecEnv, out: Any) -> None:
     """Raises RunError as `check_start`, for what the first step returned."""
     faults = _Faults()
     _Checker(env, faults).outcome(out, 1)
-    _refuse(env, faults)
+    _refuse(env, faults, FORM)
 
 
-def _refuse(env: VecEnv, faults: _Faults) -> None:
-    wrong = [fault for rule, fault in faults.found.items() if rule in FORM]
+def check_first_step(env: VecEnv, seed: int) -> None:
+    """Reset and step an environment once. Raises RunError as `check_start` and `check_step`, and what it raises."""
+    with stdout_to_stderr(), _Closing(env):
+        check_start(env, env.reset(seed))
+        shape = (env.members, env.envs, env.action_size)
+        dtype = torch.int64 if env.action_kind == "discrete" else torch.float32
+        check_step(env, env.step(torch.zeros(shape, dtype=dtype, device=env.device)))
+
+
+def _refuse(env: VecEnv, faults: _Faults, rules: Sequence[str]) -> None:
+    wrong = [fault for rule, fault in faults.found.items() if rule in rules]
     if wrong:
         raise RunError(f"the environment {type(env).__name__} cannot be trained on: {wrong[0].message}")
 
@@ -282,7 +294,8 @@ class _Checker:
         if bool(bad.any()):
             index = int(bad.reshape(self.env.members * self.env.envs, -1).any(-1).nonzero()[0])
             kind = "NaN" if bool(x.isnan().any()) else "infinite"
-            self.faults.add("NaN", f"the {name} of {self._name(index)} is {kind} in step {step}")
+            when = f"in step {step}" if step else "after reset()"
+            self.faults.add("NaN", f"the {name} of {self._name(index)} is {kind} {when}; return finite numbers")
 
     def _name(self, flat: int) -> str:
         """Name of an environment by its index among all P x E."""
