@@ -152,6 +152,28 @@ class RaisingPolicy(Scores):
     def mean(self, params, features, account, tradable):
         raise ValueError("no scores")
 
+class Mixing(Scores):
+    def weights(self, generator):
+        cash = {"cash": torch.zeros(1)} if self.spec.has_cash_score else {}
+        return {"w": torch.zeros(self.spec.inputs), **cash}
+
+class MixingAccounts(Mixing):
+    def mean(self, params, features, account, tradable):
+        return super().mean(params, features, account, tradable) * account[..., :1].amax(2, keepdim=True)
+
+class MixingBars(Mixing):
+    def mean(self, params, features, account, tradable):
+        return super().mean(params, features - features.mean(1, keepdim=True), account, tradable)
+
+class MixingMembers(Mixing):
+    def mean(self, params, features, account, tradable):
+        last = {name: x[-1:] + 0 * x for name, x in params.items()}
+        return super().mean(last, features, account, tradable)
+
+class MixingValues(Mixing):
+    def value(self, params, features, account, tradable):
+        return super().value(params, features, account, tradable) + account[..., 0].mean(-1, keepdim=True)
+
 class RaisingLoss(LossAlgorithm):
     Config = OnPolicyConfig
     def loss(self, batch):
@@ -181,6 +203,16 @@ class Choices(Walk):
 
 class NoSize(Walk):
     observation_size = None
+
+class InPlace(Walk):
+    def transition(self, state, action):
+        state["x"].add_(action[..., 0])
+        return Transition(state, -state["x"].square())
+
+class FloatDone(Walk):
+    def transition(self, state, action):
+        state, reward, _ = super().transition(state, action)
+        return Transition(state, reward, (state["x"].abs() > 3).float())
 
 class Late(Walk):
     steps = 0
@@ -227,6 +259,18 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("FloatCost", "type", "cost must return a tensor like the amount, got float"),
         ("Scores", "gradient", "the weight 'cash' has no effect without a score of cash"),
         ("Noisy", "repeatable", "two calls with the same inputs differ"),
+        (
+            "MixingAccounts",
+            "accounts",
+            "the result of mean() for an account depends on the other accounts in the batch",
+        ),
+        ("MixingBars", "bars", "the result of mean() for a bar depends on the other bars in the batch"),
+        ("MixingMembers", "members", "the result of mean() for a member depends on the other members in the batch"),
+        ("MixingValues", "accounts", "the result of value() for an account depends on the other accounts"),
+        ("InPlace", "outputs", "step 1 overwrote the observation that was returned before it"),
+        ("FloatDone", "error", "faulty.py:FloatDone.transition (faulty.py, line "),
+        ("FloatDone", "error", "returned a tensor of dtype torch.float32 as terminated; return a bool tensor"),
+        ("Late", "error", "faulty.py:Late failed: KeyError: 'late' (faulty.py, line "),
         ("NoSize", "error", "`finrl-pod new environment NAME`"),
         ("Choices", "error", 'set action_kind = "discrete" for choices 0 to 3'),
         ("Source", "fetch", "must return a Panel or a DataFrame, got NoneType"),
@@ -242,7 +286,7 @@ def test_faults_are_told_by_their_cause(faulty: Path, name: str, rule: str, mess
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Late", "faulty.py:Late failed: KeyError: 'late' (faulty.py, line 88)"),
+        ("Late", "faulty.py:Late failed: KeyError: 'late' (faulty.py, line "),
         ("WrongSize", "observation of reset() has the shape (1, 16, 1), the contract asks for (1, 16, 2)"),
         ("WrongReward", "reward of step 1 has the shape (1, 16, 1)"),
         ("Choices", "faulty.py:Choices has actions = 4"),
@@ -326,7 +370,7 @@ def test_the_collector_uses_files_of_ones_own_and_tells_what_they_raised(
     capsys.readouterr()
     assert run([*command, "--env", "faulty.py:Late", "--out", "late", "--steps", "2000"]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("finrl-pod: faulty.py:Late failed: KeyError: 'late' (faulty.py, line 88)")
+    assert told.startswith("finrl-pod: faulty.py:Late failed: KeyError: 'late' (faulty.py, line ")
 
 
 def test_kinds_without_a_template_are_refused_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,12 @@ BARS, ASSETS, SEED = 420, 6, 7
 PROBES = (120, 250, 333, 418)  # bars after which prices are changed
 TOLERANCE = 1e-9
 CASH = 1e6
+# Dimensions of a policy's inputs that are a batch: rule, one of it, several, letter.
+ROWS = (
+    ("members", "a member", "members", "P"),
+    ("bars", "a bar", "bars", "K"),
+    ("accounts", "an account", "accounts", "A"),
+)
 ASKED = ("AAPL", "MSFT")  # of sources
 
 
@@ -264,13 +270,60 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
                 "too, or make it in weights() only where it is used",
             )
         ]
-    alone = {name: x[1:] for name, x in params.items()}
-    single = policy.forward(alone, features[1:], account[1:], None)
-    if not torch.allclose(single.mean[0], out.mean[1], atol=1e-5):
-        return [
-            Fault("members", "the scores of a member depend on other members; treat the first dimension as a batch")
-        ]
+    return _check_rows(policy, {name: x.detach() for name, x in params.items()}, features, account)
+
+
+def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> list[Fault]:
+    """Faults of a policy whose outputs for a member, a bar or an account read the inputs of others in the batch.
+
+    Each is computed again alone, and once more beside others. The weights are moved before: new ones are often 0 in the
+    last layer, which would hide a dependence.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+
+    def like(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator)
+
+    params = {name: x.detach() + 0.3 * like(x) for name, x in params.items()}
+    others = (like(features), like(account).softmax(-1))
+    whole = policy.forward(params, features, account, None)
+    for dim, (rule, row, rows, letter) in enumerate(ROWS):
+        for i in range(account.shape[dim]):
+            weights = {name: x[i : i + 1] for name, x in params.items()} if dim == 0 else params
+            # Accounts share the features of their bar.
+            alone = policy.forward(
+                weights, features if dim == 2 else _row(features, dim, i), _row(account, dim, i), None
+            )
+            beside = policy.forward(
+                params,
+                features if dim == 2 else _beside(features, others[0], dim, i),
+                _beside(account, others[1], dim, i),
+                None,
+            )
+            for name in ("mean", "value"):
+                expected = getattr(whole, name).narrow(dim, i, 1)
+                for found in (getattr(alone, name), getattr(beside, name).narrow(dim, i, 1)):
+                    if found.shape != expected.shape or not torch.allclose(
+                        found, expected, rtol=1e-4, atol=1e-5, equal_nan=True
+                    ):
+                        message = (
+                            f"the result of {name}() for {row} depends on the other {rows} in the batch; take no mean, "
+                            f"maximum or softmax over dimension {dim} ({letter}) of features [P, K, N, F] and account "
+                            "[P, K, A, own], and do not flatten it together with others"
+                        )
+                        return [Fault(rule, message)]
     return []
+
+
+def _row(x: Tensor, dim: int, index: int) -> Tensor:
+    return x.narrow(dim, index, 1)
+
+
+def _beside(x: Tensor, others: Tensor, dim: int, index: int) -> Tensor:
+    """Row `index` of `x` among the rows of another tensor."""
+    result = others.clone()
+    _row(result, dim, index).copy_(_row(x, dim, index))
+    return result
 
 
 def _check_algorithm(reference: str, _: object) -> list[Fault]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from finrl_pod.errors import RunError
 from finrl_pod.random import generators
 from finrl_pod.types import EnvStep, Tensor
+from finrl_pod.user_files import written_path
 
 State = dict[str, Tensor]
 STREAMS, AGE = "streams", "age"  # in checkpoints, beside the state
@@ -71,7 +75,9 @@ class BaseVecEnv(ABC):
 
     def step(self, action: Tensor) -> EnvStep:
         """Step all environments by `action` [P, E, D]; those whose episode ends start a new one in the same call."""
-        state, reward, ended = self.transition(self._state, action)
+        outcome = self.transition(self._state, action)
+        self._check(outcome)
+        state, reward, ended = outcome
         terminated = torch.zeros_like(self._age, dtype=torch.bool) if ended is None else ended
         self._age = self._age + 1
         truncated = (self._age >= self.max_steps) & ~terminated
@@ -81,6 +87,35 @@ class BaseVecEnv(ABC):
         self._state = {name: torch.where(_wide(over, x), new[name], x) for name, x in state.items()}
         self._age = torch.where(over, 0, self._age)
         return EnvStep(self.observe(self._state), reward, terminated, truncated, final)
+
+    def _check(self, outcome: Any) -> None:
+        """Raises RunError, which names the user's method, for what is no Transition or has another form of flags."""
+        shape = (self.members, self.envs)
+        if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], Mapping):
+            fix = "return Transition(state, reward, terminated), where state is a dict of tensors"
+            raise RunError(f"{self._method('transition')} returned {type(outcome).__name__}; {fix}")
+        ended = outcome[2]
+        if ended is None:
+            return
+        if not isinstance(ended, Tensor) or ended.dtype != torch.bool:
+            got = f"a tensor of dtype {ended.dtype}" if isinstance(ended, Tensor) else type(ended).__name__
+            raise RunError(
+                f"{self._method('transition')} returned {got} as terminated; return a bool tensor, such as x > limit "
+                "or flag.bool(), or None if episodes only end by max_steps"
+            )
+        if tuple(ended.shape) != shape:
+            raise RunError(
+                f"{self._method('transition')} returned terminated of shape {tuple(ended.shape)}; return one flag for "
+                f"each environment, of shape {shape}"
+            )
+
+    def _method(self, name: str) -> str:
+        """A method with its place: file.py:Class.name (file.py, line 3)."""
+        code = getattr(inspect.unwrap(getattr(type(self), name)), "__code__", None)
+        if code is None:
+            return f"{type(self).__name__}.{name}"
+        path = written_path(Path(code.co_filename))
+        return f"{path.name}:{type(self).__name__}.{name} ({path}, line {code.co_firstlineno})"
 
     def checkpoint(self) -> dict[str, Tensor]:
         """State of all episodes, for `--resume`."""

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import FinrlPodError, RunError
+from finrl_pod.own_code import own_failure
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod.user_files import stdout_to_stderr
+from finrl_pod.user_files import error_text, stdout_to_stderr
 
 MAX_STEPS = 2_500
 REPEATED = 100  # steps that are compared with those of a second run
@@ -72,10 +73,14 @@ def check_env(
     with stdout_to_stderr():
         try:
             _check(make, envs, members, max_steps, faults)
+        except FinrlPodError as error:
+            faults.add("error", str(error))
         except Exception as error:  # noqa: BLE001  whatever the environment raises is what the check tells
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            faults.add("error", f"it raised {text} ({where.filename}, line {where.lineno})")
+            message = own_failure(error)
+            if message is None:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                message = f"it raised {error_text(error)} ({where.filename}, line {where.lineno})"
+            faults.add("error", message)
     return list(faults.found.values())
 
 
