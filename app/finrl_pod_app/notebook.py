@@ -74,11 +74,12 @@ def load_prices(
 ) -> Panel:
     """Prices as a panel.
 
-    source: a DataFrame of closes with dates as its index and one column for each ticker, one of yfinance, or a long one
-    with columns date (or time), symbol, close and optionally open, high, low, volume; the name of a stored panel; or a
-    CSV or Parquet file. symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data
-    import`, such as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used,
-    InputError for other objects and unknown options.
+    source: a DataFrame of closes with dates as its index and one column for each ticker, a long one with columns date
+    (or time), symbol, close and optionally open, high, low, volume, or one of yfinance (download, or Ticker.history
+    with symbol=TICKER); the name of a stored panel; or a CSV or Parquet file.
+    symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`, such as
+    bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
+    objects and unknown options.
     """
     ReadOptions.checked(options)
     if isinstance(source, Panel):

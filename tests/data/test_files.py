@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data.sources.files import FileSource, read_file
+from finrl_pod.data.sources.files import FileSource, read_file, read_frame
 from finrl_pod.errors import DataError
 
 FIXTURES = Path(__file__).parents[2] / "data" / "fixtures"
@@ -406,3 +406,43 @@ def test_a_saturday_of_one_ticker_is_named_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2024-03-09 is a Saturday on which A has prices and B has none: remove the"):
         read_file(write(tmp_path, text))
     assert read_file(write(tmp_path, text), allow_gaps=True).tradable[2].tolist() == [True, False]
+
+
+def history(zone: str | None = None, **columns: float) -> pd.DataFrame:
+    """Bars as Ticker.history() of yfinance returns them, with a dividend on the third day."""
+    days = pd.date_range("2024-01-01", periods=4, freq="D", name="Date", tz=zone)
+    close = np.array([10.0, 11, 12, 13])
+    prices = {"Open": close, "High": close + 1, "Low": close - 1, "Close": close, "Volume": 100}
+    return pd.DataFrame({**prices, "Dividends": [0, 0, 0.5, 0], "Stock Splits": 0.0, **columns}, index=days)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo", None])
+def test_the_history_of_one_ticker_has_its_trading_days(zone: str | None) -> None:
+    panel = read_frame(history(zone, **{"Capital Gains": 0.0}), symbol="AAPL")
+    assert panel.symbols == ("AAPL",)
+    assert [str(day)[:10] for day in panel.times] == ["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04"]
+    assert panel.columns == ("open", "high", "low", "close", "volume")
+    assert any("taken as adjusted for both" in flaw for flaw in panel.flaws)
+    assert not any(
+        "taken as adjusted for both" in flaw for flaw in read_frame(history(), symbol="A", adjusted=False).flaws
+    )
+
+
+@pytest.mark.parametrize("ticker_first", [True, False])
+def test_downloads_with_dividends_and_splits_are_read(ticker_first: bool) -> None:
+    frame = pd.concat({"AAPL": history(), "MSFT": history().iloc[1:]}, axis=1, names=["Ticker", "Price"])
+    frame.loc[:, ("MSFT", "Dividends")] = frame[("MSFT", "Dividends")].fillna(0.0)  # 0 where there is no bar
+    panel = read_frame(frame if ticker_first else frame.swaplevel(axis=1))
+    assert panel.symbols == ("AAPL", "MSFT")
+    assert panel.close[:, 1].tolist()[1:] == [11, 12, 13]
+    assert np.isnan(panel.close[0, 1])
+    assert any("taken as adjusted for both" in flaw for flaw in panel.flaws)
+
+
+def test_downloads_with_an_adjusted_close_are_adjusted_by_it() -> None:
+    part = history().assign(**{"Adj Close": [5.0, 5.5, 6, 6.5]})
+    panel = read_frame(pd.concat({"AAPL": part}, axis=1).swaplevel(axis=1))
+    assert panel.close[:, 0].tolist() == [5.0, 5.5, 6, 6.5]
+    assert panel.high is not None
+    assert panel.high[0, 0] == 5.5
+    assert not any("taken as adjusted for both" in flaw for flaw in panel.flaws)

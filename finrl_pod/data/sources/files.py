@@ -22,6 +22,7 @@ from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.cells import parse_numbers, parse_times
 from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
+    ACTIONS,
     SUFFIXES,
     SYMBOL_NAMES,
     TIME_NAMES,
@@ -40,8 +41,7 @@ ADJUSTED_CLOSE = "adj close"
 DECIMALS = (".", ",")
 SHOWN_NAMES = 8  # columns that a message lists
 SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
-# Of no use in a panel: row numbers, and what yfinance adds to the prices of a ticker.
-_IGNORED = re.compile(r"unnamed: \d+|index|dividends|stock splits|capital gains")
+_IGNORED = re.compile("|".join([r"unnamed: \d+", "index", *map(re.escape, ACTIONS)]))  # of no use in a panel
 _VOLUME = re.compile(r"(?:.*[\s_.-])?volume(?:[\s_.-].*)?")  # in a wide table
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -216,6 +216,9 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
     count: Rows = np.arange(len(cells))
     levels = cells.columns.nlevels > 1
     empty: tuple[str, ...] = ()
+    actions = {str(part).strip().lower() for name in cells.columns for part in (name if levels else (name,))} & set(
+        ACTIONS
+    )
     if levels:
         cells, count, empty = long_of_levels(cells, file)
     cells = cells.set_axis(cells.columns.astype(str).str.strip(), axis=1)
@@ -285,9 +288,15 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         if "close" not in rows:
             raise DataError(f"{file} has a column 'adj close' but no 'close', which it adjusts: add or rename it")
         rows, notes = _adjusted(rows, options.adjusted), (*notes, _ADJUSTED_NOTE[options.adjusted])
+    elif actions and options.adjusted:
+        notes = (*notes, _ACTIONS_NOTE)
     return _LongPart(rows, where, notes)
 
 
+_ACTIONS_NOTE = (
+    "Dividends or splits are listed without 'adj close': closes were taken as adjusted for both, as by "
+    "auto_adjust=True of yfinance."
+)
 _ADJUSTED_NOTE = {
     True: "Open, high, low and close were adjusted at import by the ratio of 'adj close' to 'close'.",
     False: "The column 'adj close' was left out: prices were imported as unadjusted.",

@@ -21,6 +21,7 @@ SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 INDEX_NAME = "Unnamed: 0"  # what pandas calls a column without a name
 _LEVEL_NAMES = ("price", "ticker", "tickers", "attributes", "")
 _FIELDS = ("open", "high", "low", "close", "adj close", "volume")
+ACTIONS = ("dividends", "stock splits", "capital gains", "repaired?")  # of no use in a panel; yfinance adds them
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,16 @@ def long_of_levels(
     pairs = [tuple(str(part).strip() for part in column) for column in cells.columns]
     time = next((i for i, pair in enumerate(pairs) if pair[0].lower() in TIME_NAMES), None)
     values = [i for i in range(len(pairs)) if i != time]
-    level = next((k for k in (0, 1) if values and all(pairs[i][k].lower() in _FIELDS for i in values)), None)
+    level = next(
+        (k for k in (0, 1) if values and all(pairs[i][k].lower() in (*_FIELDS, *ACTIONS) for i in values)), None
+    )
     if time is None or level is None:
         raise DataError(
             f"{file} has two levels of column names: one must name fields ({', '.join(_FIELDS)}) and the other tickers"
         )
     parts, rows, empty = [], [], []
     for ticker in dict.fromkeys(pairs[i][1 - level] for i in values):
-        own = [i for i in values if pairs[i][1 - level] == ticker]
+        own = [i for i in values if pairs[i][1 - level] == ticker and pairs[i][level].lower() not in ACTIONS]
         part = pd.DataFrame({pairs[i][level]: cells.iloc[:, i] for i in own})
         known = np.flatnonzero((part.notna() & (part.astype(str).apply(lambda c: c.str.strip()) != "")).any(axis=1))
         empty += [] if known.size else [ticker]
@@ -169,7 +172,7 @@ def _level_rows(path: Path, names: Sequence[str], separator: str) -> int | None:
     head = _csv(path, header=None, nrows=3, sep=separator).apply(lambda c: c.str.strip())
     if len(head) < 3 or head.iat[1, 0].lower() not in _LEVEL_NAMES:
         return None
-    fields = [set(head.iloc[k, 1:].str.lower()) <= set(_FIELDS) for k in (0, 1)]
+    fields = [set(head.iloc[k, 1:].str.lower()) <= {*_FIELDS, *ACTIONS} for k in (0, 1)]
     if not any(fields):
         return None
     return 3 if (head.iloc[2, 1:] == "").all() else 2
