@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import difflib
 import hashlib
 import importlib.abc
 import importlib.metadata
@@ -20,7 +21,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -303,6 +304,20 @@ def own_source(group: str, name: str, purpose: str) -> tuple[Path, str]:
 def entry_point_names(group: str) -> tuple[str, ...]:
     """Names that installed packages offer in a group, see `entry_point`."""
     return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}")}))
+
+
+def entry_point_packages(group: str) -> dict[str, str]:
+    """Name and version of the installed package that offers each name of a group, such as {"momentum": "acme 1.0"}."""
+    points = importlib.metadata.entry_points(group=f"finrl_pod.{group}")
+    return {x.name: f"{x.dist.name} {x.dist.version}" if x.dist else "" for x in sorted(points, key=lambda x: x.name)}
+
+
+def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
+    """A hint for a name that is neither built in nor offered by an installed package."""
+    known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"{hint}; no installed package offers {name!r} in finrl_pod.{group}"
 
 
 def _add_to_path(path: Path) -> None:

@@ -7,7 +7,6 @@ the causality test covers every registered feature.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.settings.registration import check_name
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import (
+    closest_part,
     error_text,
     own_object,
     stdout_to_stderr,
@@ -102,9 +102,7 @@ def lookup(name: str) -> Feature:
         return _FEATURES[name]
     if (found := own_object("features", name, f"the feature {name}")) is not None:
         return _user_feature(name, found)
-    close = difflib.get_close_matches(name, _FEATURES, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(_FEATURES)}"
-    raise FeatureError(f"unknown feature {name!r}; {hint}")
+    raise FeatureError(f"unknown feature {name!r}; {closest_part('features', name, _FEATURES)}")
 
 
 def _user_feature(name: str, function: object) -> Feature:

@@ -24,8 +24,7 @@ from finrl_pod.settings.algorithm_configs import (
     TD3Config,
 )
 from finrl_pod.settings.registration import check_name
-from finrl_pod.settings.toml import closest_key
-from finrl_pod.user_files import own_object, unpinned
+from finrl_pod.user_files import closest_part, own_object, unpinned
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,9 @@ def algorithm_info(name: str) -> AlgorithmInfo:
         return ALGORITHMS[name]
     found = algorithm_class(name)
     if found is None:
-        raise ConfigError(f"there is no algorithm {name!r}; {closest_key(name, ALGORITHMS)}")
+        raise ConfigError(
+            f"there is no algorithm {name!r}; {closest_part('algorithms', name, (*ALGORITHMS, *_CLASSES))}"
+        )
     summary = (inspect.getdoc(found) or "").partition("\n")[0]
     return AlgorithmInfo(name, summary, "", "on-policy", getattr(found, "ACTIONS", "both"), found.Config)
 

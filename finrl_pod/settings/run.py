@@ -145,7 +145,7 @@ class EnvironmentConfig:
         "log_return",
         "reward of a step, from one fill to the next; see docs/objectives.md",
         Constraint(
-            f"one of {', '.join(REWARDS)}, or file.py:function",
+            f"one of {', '.join(REWARDS)}, file.py:function, or the name of an installed package's reward",
             lambda x: (
                 x in REWARDS or bool(re.fullmatch(r".+\.py:[A-Za-z_]\w*", x)) or x in entry_point_names("rewards")
             ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import cast
 
 import numpy as np
@@ -16,6 +15,7 @@ from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.user_files import closest_part
 from finrl_pod_strategies.optimised import (
     hierarchical_risk_parity,
     inverse_volatility,
@@ -61,9 +61,7 @@ def make_baseline(name: str, seed: int | None = None) -> Strategy:
     if name not in BASELINES:
         if name.endswith(".py"):
             raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
-        known = (*BASELINES, *SEEDED_BASELINES)
-        close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
+        hint = closest_part("strategies", name, (*BASELINES, *SEEDED_BASELINES))
         raise InputError(f"unknown strategy {name!r}; {hint}")
     if seed is not None:
         raise InputError(f"strategy {name} uses no random numbers; leave out the seed")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.extensions import GROUPS, find_extension
+from finrl_pod_app.services.extensions import GROUPS, find_extension, packaged_parts
 from finrl_pod_envs.custom.loader import load_env, source_sha256
 from finrl_pod_strategies.base_portfolios import base_strategy
 from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
@@ -123,6 +123,45 @@ def test_every_group_is_found_checked_and_refused_alike(
         find_extension(f"acme_failing_{kind}")
 
 
+def test_lists_show_what_packages_offer(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["features", "list"]) == 0
+    assert "acme_feature  (from acme-parts 1.0)" in capsys.readouterr().out.splitlines()
+    assert run(["features", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["packages"]["acme_feature"] == "acme-parts 1.0"
+    assert run(["algorithms", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    (row,) = [row for row in listed["algorithms"] if row["name"] == "acme_algorithm"]
+    assert row["source"] == "package acme-parts 1.0"
+    assert "learning_rate" in row["settings"]
+    (broken,) = listed["unusable"]
+    assert broken["name"] == "acme_failing_algorithm"
+    assert "broken package" in broken["error"]
+    assert run(["algorithms"]) == 0
+    assert "acme_algorithm" in capsys.readouterr().out
+    parts = packaged_parts()["acme-parts 1.0"]
+    assert {f"{kind} acme_{kind}" for kind in GROUPS} <= set(parts)
+
+
+@pytest.mark.parametrize(
+    ("setting", "group"),
+    [
+        ("agent.algorithm=absent_part", "finrl_pod.algorithms"),
+        ("agent.policy=absent_part", "finrl_pod.policies"),
+        ('features.names=["absent_part"]', "finrl_pod.features"),
+        ("mandate.base=absent_part", "finrl_pod.strategies"),
+    ],
+)
+def test_names_of_packages_that_are_not_installed_are_explained(
+    setting: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text("[tournament]\npods = 2\n")
+    assert run(["tournament", "small.toml", "--set", setting, "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert "no installed package offers" in told
+    assert group in told
+
+
 def test_names_of_a_package_stand_in_configs(package: Path) -> None:
     values = {
         "features": {"names": ["acme_feature", "return_5"]},
@@ -177,7 +216,7 @@ def test_environment_and_source_of_a_package_are_opened(package: Path) -> None:
     assert load_env("acme_environment", envs=2).envs == 2
     assert source_sha256("acme_environment") == source_sha256(f"{package / 'environment.py'}:MyEnvironment")
     assert open_env("acme_environment", envs=3).envs == 3
-    with pytest.raises(ConfigError, match=r"or an entry point in finrl_pod\.environments, got 'acme_other'"):
+    with pytest.raises(ConfigError, match=r"or an entry point of an installed package in finrl_pod\.environments, got 'acme_other'"):
         open_env("acme_other", envs=1)
     assert open_source("acme_source").fetch(["AAA"], "2024-01-01", "2024-12-31", "1d").symbols == ("AAA",)
 

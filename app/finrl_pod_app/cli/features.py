@@ -13,21 +13,25 @@ app = typer.Typer(help="List features, and see what they say about later returns
 
 @app.command("list", epilog="Example: finrl-pod features list --data us74")
 def list_features(
-    data: Annotated[str | None, typer.Option(help="Only those that this stored panel allows.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Only those that this stored panel allows; those of packages are all shown.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the features that agents and strategies can use."""
+    """List the features that agents and strategies can use, with those of installed packages."""
     from finrl_pod.data import features
+    from finrl_pod.user_files import entry_point_packages
 
     names = features.names()
+    packages = {name: package for name, package in entry_point_packages("features").items() if name not in names}
     if data is not None:
         from finrl_pod.data.store import Store
 
         names = features.available(Store().load(data))
     if as_json:
-        print_json({"features": list(names)})
+        print_json({"features": list(names), "packages": packages})
     else:
-        typer.echo("\n".join(names))
+        typer.echo("\n".join([*names, *(f"{name}  (from {package})" for name, package in packages.items())]))
 
 
 @app.command("analyse", epilog="Example: finrl-pod features analyse momentum_252_21 return_5 --horizons 1,21")

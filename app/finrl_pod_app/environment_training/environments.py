@@ -23,7 +23,7 @@ def is_custom(name: str) -> bool:
         return True
     raise ConfigError(
         f"the environment must be {PREFIX}NAME, such as gym:Hopper-v5, path/to/file.py:Class, or an entry "
-        f"point in finrl_pod.environments, got {name!r}"
+        f"point of an installed package in finrl_pod.environments, got {name!r}"
     )
 
 

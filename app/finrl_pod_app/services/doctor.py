@@ -31,7 +31,7 @@ class Finding:
     fix: what to do about it, empty when ok.
     """
 
-    group: Literal["versions", "devices", "data", "optional"]
+    group: Literal["versions", "devices", "data", "optional", "parts of packages"]
     name: str
     status: Literal["ok", "missing", "broken"]
     value: str
@@ -40,7 +40,15 @@ class Finding:
 
 def check_installation() -> list[Finding]:
     """Run every check. Never raises: a check that fails becomes a finding."""
-    return [*_versions(), *_devices(), *_data(), *_optional()]
+    return [*_versions(), *_devices(), *_data(), *_optional(), *_parts()]
+
+
+def _parts() -> Iterator[Finding]:
+    """What installed packages add to finrl_pod by entry points."""
+    from finrl_pod_app.services.extensions import packaged_parts
+
+    for package, parts in packaged_parts().items():
+        yield Finding("parts of packages", package, "ok", ", ".join(parts))
 
 
 def installed_versions() -> dict[str, str]:

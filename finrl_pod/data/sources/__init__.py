@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.user_files import error_text, own_object, unpinned
+from finrl_pod.user_files import entry_point_names, error_text, own_object, unpinned
 
 if TYPE_CHECKING:
     from finrl_pod.protocols import DataSource  # loads torch, which lists of panels do not need
@@ -32,7 +32,8 @@ def open_source(name: str) -> DataSource:
         return AlpacaSource()
     if (made := own_object("sources", name, f"the source {name}")) is not None:
         return _own_source(name, made)
-    raise DataError(f"source must be one of {', '.join(SOURCES)}, got {name!r}; files are read with `data import`")
+    known = ", ".join((*SOURCES, *entry_point_names("sources")))
+    raise DataError(f"source must be one of {known}, or file.py:Class, got {name!r}; files are read with `data import`")
 
 
 def _own_source(name: str, make: object) -> DataSource:

@@ -22,7 +22,7 @@ from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weight
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.settings.registration import check_name
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import own_object, unpinned
+from finrl_pod.user_files import entry_point_names, own_object, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
@@ -461,7 +461,11 @@ def policy_maker(kind: str) -> MakePolicy:
         return _POLICIES[kind]
     found = own_object("policies", kind, f"the policy {kind}")
     if found is None:
-        raise ConfigError(f"agent.policy must be {', '.join(_POLICIES)} or file.py:Class, got {kind!r}")
+        packaged = "".join(f", {name}" for name in entry_point_names("policies"))
+        raise ConfigError(
+            f"agent.policy must be {', '.join(_POLICIES)}{packaged} or file.py:Class, got {kind!r}, which no installed "
+            "package offers in finrl_pod.policies"
+        )
     _check_class(kind, found)
     make: MakePolicy = found
     return make
