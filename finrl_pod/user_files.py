@@ -34,6 +34,8 @@ DIGITS = 16
 FOLDER = "own_files"  # of a run
 MODULE_PREFIX = "finrl_pod_user_"  # of the names of modules made of files
 UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
+# Groups whose parts a running program can register, and the function of `import finrl_pod as fp`.
+REGISTERED = {"features": "register_feature", "policies": "register_policy", "algorithms": "register_algorithm"}
 _PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
 _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
@@ -316,8 +318,19 @@ def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
     """A hint for a name that is neither built in nor offered by an installed package."""
     known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-    return f"{hint}; no installed package offers {name!r} in finrl_pod.{group}"
+    if close:
+        return f"did you mean {close[0]}? N{not_offered(group, name)[1:]}"
+    return f"known are {', '.join(known)}; {not_offered(group, name)}"
+
+
+def not_offered(group: str, name: str) -> str:
+    """Says that nothing outside the package has a name, and which function registers it in Python if one does."""
+    if group not in REGISTERED:
+        return f"no installed package offers {name!r} in finrl_pod.{group}"
+    return (
+        f"no installed package offers {name!r} in finrl_pod.{group}, and fp.{REGISTERED[group]}({name!r}) was not "
+        "called in this process: call it first, or name a part as file.py:Name"
+    )
 
 
 def _add_to_path(path: Path) -> None:

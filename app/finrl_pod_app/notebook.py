@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
+from finrl_pod.data.features import is_registered as is_registered_feature
 from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
@@ -34,7 +36,9 @@ from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
+from finrl_pod.rl.networks.policies import is_registered as is_registered_policy
 from finrl_pod.rl.training.learner import Callback, Learner
+from finrl_pod.settings.algorithm_registry import is_registered as is_registered_algorithm
 from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load
 from finrl_pod.types import Panel
 from finrl_pod_app import api
@@ -343,6 +347,7 @@ def run_tournament(
     settings, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
         settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
+    _warn_of_registered(settings)
     shown = sys.stderr.isatty() if progress is None else progress
     with progress_display(quiet=not shown) as report:
         return TournamentResult(run(settings, out, resume=resume, device=device, progress=report), out)
@@ -357,6 +362,23 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
         return config
     path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
     return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
+
+
+def _warn_of_registered(config: RunConfig) -> None:
+    """Warn of parts that only this process knows, which a run cannot keep as it keeps files."""
+    agents = (config.agent, *config.cohorts)
+    registered = [
+        *(f"the feature {name!r}" for name in config.features.names if is_registered_feature(name)),
+        *(f"the policy {name!r}" for name in {agent.policy for agent in agents} if is_registered_policy(name)),
+        *(f"the algorithm {name!r}" for name in {x.algorithm for x in agents} if is_registered_algorithm(name)),
+    ]
+    if registered:
+        warnings.warn(
+            f"{', '.join(registered)} {'is' if len(registered) == 1 else 'are'} registered in this process only: "
+            "another one, such as finrl-pod audit, cannot open the run without registering it too; write it to a file "
+            "and use file.py:Name, which runs keep",
+            stacklevel=3,
+        )
 
 
 def _stored(panel: Panel) -> str:
@@ -402,6 +424,7 @@ def walkforward(
 
     settings, out = load_config(config), as_path(out, "out must be a folder")
     folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
+    _warn_of_registered(settings)
     document = run_walkforward(settings, out, folds=folds, seeds=seeds, resume=resume, device=device)
     return WalkforwardResult(document, out)
 

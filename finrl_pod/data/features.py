@@ -88,6 +88,11 @@ def names() -> tuple[str, ...]:
     return tuple(_FEATURES)
 
 
+def is_registered(name: str) -> bool:
+    """Whether `register` was called for a name in this process by code outside the package."""
+    return name in _FEATURES and name not in BUILT_IN_FEATURES
+
+
 def available(panel: Panel) -> tuple[str, ...]:
     """Names of the registered features whose columns the panel has."""
     return tuple(name for name, feature in _FEATURES.items() if not _missing(feature, panel))
@@ -232,3 +237,5 @@ register("cci_30", ("high", "low", "close"))(partial(indicators.cci, bars=30))
 register("dx_30", ("high", "low", "close"))(partial(indicators.dx, bars=30))
 register("close_30_sma")(partial(indicators.sma, bars=30))
 register("close_60_sma")(partial(indicators.sma, bars=60))
+
+BUILT_IN_FEATURES = tuple(_FEATURES)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from finrl_pod import __version__
 from finrl_pod.data.normalise import normalise
 from finrl_pod.data.turbulence import turbulent_bars
 from finrl_pod.errors import ConfigError, RunError
@@ -295,7 +296,9 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
         extras = (spec.get("extra_per_asset", 0), spec.get("extra_per_account", 0))
         policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"), *past, *extras)
         return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], policy)
-    except (KeyError, TypeError, ConfigError):
+    except (KeyError, TypeError, ConfigError) as error:
+        if isinstance(error, ConfigError) and snapshot.version == __version__:  # a part that is not in this process
+            raise RunError(f"agent {snapshot.id} cannot be made: {error}") from None
         raise RunError(
             f"agent {snapshot.id} was saved by finrl_pod {snapshot.version}, whose format this version cannot read; "
             "train it again"

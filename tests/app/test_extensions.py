@@ -550,3 +550,33 @@ def test_policies_of_ones_own_are_for_algorithms_that_use_them(tmp_path: Path) -
     file.write_text(Path("app/finrl_pod_app/templates/policy.py").read_text())
     with pytest.raises(ConfigError, match="can be trained by on-policy"):
         make_algorithm(SACConfig(policy=f"{file}:MyPolicy"), env)
+
+
+def test_runs_of_registered_parts_say_what_another_process_needs(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import finrl_pod as fp
+    from finrl_pod.data import features
+    from finrl_pod.rl.networks import policies
+    from finrl_pod.settings import algorithm_registry
+
+    for module, name in ((features, "_FEATURES"), (policies, "_POLICIES"), (algorithm_registry, "_CLASSES")):
+        monkeypatch.setattr(module, name, dict(getattr(module, name)))
+    Store().save(small_panel())
+    fp.register_feature("only_here")(lambda panel: panel.close)
+    fp.register_policy("only_here")(user_files.user_object("faulty.py:Mixing", "a test"))
+    config = dataclasses.replace(small_config(), features=FeatureConfig(("only_here", "return_5")))
+    config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, policy="only_here"))
+    with pytest.warns(
+        UserWarning, match="the feature 'only_here', the policy 'only_here' are registered in this process"
+    ):
+        fp.run_tournament(config, out="run", device="cpu")
+    del features._FEATURES["only_here"]
+    assert run(["audit", "run"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "fp.register_feature('only_here') was not called in this process" in told
+    fp.register_feature("only_here")(lambda panel: panel.close)
+    del policies._POLICIES["only_here"]
+    assert run(["backtest", "run"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "fp.register_policy('only_here') was not called in this process" in told

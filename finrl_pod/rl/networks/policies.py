@@ -22,7 +22,7 @@ from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weight
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.settings.registration import check_name
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import entry_point_names, own_object, unpinned
+from finrl_pod.user_files import entry_point_names, not_offered, own_object, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
@@ -451,6 +451,11 @@ def register_policy(name: str) -> Callable[[type], type]:
     return add
 
 
+def is_registered(name: str) -> bool:
+    """Whether `register_policy` was called for a name in this process."""
+    return name in _POLICIES and name not in BUILT_IN_POLICIES
+
+
 def policy_maker(kind: str) -> MakePolicy:
     """What makes a policy of a spec: a registered name, file.py:Class, or the entry point of a package.
 
@@ -463,8 +468,8 @@ def policy_maker(kind: str) -> MakePolicy:
     if found is None:
         packaged = "".join(f", {name}" for name in entry_point_names("policies"))
         raise ConfigError(
-            f"agent.policy must be {', '.join(_POLICIES)}{packaged} or file.py:Class, got {kind!r}, which no installed "
-            "package offers in finrl_pod.policies"
+            f"agent.policy must be {', '.join(_POLICIES)}{packaged} or file.py:Class, got {kind!r}; "
+            f"{not_offered('policies', kind)}"
         )
     _check_class(kind, found)
     make: MakePolicy = found
