@@ -431,6 +431,17 @@ def test_broken_rules_are_named(own: Path, name: str, rule: str, capsys: pytest.
     assert f"- {rule}: " in out
 
 
+def test_environments_are_checked_with_steps_and_members_of_ones_own(
+    faulty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", "faulty.py:Walk", "--members", "1"]) == 0
+    assert run(["check", "faulty.py:Walk", "--steps", "10"]) == 1
+    assert "within 10 steps" in capsys.readouterr().out
+    (faulty.parent / "own.py").write_text(OWN)
+    assert run(["check", "own.py:back", "--members", "1"]) == 2
+    assert "--steps and --members are for environments, and own.py:back is a feature" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["back", "Proportional"])
 def test_correct_extensions_pass(own: Path, name: str) -> None:
     assert check_extension(f"{own}:{name}") == []

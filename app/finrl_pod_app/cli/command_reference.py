@@ -25,6 +25,8 @@ def reference() -> str:
 
 def _sections(command: Any, name: str) -> Iterator[str]:
     for child in getattr(command, "commands", {}).values():
+        if child.hidden:
+            continue
         path = f"{name} {child.name}"
         if hasattr(child, "commands"):
             yield from _sections(child, path)

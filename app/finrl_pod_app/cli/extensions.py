@@ -28,11 +28,20 @@ class Kind(StrEnum):
 
 
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the function or class, such as my_feature.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help=f"One of {', '.join(Kind)}; costs, sources and brokers have no template."),
+    ],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the part and its file: my_feature, or MyStrategy.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Write a working file of a kind, and its test, into this folder."""
+    """Write a working part of your own, and its test, into the current folder: my_feature.py and test_my_feature.py.
+
+    Change the function or class, run `finrl-pod check` on it, then name it as file.py:Name in a config or a command.
+    Features and rewards are functions (my_feature), the others classes (MyStrategy in my_strategy.py).
+    """
     from finrl_pod_app.services.extensions import how_to_use, write_extension
 
     made = write_extension(kind, name)
@@ -45,20 +54,40 @@ def new(
 
 
 def check(
-    target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A function or class of yours.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="FILE.py:NAME", help="A function or class of yours, or the name that a package offers."),
+    ],
     kind: Annotated[
-        str | None, typer.Option(help="feature, reward, cost, strategy, ...; default: that of the object.")
+        str | None, typer.Option(help=f"One of {', '.join(Kind)}, cost, source, broker; default: told from the object.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of environments: steps within which an episode must end, 2500 by default."),
+    ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of environments: members, 2 by default; 1 for a simulator with one random stream."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run an extension of yours on a small market and say in words what is wrong. Exit code 1 if anything is."""
+    """Try a part of your own on a small random market, or an environment by random actions, and say what is wrong.
+
+    Exit code 0: nothing is wrong; 1: each fault is printed with its fix; 2: the file or the name cannot be used.
+    """
+    from finrl_pod.errors import InputError
     from finrl_pod_app.services.extension_checks import check_extension
     from finrl_pod_app.services.extensions import find_extension
 
     found, _ = find_extension(target, kind)
+    if found != "environment" and (steps or members):
+        raise InputError(f"--steps and --members are for environments, and {target} is a {found}; leave them out")
     article = "an" if found[0] in "aeiou" else "a"
     show_faults(
-        check_extension(target, kind), {"target": target, "kind": found}, f"contract of {article} {found}", as_json
+        check_extension(target, kind, steps=steps, members=members),
+        {"target": target, "kind": found},
+        f"contract of {article} {found}",
+        as_json,
     )
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_envs.custom.contract import Fault, check_env
-from finrl_pod_envs.custom.loader import load_env
+from finrl_pod_envs.custom.contract import MEMBERS, Fault
 from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import load_user_strategy
@@ -38,6 +37,7 @@ from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
+from finrl_pod_app.services.environments import check_environment
 from finrl_pod_app.services.extensions import find_extension
 
 BARS, ASSETS, SEED = 420, 6, 7
@@ -53,10 +53,13 @@ ROWS = (
 ASKED = ("AAPL", "MSFT")  # of sources
 
 
-def check_extension(target: str, kind: str | None = None) -> list[Fault]:
+def check_extension(
+    target: str, kind: str | None = None, *, steps: int | None = None, members: int | None = None
+) -> list[Fault]:
     """Faults of the extension file.py:Name, or of an entry point; empty if it keeps its contract.
 
-    kind: that of the object if None. Raises InputError for a file or a name that is missing.
+    kind: that of the object if None. steps, members: of environments, see `check_env`. Raises InputError
+    for a file or a name that is missing.
     """
     kind, found = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
@@ -67,7 +70,7 @@ def check_extension(target: str, kind: str | None = None) -> list[Fault]:
         "strategy": _check_strategy,
         "policy": _check_policy,
         "algorithm": _check_algorithm,
-        "environment": _check_environment,
+        "environment": lambda name, _: check_environment(name, steps, members or len(MEMBERS)),
         "source": _check_source,
         "broker": _check_broker,
     }
@@ -369,11 +372,6 @@ def _train(config: AgentConfig) -> list[Fault]:
 
 
 # ---------------------------------------------------------------------- environments, sources, brokers
-
-
-def _check_environment(reference: str, _: object) -> list[Fault]:
-    load_env(reference, envs=1)
-    return check_env(lambda envs, members: load_env(reference, envs=envs, members=members))
 
 
 def _check_source(reference: str, _: object) -> list[Fault]:

@@ -199,7 +199,7 @@ class _Checker:
             self.faults.add(
                 "end of episodes",
                 f"an episode never ends: {who} was terminated or truncated within {max_steps:,} steps of random "
-                "actions; set truncated after a limit of steps, or check with more steps",
+                "actions; set truncated after a limit of steps, or check with more steps (--steps)",
             )
         return run
 
