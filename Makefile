@@ -45,6 +45,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,tpe,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@touch $(STAMP)
+	@echo "set up: the program is $(BIN)/finrl-pod; try $(BIN)/finrl-pod doctor, or $(BIN)/finrl-pod --help" >&2
 
 demo: setup ## train a tournament on the sample prices and backtest its champion, 1 to 3 minutes
 	$(BIN)/finrl-pod demo $(ARGS)

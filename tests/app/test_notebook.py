@@ -281,6 +281,16 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert again.document == result.document
     with pytest.raises(InputError, match="give the folder"):
         fp.judge(again)
+    with pytest.raises(InputError, match="give the folder"):
+        fp.backtest(again)
+    assert str(judged).startswith("The champion is")
+    assert fp.audit(result).folder == tmp_path / "run"
+    champion = fp.backtest(result, split="test")
+    assert champion.looks == 1  # the tournament's own look
+    assert champion.metrics["sharpe"] == pytest.approx(result.to_frame().loc["champion", "sharpe"])
+    assert fp.backtest(tmp_path / "run", small_panel()).split == "validation"
+    with pytest.raises(InputError, match="the run's own prices"):
+        fp.backtest(result, frame())
     assert fp.audit("equal_weight", small_panel()).document == fp.audit("equal_weight", "main").document
     audited = fp.audit("equal_weight", "main")
     assert isinstance(audited, AuditResult)

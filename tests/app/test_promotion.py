@@ -355,7 +355,7 @@ def test_audit_command(folder: Path, finished: Path, capsys: pytest.CaptureFixtu
     [
         ([], "exactly one of a run directory, --strategy NAME and --env KIND"),
         (["--strategy", "index", "--env", "portfolio"], "exactly one of"),
-        (["runs/none"], "holds no run with a finished generation"),
+        (["runs/none"], "there is no folder runs/none"),
         (["runs/none", "--data", "main"], "a run is audited on its own data"),
     ],
 )

@@ -20,6 +20,7 @@ from finrl_pod_strategies.baselines import BASELINES
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import fill_store, small_config, small_panel
@@ -126,6 +127,20 @@ def test_resuming_a_finished_run_writes_the_same_report(out: Path) -> None:
     (out / "report.json").unlink()
     run_tournament(small_config(), out, resume=True, device="cpu")
     assert without_timings(report(out)) == before
+
+
+def test_a_run_without_a_test_leaves_the_test_period_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    config, run = small_config(generations=1), tmp_path / "run"
+    document = run_tournament(config, run, device="cpu", test=False)
+    assert document["split"] == "validation"
+    assert document["in_sample"].startswith("Warning")
+    assert not (run / "verdict.json").exists()
+    assert run_backtest(run)["split"] == "validation"  # until there is a verdict
+    assert [entry["looks"] for entry in TrialRegistry().data_sets()] == [[]]
+    verdict = run_tournament(config, run, resume=True, device="cpu")["verdict"]
+    assert verdict["looks"] == 1
+    assert run_backtest(run)["split"] == "test"
 
 
 def test_every_stage_is_reported(finished: tuple[Path, list[Progress]]) -> None:

@@ -28,6 +28,15 @@ def test_equal_trials_count_once() -> None:
     assert effective_trial_count(one) == 1
 
 
+@pytest.mark.parametrize("sizes", [[3, 4, 5], [6, 6]])
+def test_copies_change_no_count(sizes: list[int]) -> None:
+    values = groups(sizes)
+    assert effective_trial_count(np.concatenate([values, values], 1)) == effective_trial_count(values) == len(sizes)
+    few = np.random.default_rng(0).normal(size=(300, 2))
+    rounded = few.astype(np.float32).astype(np.float64)
+    assert effective_trial_count(np.concatenate([few, rounded, few], 1)) == 2
+
+
 def test_two_uncorrelated_trials_count_twice() -> None:
     assert effective_trial_count(np.random.default_rng(0).normal(size=(300, 2))) == 2
 
