@@ -190,7 +190,7 @@ def test_empty_test_period_is_refused(error_of: ErrorOf) -> None:
         (("train", "good.toml", "--resume", "--out", "missing"), "no run to resume in missing"),
         (("tournament", "good.toml", "--out", "good.toml/run"), "cannot write good.toml/run: Not a directory"),
         (("demo", "--quick", "--out", "good.toml/run"), "cannot write good.toml/run: Not a directory"),
-        (("backtest", "missing"), "missing holds no run with a finished generation"),
+        (("backtest", "missing"), "there is no folder missing"),
         (("backtest", "--strategy", "unknown_name"), "unknown strategy 'unknown_name'"),
         (
             ("backtest", "--strategy", "my.py"),
