@@ -18,7 +18,7 @@ from finrl_pod.files import read_json, to_plain, write_json
 from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, format_metric
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.verdict_text import rule_cells, verdict_lines
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 METRICS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
+COLUMNS = [column for column in STRATEGY_COLUMNS if column.key in METRICS]  # shown in notebooks
 DIGITS = 4
 
 
@@ -130,7 +131,10 @@ class Backtest:
 
     def _repr_html_(self) -> str:
         first, last = (str(self.result.times[i])[:10] for i in (0, -1))
-        rows = [(name.replace("_", " "), float(self.metrics[name])) for name in METRICS if name in self.metrics]
+        rows = [
+            (f"{column.label} {column.unit}".strip(), format_metric(column, self.metrics.get(column.key)))
+            for column in COLUMNS
+        ]
         looks = ""
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
@@ -191,8 +195,11 @@ class TournamentResult(Document):
 
     def _repr_html_(self) -> str:
         strategies = self.document["test"]["strategies"]
-        rows = [(name, *(values.get(metric) for metric in METRICS)) for name, values in strategies.items()]
-        head = ("strategy", *(metric.replace("_", " ") for metric in METRICS))
+        rows = [
+            (display_name(name), *(format_metric(column, values.get(column.key)) for column in COLUMNS))
+            for name, values in strategies.items()
+        ]
+        head = ("strategy", *(f"{column.label} {column.unit}".strip() for column in COLUMNS))
         reasons = "; ".join(self.document["verdict"]["reasons"])
         note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
         return table_html("Test split", rows, head, note.strip())
@@ -252,8 +259,9 @@ class AuditResult(Document):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        rows = [tuple(str(cell) for cell in row) for row in frame.itertuples(index=False)]
-        return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, list(frame.columns))
+        columns = ["status", "check", "part", "message"]
+        rows = [tuple(str(cell) for cell in row) for row in frame[columns].itertuples(index=False)]
+        return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, columns)
 
 
 class VerdictResult(Document):
@@ -271,12 +279,19 @@ class VerdictResult(Document):
         return pd.DataFrame(self.document["rules"])
 
     def plot(self) -> Figure:
-        """Values of the rules beside their limits."""
+        """Values of the rules as shares of their limits, since each has its own unit; others are left out."""
         import plotly.graph_objects as go
 
-        frame = self.to_frame()
-        bars = [go.Bar(x=frame["name"], y=frame[name], name=name) for name in ("value", "limit")]
-        return go.Figure(bars).update_layout(title="Promotion gate")
+        rules = [rule for rule in self.document["rules"] if rule["value"] is not None and rule["limit"]]
+        colours = ["seagreen" if rule["passed"] else "firebrick" for rule in rules]
+        names, shares = (
+            [display_name(rule["name"]) for rule in rules],
+            [rule["value"] / rule["limit"] for rule in rules],
+        )
+        texts = [" of ".join(rule_cells(rule)) for rule in rules]
+        figure = go.Figure(go.Bar(x=shares, y=names, text=texts, orientation="h", marker_color=colours))
+        figure.add_vline(x=1, line_dash="dot")
+        return figure.update_layout(title="Promotion gate: green passes", xaxis_title="value over limit")
 
     def __str__(self) -> str:
         return "\n".join(verdict_lines(self.document))

@@ -111,10 +111,12 @@ def select(panel: Panel, symbols: Sequence[str]) -> Panel:
 def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timestamp | None) -> Panel:
     """Select the bars with start <= time <= end; a bare end date includes the whole day, None means no limit.
 
-    Raises DataError if no bar is left.
+    Raises DataError if no bar is left, or start is after end.
     """
     low = panel.times[0] if start is None else first_moment(start).to_datetime64()
     high = panel.times[-1] if end is None else last_moment(end).to_datetime64()
+    if start is not None and end is not None and low > high:
+        raise DataError(f"the start {start} is after the end {end}: swap the dates")
     first, stop = np.searchsorted(panel.times, low, "left"), np.searchsorted(panel.times, high, "right")
     if first >= stop:
         have = f"{stamp(panel.times[0], panel.bar)} to {stamp(panel.times[-1], panel.bar)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
@@ -209,9 +210,12 @@ class Store:
         return dataclasses.replace(read_manifest(path), name=name)
 
     def _unknown(self, name: str) -> DataError:
-        known = ", ".join(m.name for m in self.list())
+        known = [m.name for m in self.list()]
+        names = {stored.lower(): stored for stored in known}
+        close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
+        hint = f"did you mean {close[0]}? " if close else ""
         return DataError(
-            f"there is no panel {name!r} in {self.root}, available are {known}: "
+            f"there is no panel {name!r} in {self.root}, available are {', '.join(known)}: {hint}"
             "get it with `finrl-pod data fetch` or `finrl-pod data import`"
         )
 

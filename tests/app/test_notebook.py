@@ -276,7 +276,10 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     judged = fp.judge(result)
     assert judged.promoted == result.promoted
     assert set(judged.to_frame().columns) >= {"name", "value", "limit", "passed"}
-    assert type(judged.plot()).__name__ == "Figure"
+    drawn = judged.plot()
+    assert type(drawn).__name__ == "Figure"
+    assert list(drawn.data[0].y)[:2] == ["edge", "drawdown"]
+    assert "<th>Sharpe ratio</th>" in result._repr_html_()
     again = TournamentResult.load(result.save(tmp_path / "saved.json"))
     assert again.document == result.document
     with pytest.raises(InputError, match="give the folder"):

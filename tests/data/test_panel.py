@@ -254,7 +254,7 @@ def test_an_unknown_ticker_is_named_with_similar_ones() -> None:
     ("start", "end", "message"),
     [
         ("2021-01-01", "2021-02-01", "has no bars from 2021-01-01 to 2021-02-01: it covers 2020-01-01 to 2020-01-12"),
-        ("2020-01-05", "2020-01-04", "has no bars"),
+        ("2020-01-05", "2020-01-04", "swap the dates"),
         ("2020-13-01", None, "start must be a date such as 2020-01-31, got '2020-13-01'"),
         (None, "2020", "end must be a date"),
     ],

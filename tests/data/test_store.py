@@ -203,6 +203,8 @@ def test_an_unknown_name_lists_the_available_panels(tmp_path: Path) -> None:
     store.save(small_panel("mine"))
     with pytest.raises(DataError, match=r"no panel 'other' in .*, available are sample, us74, mine: .*data fetch"):
         store.load("other")
+    with pytest.raises(DataError, match="did you mean mine"):
+        store.load("Mine2")
 
 
 def test_an_invalid_panel_is_not_stored(tmp_path: Path) -> None:

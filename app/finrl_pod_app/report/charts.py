@@ -218,7 +218,7 @@ def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colou
     apply_layout(figure)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(ticksuffix=" bp")
-    figure.update_yaxes(tickformat=".0%", zeroline=True, zerolinecolor=ZERO_LINE)
+    figure.update_yaxes(tickformat=".1%", zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
 
 
