@@ -83,7 +83,7 @@ def next_sentence(document: Mapping[str, Any], out: Path) -> str:
     """What to do after a verdict. out: folder of the run."""
     verdict, folder = document["verdict"], shlex.quote(str(out))
     if verdict["promoted"]:
-        return f"Next: finrl-pod audit {folder}, then trade a paper account with it (docs/paper-trading.md)."
+        return f"Next: finrl-pod audit {folder}, then trade a paper account with it, see finrl-pod paper --help."
     so_far = max(verdict["looks"], document.get("looks_so_far") or 0)
     return (
         "Next: compare other settings on validation, with finrl-pod tournament --no-test. A further champion is look "
