@@ -317,7 +317,10 @@ def entry_point_packages(group: str) -> dict[str, str]:
 def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
     """A hint for a name that is neither built in nor offered by an installed package."""
     known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
-    close = difflib.get_close_matches(name, known, n=1)
+    lower = {offered.lower(): offered for offered in known}
+    if name.lower() in lower:
+        return f"did you mean {lower[name.lower()]}?"
+    close = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
     if close:
         return f"did you mean {close[0]}? N{not_offered(group, name)[1:]}"
     return f"known are {', '.join(known)}; {not_offered(group, name)}"

@@ -260,3 +260,10 @@ def test_broker_file_is_relative_to_the_config_and_kept_as_an_absolute_path(tmp_
     config: PaperConfig = load(tmp_path / "paper.toml")
     assert config.broker.kind == f"{tmp_path}/my_broker.py:Memory"
     assert plain(config)["broker"]["kind"] == config.broker.kind
+
+
+def test_a_name_in_another_case_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text("[tournament]\npods = 2\n")
+    assert run(["tournament", str(config), "--set", "agent.algorithm=PPO", "--dry-run"]) == 2
+    assert capsys.readouterr().err.endswith("there is no algorithm 'PPO'; did you mean ppo?\n")
