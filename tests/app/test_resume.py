@@ -122,8 +122,8 @@ def test_ctrl_c_prints_one_line_and_the_run_can_be_resumed(folder: Path, uninter
     out_text, err = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130, err
     assert out_text == ""
-    message = f"interrupted; finished generations are kept in {out}. Resume with --resume --out {out}"
-    assert err == f"finrl-pod: {message}\n"
+    message = f"interrupted; finished generations are kept in {out}. Go on with the same command and --resume --out "
+    assert err == f"finrl-pod: {message}{out}\n"
     assert last_generation(out) < GENERATIONS - 1
     run_in_process(folder, out, resume=True)
     assert results_without_timings(out) == results_without_timings(uninterrupted)

@@ -89,7 +89,7 @@ def test_every_source_implements_the_protocol() -> None:
         assert isinstance(source, DataSource)
         assert source.name == name
     assert isinstance(FileSource(FIXTURES / "three.csv"), DataSource)
-    with pytest.raises(DataError, match="source must be one of sample, yfinance, alpaca, got 'bloomberg'"):
+    with pytest.raises(DataError, match=r"one of sample, yfinance, alpaca, or file\.py:Class, got 'bloomberg'"):
         open_source("bloomberg")
 
 
