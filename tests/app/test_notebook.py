@@ -289,7 +289,7 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert str(judged).startswith("The champion is")
     assert fp.audit(result).folder == tmp_path / "run"
     champion = fp.backtest(result, split="test")
-    assert champion.looks == 1  # the tournament's own look
+    assert champion.looks == result.document["verdict"]["looks"]  # the tournament's own look
     assert champion.metrics["sharpe"] == pytest.approx(result.to_frame().loc["champion", "sharpe"])
     assert fp.backtest(tmp_path / "run", small_panel()).split == "validation"
     with pytest.raises(InputError, match="the run's own prices"):
