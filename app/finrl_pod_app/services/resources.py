@@ -32,6 +32,7 @@ STEP_TENSORS = 12  # [P, E, N] that a step of environments holds
 ROLLOUT_COPIES = 2  # the rollout, and its items in the order of minibatches
 PARAMETER_COPIES = 5  # weights, gradient, two moments, a copy to save
 SAMPLES_PER_SECOND = {"on-policy": 20_000.0, "off-policy": 1_500.0, "simulator": 10_000.0}  # 20 assets, two cores
+LINEAR_SAMPLES_PER_SECOND = 200_000.0  # of a linear policy, unless its algorithm is off-policy
 EVALUATION_SECONDS = 2e-5  # of the audit, the baselines and the report, per bar and asset
 FLOAT = 4
 GB = 1e9
@@ -159,8 +160,15 @@ def _parameters(agent: AgentConfig, assets: int, features: int) -> int:
 
 def _seconds(config: RunConfig, samples: int, cells: int, assets: int) -> float:
     agents = (config.agent, *config.cohorts)
-    each = [SAMPLES_PER_SECOND[algorithm_info(agent.algorithm).kind] * min(20 / max(assets, 1), 4) for agent in agents]
-    training = sum(samples / len(agents) / rate for rate in each)
+    training = sum(samples / len(agents) / _rate(agent, assets) for agent in agents)
     if config.tournament.seconds:
         training = min(training, config.tournament.seconds)
     return 5.0 + training + cells * EVALUATION_SECONDS
+
+
+def _rate(agent: AgentConfig, assets: int) -> float:
+    """Environment steps a second of one batch of agents."""
+    kind, size = algorithm_info(agent.algorithm).kind, 20 / max(assets, 1)
+    if agent.policy == "linear" and kind != "off-policy":
+        return LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
+    return SAMPLES_PER_SECOND[kind] * min(size, 4.0)
