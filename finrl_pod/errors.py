@@ -21,6 +21,9 @@ FinrlPodError                 base; the command line prints the message and exit
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class FinrlPodError(Exception):
     """Base of all errors raised by finrl_pod. The message gives the value, the rule and a fix."""
@@ -94,3 +97,10 @@ class Interrupted(FinrlPodError):
     """Stopped by the user; progress is saved and can be resumed."""
 
     exit_code = 130
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that most resembles an unknown one in any case, for messages; None if none does."""
+    lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    return lower[close[0]] if close else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 import importlib.abc
 import importlib.metadata
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import InputError, closest_name
 
 T = TypeVar("T")
 DIGITS = 16
@@ -317,12 +316,10 @@ def entry_point_packages(group: str) -> dict[str, str]:
 def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
     """A hint for a name that is neither built in nor offered by an installed package."""
     known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
-    lower = {offered.lower(): offered for offered in known}
-    if name.lower() in lower:
-        return f"did you mean {lower[name.lower()]}?"
-    close = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
-    if close:
-        return f"did you mean {close[0]}? N{not_offered(group, name)[1:]}"
+    if close := closest_name(name, known):
+        if close.lower() == name.lower():
+            return f"did you mean {close}?"
+        return f"did you mean {close}? N{not_offered(group, name)[1:]}"
     return f"known are {', '.join(known)}; {not_offered(group, name)}"
 
 

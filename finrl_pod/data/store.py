@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
@@ -24,7 +23,7 @@ from finrl_pod.data.flaws import check
 from finrl_pod.data.manifest import Manifest, describe, read_manifest
 from finrl_pod.data.sources.sample import SAMPLE, load_sample
 from finrl_pod.data.sources.us74 import US74, load_us74
-from finrl_pod.errors import DataError, FinrlPodError
+from finrl_pod.errors import DataError, FinrlPodError, closest_name
 from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
 from finrl_pod.prices import Benchmark, Panel, Times
 from finrl_pod.tables import new_table
@@ -180,6 +179,7 @@ class Store:
         path = self._folder(name) / Path(self._manifest(name).file).name
         try:
             with path.open("rb") as file:
+                # Without threads of Arrow, also for reading ahead: a program that ends at once would abort.
                 column = (
                     pq.ParquetFile(file, pre_buffer=False).read([_TIME], use_threads=False).column(_TIME).to_numpy()
                 )
@@ -211,9 +211,8 @@ class Store:
 
     def _unknown(self, name: str) -> DataError:
         known = [m.name for m in self.list()]
-        names = {stored.lower(): stored for stored in known}
-        close = [names[found] for found in difflib.get_close_matches(name.lower(), names, n=1)]
-        hint = f"did you mean {close[0]}? " if close else ""
+        close = closest_name(name, known)
+        hint = f"did you mean {close}? " if close else ""
         return DataError(
             f"there is no panel {name!r} in {self.root}, available are {', '.join(known)}: {hint}"
             "get it with `finrl-pod data fetch` or `finrl-pod data import`"

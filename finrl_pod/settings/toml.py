@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from finrl_pod.errors import ConfigError
+from finrl_pod.errors import ConfigError, closest_name
 from finrl_pod.settings.constraints import describe_settings
 
 if TYPE_CHECKING:
@@ -132,9 +131,8 @@ def _shown(value: Any) -> str:
 def closest_key(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: "did you mean X?", or the list of known names."""
     names = list(known)
-    lower = {known.lower(): known for known in names}
-    close = [lower[found] for found in difflib.get_close_matches(name.lower(), lower, n=1)]
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+    close = closest_name(name, names)
+    return f"did you mean {close}?" if close else f"known are {', '.join(names)}"
 
 
 def record_lines(record: Any) -> Iterator[str]:

@@ -14,8 +14,6 @@ from typing import Any
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
 
-MANDATE_AT_TILT_ZERO = "mandate at tilt zero"
-
 
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
     """The verdict as a list: the outcome and each rule in words."""
@@ -60,7 +58,7 @@ def reference_sentence(document: Mapping[str, Any]) -> str:
     if base == "none" or not document.get("verdict"):
         return ""
     return (
-        f"The gate compares with the {MANDATE_AT_TILT_ZERO}: {display_name(base)}, the base, traded as slowly as the "
+        f"The gate compares with the mandate at tilt zero: {display_name(base)}, the base, traded as slowly as the "
         "agents trade."
     )
 
