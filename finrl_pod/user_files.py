@@ -40,6 +40,8 @@ _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
+_PACKAGES: set[str] = set()  # of loaded entry points
+OUR_PACKAGES = {"finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies"}
 
 
 def is_file_reference(text: str) -> bool:
@@ -270,6 +272,7 @@ def entry_point(group: str, name: str) -> Any | None:
     "brokers". Raises InputError for one that cannot be imported.
     """
     for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}", name=name):
+        _PACKAGES.add(point.module.partition(".")[0])
         try:
             return point.load()
         except Exception as error:
@@ -351,10 +354,29 @@ def error_text(error: BaseException) -> str:
     if not frames:
         return text
     frame, line = frames[-1]
-    return f"{text} ({written_path(Path(frame.f_code.co_filename))}, line {line})"
+    path = Path(frame.f_code.co_filename)
+    return f"{text} ({path if _is_packaged(frame) else written_path(path)}, line {line})"
+
+
+def part_name(frame: FrameType) -> str:
+    """The part whose code a frame of `own_frames` runs, as the user named it: file.py:Name, or package.module:Name.
+
+    The name is that of the object's class, which may inherit the method.
+    """
+    owner = frame.f_locals.get("self")
+    name = frame.f_code.co_name if owner is None else type(owner).__name__
+    return f"{_module(frame) if _is_packaged(frame) else written_path(Path(frame.f_code.co_filename)).name}:{name}"
 
 
 def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Frames and lines in files of the user's own that an error passed through, the innermost last."""
+    """Frames and lines in files of the user's own and in packages of loaded entry points, the innermost last."""
     walked = traceback.walk_tb(error.__traceback__)
-    return [(x, line) for x, line in walked if str(x.f_globals.get("__name__", "")).startswith(MODULE_PREFIX)]
+    return [(x, line) for x, line in walked if _module(x).startswith(MODULE_PREFIX) or _is_packaged(x)]
+
+
+def _is_packaged(frame: FrameType) -> bool:
+    return _module(frame).partition(".")[0] in _PACKAGES - OUR_PACKAGES
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
@@ -122,24 +123,29 @@ def train(
 ) -> Learner:
     """Train one agent for `samples` environment steps and return its `Learner`.
 
-    Whole iterations are trained, at least one (8,192 samples with default settings). seed, threads: default to the
-    config's. callback(learner, metrics) is called after every iteration; returning False stops the training.
-    warm_start: path of an agent written by `save`. Raises InputError for invalid arguments.
+    Whole iterations are trained, at least one (8,192 samples with default settings). seed: the config's by default.
+    threads: CPU threads of this training, by default the config's, or one for a linear policy. callback(learner,
+    metrics) is called after every iteration; returning False stops the training. warm_start: path of an agent written
+    by `save`. Raises InputError for invalid arguments.
     """
     config = setup.config
     samples = whole_number("samples", samples, 1)
     seed = None if seed is None else whole_number("seed", seed, 0, MAX_SEED)
     threads = None if threads is None else whole_number("threads", threads, 0, MAX_THREADS)
     check_callback(callback)
-    learner = Learner(
-        setup.environment(),
-        config.agent,
-        seed=config.seed if seed is None else seed,
-        threads=config.threads if threads is None else threads,
-    )
-    if warm_start is not None:
-        learner.restore(_read(warm_start))
-    learner.learn(samples, callback=callback)
+    if threads is None:
+        # The operations of one linear policy are so small that further threads only wait for each other.
+        threads = config.threads or (1 if getattr(config.agent, "policy", None) == "linear" else 0)
+    before = torch.get_num_threads()
+    try:
+        learner = Learner(
+            setup.environment(), config.agent, seed=config.seed if seed is None else seed, threads=threads
+        )
+        if warm_start is not None:
+            learner.restore(_read(warm_start))
+        learner.learn(samples, callback=callback)
+    finally:
+        torch.set_num_threads(before)
     return learner
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,6 +54,7 @@ from finrl_pod_app.notebook_results import (
     table_html,
 )
 from finrl_pod_app.services.backtests import SplitName, prepare, splits_of_panel
+from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.trial_log import strategy_identity
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 Prices = Panel | pd.DataFrame | str | Path
+DEFAULT_PRESET = "laptop"
 FRAME = "frame"  # name of a panel made from a DataFrame
 _PRICES_RULE = (
     "prices must be a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel"
@@ -101,11 +104,11 @@ def load_prices(
 def make_market(prices: Prices = "sample", config: RunConfig | str | Path | None = None) -> api.Setup:
     """A market to train on: prices with splits, features and rules.
 
-    config: a RunConfig, a TOML file, a preset ("quick", "laptop" or "gpu"), or None for default settings. Splits and
-    features that it does not set fit the prices. Raises as `api.prepare`.
+    config: a RunConfig, a TOML file, or a preset ("laptop", the default as on the command line, "quick", "gpu" or
+    "minutes"). Splits and features that it does not set fit the prices. Raises as `api.prepare`.
     """
     panel = load_prices(prices)
-    settings = RunConfig() if config is None else load_config(config)
+    settings = load_config(DEFAULT_PRESET if config is None else config)
     fitted = for_panel(settings, describe(panel))
     if config is None or (isinstance(config, str) and config in PRESETS):
         settings = fitted
@@ -189,15 +192,14 @@ def train(
 ) -> TrainedAgent:
     """Train one agent for `samples` environment steps on the training split.
 
-    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 8,192 samples with default settings.
+    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 1,008 samples of the preset "laptop".
     market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
     such as `fp.open_logger(...).report`. Others: as in `api.train`.
     """
     check_callback(callback)  # here, since `api.train` gets the one below
     setup = market if isinstance(market, api.Setup) else make_market(market)
     history: list[dict[str, float]] = []
-    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
-    with _bar(shown=shown) as advance:
+    with _bar(shown=_shown(progress)) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
@@ -210,10 +212,19 @@ def train(
     return TrainedAgent(learner, setup, history, samples)
 
 
+def _shown(progress: bool | None) -> bool:
+    """Whether to show progress: by default on a terminal and in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+
+
 @contextlib.contextmanager
 def _bar(*, shown: bool) -> Iterator[Any]:
+    """A bar on a terminal and in a notebook, otherwise a line for each tenth of the training."""
     if not shown:
         yield lambda samples, total, reward: None  # noqa: ARG005
+        return
+    if not _shown(None):
+        yield _line_per_tenth()
         return
     from rich.progress import Progress
 
@@ -226,6 +237,22 @@ def _bar(*, shown: bool) -> Iterator[Any]:
         yield advance
 
 
+def _line_per_tenth() -> Callable[[int, int, float], None]:
+    start, done = time.monotonic(), 0
+
+    def advance(samples: int, total: int, reward: float) -> None:
+        nonlocal done
+        if 10 * samples // total > done:
+            done = 10 * samples // total
+            rate = samples / max(time.monotonic() - start, 1e-9)
+            sys.stderr.write(
+                f"training: {samples:,} of {total:,} samples, {rate:,.0f} samples/s, mean reward {reward:.4g}\n"
+            )
+            sys.stderr.flush()
+
+    return advance
+
+
 def backtest(
     strategy: Strategy | TrainedAgent | str | object,
     prices: api.Setup | Prices = "sample",
@@ -233,6 +260,7 @@ def backtest(
     split: SplitName = "validation",
     start: str | None = None,
     end: str | None = None,
+    cost_bps: float | None = None,
     config: RunConfig | None = None,
 ) -> Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
@@ -240,19 +268,21 @@ def backtest(
     strategy: an agent, a baseline's name, file.py:Class, an object with `target_weights(window, positions)`, or a
     tournament's result or folder, whose champion is tested on the run's own prices and rules. prices: a market of
     `make_market`, or prices as in `load_prices`. split: "train", "validation", "test" or "all"; start, end:
-    dates that replace its own. config: rules of the market, by default those of the market. Each test result of a
-    strategy that is not a baseline counts as a look. Raises InputError and DataError for bad input.
+    dates that replace its own. cost_bps: cost of a trade in basis points of its value, in place of the config's.
+    config: rules of the market, by default those of the market. Each test result of a strategy that is not a baseline
+    counts as a look. Raises InputError and DataError for bad input.
     """
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"split must be train, validation, test or all, got {split!r}")
     if (folder := _folder_of_run(strategy)) is not None:
-        return _backtest_champion(folder, prices, config, split, start, end)
+        return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
     if isinstance(prices, api.Setup):
         panel, settings = prices.panel, config or prices.config
         splits = settings.splits
     else:
         panel, settings = load_prices(prices), config or RunConfig()
         splits = splits_of_panel(panel)
+    settings = override_config(settings, cost_bps=cost_bps)
     chosen, counted = _strategy_of(strategy)
     if isinstance(chosen, PolicyStrategy):
         chosen.check_universe(panel.symbols)
@@ -282,11 +312,12 @@ def _backtest_champion(
     folder: Path,
     prices: api.Setup | Prices,
     config: RunConfig | None,
+    cost_bps: float | None,
     split: SplitName,
     start: str | None,
     end: str | None,
 ) -> Backtest:
-    prepared = prepare(folder, split=split, start=start, end=end)
+    prepared = prepare(folder, split=split, start=start, end=end, cost_bps=cost_bps)
     if isinstance(prices, api.Setup):
         same = prices.panel.sha256 == prepared.panel.sha256
     else:  # the default is no choice of prices
@@ -332,6 +363,7 @@ def run_tournament(
     prices: Prices | None = None,
     *,
     out: str | Path,
+    test: bool = True,
     resume: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     progress: bool | None = None,
@@ -339,7 +371,9 @@ def run_tournament(
     """Train a population, pick its champion on validation and test it once; the run is written into `out`.
 
     config: a RunConfig, a TOML file, or a preset: "quick", "laptop" or "gpu". prices: other prices than the config's,
-    which are stored under their name; splits and features then fit them.
+    which are stored under their name; splits and features then fit them. test: with False the test period stays
+    unseen, and the result has the champion's metrics on validation and no verdict; resume=True tests it later.
+    progress: show stages, rate and time left; by default on a terminal and in a notebook.
     """
     from finrl_pod_app.cli.console import progress_display
     from finrl_pod_app.services.training import run_tournament as run
@@ -348,9 +382,8 @@ def run_tournament(
     if prices is not None:
         settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
     _warn_of_registered(settings)
-    shown = sys.stderr.isatty() if progress is None else progress
-    with progress_display(quiet=not shown) as report:
-        return TournamentResult(run(settings, out, resume=resume, device=device, progress=report), out)
+    with progress_display(quiet=not _shown(progress)) as report:
+        return TournamentResult(run(settings, out, resume=resume, device=device, progress=report, test=test), out)
 
 
 def load_config(config: RunConfig | str | Path) -> RunConfig:

@@ -82,7 +82,7 @@ class RunDirectory:
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
-        if run._config_value("config_sha256", str) != config.sha256:
+        if not run.is_of(config):
             raise RunError(
                 f"the run in {path} was made with another config or seed, or another text of a file that it names; "
                 "resume it with its own"
@@ -110,6 +110,10 @@ class RunDirectory:
         """Config with which the run in `path` continues: `config`, with what an earlier version did (`as_saved`)."""
         run = cls(path)
         return as_saved(config, run._config_value("config", dict)) if run._config_file.exists() else config
+
+    def is_of(self, config: RunConfig) -> bool:
+        """Whether the folder has a run, and it was made with this config."""
+        return self._config_file.exists() and self._config_value("config_sha256", str) == config.sha256
 
     @property
     def config(self) -> RunConfig:

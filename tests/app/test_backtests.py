@@ -369,7 +369,7 @@ def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "a sweep needs at least one strategy"),
         (["--strategy", "equal_weight", "--cost-bps", "a,b"], "--cost-bps takes numbers such as 0,5,10"),
-        (["--strategy", "equal_weight", "--cost-bps", "-1"], "--cost-bps must be at least 0"),
+        (["--strategy", "equal_weight", "--cost-bps", "-1"], "cost_bps must be at least 0"),
         (["--strategy", "equal_weight", "--period", "2020"], "--period takes START:END"),
         (["--strategy", "equal_weight", "--seeds", "5-1"], "--seeds takes numbers such as 0-9"),
         (["--strategy", "equal_weight", "--seeds", "1"], "uses no random numbers"),

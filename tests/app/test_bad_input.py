@@ -202,7 +202,7 @@ def test_empty_test_period_is_refused(error_of: ErrorOf) -> None:
         (("backtest", "--strategy", "equal_weight", "--start", "1950-01-01"), "exceeds the data"),
         (("backtest", "--strategy", "equal_weight", "--start", "yesterday"), "the start must be a date such as"),
         (("backtest", "--strategy", "equal_weight", "--cost-bps", "-3"), "--cost-bps"),
-        (("backtest", "--strategy", "equal_weight", "--cash", "0"), "--cash must be above zero, got 0"),
+        (("backtest", "--strategy", "equal_weight", "--cash", "0"), "cash must be above zero, got 0"),
         (
             ("backtest", "--strategy", "index", "--data", "main", "--out", "good.toml/x"),
             "cannot write good.toml/x: Not a directory",

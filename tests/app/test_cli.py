@@ -232,6 +232,38 @@ def test_train_runs_a_tournament_with_one_pod(services: FakeServices) -> None:
     assert tournament.samples_per_generation == PRESETS["laptop"].tournament.samples_per_generation
 
 
+def test_train_takes_the_overrides_of_a_tournament(services: FakeServices, capsys: pytest.CaptureFixture[str]) -> None:
+    write_preset("laptop", Path("config.toml"))
+    arguments = ["--set", "mandate.max_turnover=3.0", "--cost-bps", "7", "--data", "us74", "--seed", "5", "--no-test"]
+    assert run(["train", "config.toml", *arguments]) == 0
+    (config, _), options = services.calls[0]
+    assert (config.mandate.max_turnover, config.environment.cost_bps, config.data.name) == (3.0, 7.0, "us74")
+    assert (config.seed, config.tournament.pods, options["test"]) == (5, 1, False)
+    assert "look" not in capsys.readouterr().err.replace("Not tested", "")
+
+
+def test_train_estimates_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "config.toml", "--preset", "quick"]) == 0
+    capsys.readouterr()
+    assert run(["train", "config.toml", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert run(["tournament", "config.toml", "--dry-run", "--json"]) == 0
+    population = json.loads(capsys.readouterr().out)
+    assert plan["samples"] * PRESETS["quick"].tournament.pods == population["samples"]
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("option", [("--dry-run",), ("--no-test",), ("--data", "sample"), ("--cost-bps", "3")])
+def test_options_of_markets_are_refused_with_environments(
+    option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "--env", "gym:CartPole-v1", *option]) == 2
+    assert f"{option[0]} is only valid with a config file of a market" in capsys.readouterr().err
+
+
 def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
     assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
     target, options = services.calls[0]

@@ -210,6 +210,18 @@ def test_strategy_of_a_package_is_used_as_one_of_a_file(
         load_strategy("acme_strategy", 3)
 
 
+def test_a_failure_in_a_package_is_one_sentence(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = package.parent / "acme_raising.py"  # another module than those that earlier tests imported
+    file.write_text(COST.replace("return 0.001 * amount * prices", "return amount.missing"))
+    entries = package.parent / "acme_parts-1.0.dist-info" / "entry_points.txt"
+    entries.write_text("[finrl_pod.costs]\nacme_raising = acme_raising:Fixed\n")
+    arguments = ["backtest", "--strategy", "equal_weight", "--split", "test", "--set", "cost_model=acme_raising"]
+    assert run(arguments) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("finrl-pod: acme_raising:Fixed failed: AttributeError: 'Tensor' object has no")
+    assert told.endswith(f"({file}, line 5)")
+
+
 def test_environment_and_source_of_a_package_are_opened(package: Path) -> None:
     from finrl_pod_app.environment_training.environments import open_env
 

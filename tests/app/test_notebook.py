@@ -180,10 +180,15 @@ def test_wrong_arguments_are_named(call: Callable[[], object], message: str) -> 
 
 def test_presets_and_files_without_splits_fit_the_prices(tmp_path: Path) -> None:
     assert fp.make_market(frame(), "quick").config.agent == fp.load_config("quick").agent
+    assert market().config.agent == fp.load_config("laptop").agent  # as on the command line
     path = tmp_path / "mine.toml"
     path.write_text("seed = 3\n")
     config = fp.make_market(frame(), path).config
-    assert (config.seed, config.splits, config.features) == (3, market().config.splits, market().config.features)
+    assert (config.seed, config.splits) == (3, market().config.splits)
+    assert set(fp.RunConfig().features.names) - set(config.features.names) == {
+        "momentum_252_21",
+        "momentum_252_21_rank",
+    }
     path.write_text('[splits]\ntrain = ["2015-01-01", "2016-01-01"]\nvalidation = ["2016-01-02", "2016-12-31"]\n')
     with pytest.raises(DataError):  # its own splits are kept: test is not in the data
         fp.make_market(frame(), path)
@@ -193,7 +198,7 @@ def test_panels_and_markets_show_themselves_in_one_line() -> None:
     panel = "Panel('frame', symbols CCC, AAA, BBB; 700 bars of 1d, 2015-01-01 to 2017-09-06; columns close; "
     panel += "no opens: orders fill at the next close)"
     assert repr(market().panel) == panel
-    assert repr(market()).startswith(f"Setup({panel}; 11 features; bars: train 485, validation 100, test 105; agent")
+    assert repr(market()).startswith(f"Setup({panel}; 2 features; bars: train 485, validation 100, test 105; agent")
 
 
 def test_backtest_of_constant_growth_shows_it_and_is_saved(tmp_path: Path) -> None:
@@ -226,6 +231,10 @@ def test_looks_count_only_on_test() -> None:
     assert [result.looks for result in spans.values()] == [None, None, 1]
     assert spans["train"].result.times[-1] < spans["validation"].result.times[0]
     assert fp.backtest(Half, frame()).split == "validation"
+    free, costly = (fp.backtest(Half, frame(), cost_bps=cost).result for cost in (0.0, 30.0))
+    assert free.costs.sum() == 0 < costly.costs.sum()
+    with pytest.raises(InputError, match="cost_bps must be at least 0"):
+        fp.backtest(Half, frame(), cost_bps=-1.0)
     assert fp.backtest("equal_weight", frame(), split="test").looks is None
     with pytest.raises(InputError, match="split must be"):
         fp.backtest("equal_weight", frame(), split="tomorrow")  # type: ignore[arg-type]

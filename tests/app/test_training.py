@@ -253,7 +253,7 @@ def test_changed_data_is_refused(out: Path, store: Path) -> None:
             run_backtest(out)
         with pytest.raises(DataError, match=r"'main' have changed since the run .* under any name$"):
             audit_run(out)
-        with pytest.raises(RunError, match="was made on other data"):
+        with pytest.raises(DataError, match=r"'main' have changed since the run .* under any name$"):
             run_tournament(small_config(), out, resume=True, device="cpu")
         assert run_backtest(out, data="main")  # data requested by name
     finally:
@@ -267,6 +267,8 @@ def test_a_run_finds_its_prices_under_another_name(out: Path, store: Path) -> No
     Store(store).rename("main", "moved")
     try:
         assert run_backtest(out)["test"]["strategies"]["champion"]["sharpe"] == expected
+        resumed = run_tournament(small_config(), out, resume=True, device="cpu")
+        assert resumed["test"]["strategies"]["champion"]["sharpe"] == expected
     finally:
         Store(store).delete("moved")
     try:
@@ -279,9 +281,9 @@ def test_a_run_finds_its_prices_under_another_name(out: Path, store: Path) -> No
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"cost_bps": -1.0}, "--cost-bps must be at least 0 and below 10000, got -1"),
-        ({"cost_bps": float("nan")}, "--cost-bps must be at least 0"),
-        ({"cash": 0.0}, "--cash must be above zero, got 0"),
+        ({"cost_bps": -1.0}, "cost_bps must be at least 0 and below 10000, got -1"),
+        ({"cost_bps": float("nan")}, "cost_bps must be at least 0"),
+        ({"cash": 0.0}, "cash must be above zero, got 0"),
         ({"cash": float("inf")}, "cash is out of its range, got inf: it must be above 0"),
         ({"data": "nothing"}, "there is no panel 'nothing'"),
         ({"start": "2030-01-01"}, "start 2030-01-01 exceeds the data, which covers"),

@@ -25,7 +25,6 @@ from finrl_pod_app.cli.options import (
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
     from finrl_pod_app.services.engines import EngineOptions
-    from finrl_pod_app.services.training import Plan
 
 
 class Bench(StrEnum):
@@ -60,6 +59,17 @@ class LoggerKind(StrEnum):
     wandb = "wandb"
 
 
+Panel = Annotated[str | None, typer.Option(help="Panel of the store instead of the config's.")]
+CostBps = Annotated[float | None, setting_option("environment.cost_bps")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check the config on its prices and estimate memory and time; write nothing.")
+]
+NoTest = Annotated[
+    bool,
+    typer.Option("--no-test", help="Leave the test period unseen; results are those on validation. --resume tests."),
+]
+
+
 class PipelineMode(StrEnum):
     """Collect and learn alternately (sync), or concurrently (async)."""
 
@@ -78,8 +88,10 @@ def demo(
     """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores."""
     from finrl_pod_app.services.presets import preset
 
-    folder = run_folder(out, Path("demo"), resume=resume)
-    _run_tournament(preset("quick" if quick else "laptop", data), folder, seed, resume=resume, as_json=as_json)
+    settings = preset("quick" if quick else "laptop", data)
+    if seed is not None:
+        settings = dataclasses.replace(settings, seed=seed)
+    _run_tournament(settings, run_folder(out, Path("demo"), resume=resume), resume=resume, as_json=as_json)
 
 
 def tournament(
@@ -109,22 +121,14 @@ def tournament(
     replay: Annotated[
         Path | None, typer.Option(metavar="LOG", help="Repeat the run of an events.jsonl, results in its order.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Panel of the store instead of the config's.")] = None,
-    cost_bps: Annotated[float | None, setting_option("environment.cost_bps")] = None,
+    data: Panel = None,
+    cost_bps: CostBps = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Setting of the config, e.g. tournament.pods=4. Repeatable."),
     ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check the config on its prices and estimate memory and time; write nothing."),
-    ] = False,
-    no_test: Annotated[
-        bool,
-        typer.Option(
-            "--no-test", help="Leave the test period unseen; results are those on validation. --resume tests."
-        ),
-    ] = False,
+    dry_run: DryRun = False,
+    no_test: NoTest = False,
     as_json: Json = False,
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
@@ -134,23 +138,13 @@ def tournament(
 
     options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     settings = override_run(load(config), data, cost_bps, setting or ())
+    if seed is not None:
+        settings = dataclasses.replace(settings, seed=seed)
     if dry_run:
-        from finrl_pod_app.services.training import plan_tournament
-
-        if seed is not None:
-            settings = dataclasses.replace(settings, seed=seed)
-        _show_plan(plan_tournament(settings, device=device.value, engine=options), as_json=as_json)
+        _show_plan(settings, device, options, as_json=as_json)
         return
-    _run_tournament(
-        settings,
-        run_folder(out, config, resume=resume),
-        seed,
-        resume=resume,
-        device=device,
-        as_json=as_json,
-        engine=options,
-        test=not no_test,
-    )
+    folder = run_folder(out, config, resume=resume)
+    _run_tournament(settings, folder, resume=resume, device=device, as_json=as_json, engine=options, test=not no_test)
 
 
 def train(
@@ -186,7 +180,10 @@ def train(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="With --env: an [agent] setting, e.g. batch_size=128; repeatable."
+            "--set",
+            metavar="NAME=VALUE",
+            help="Setting of the config, e.g. environment.delay=2; with --env of [agent], e.g. batch_size=128. "
+            "Repeatable.",
         ),
     ] = None,
     pipeline: Annotated[
@@ -204,6 +201,10 @@ def train(
     evaluate: Annotated[
         int | None, typer.Option(min=0, help="With --env: evaluation episodes at the end; default: 10.")
     ] = None,
+    data: Panel = None,
+    cost_bps: CostBps = None,
+    dry_run: DryRun = False,
+    no_test: NoTest = False,
     out: Out = None,
     seed: Seed = None,
     resume: Resume = False,
@@ -214,7 +215,8 @@ def train(
 ) -> None:
     """Train one agent on a market (CONFIG.toml) or agents on another environment (--env).
 
-    On a market the agent trains through all generations and is then tested like a champion: a look at the test period.
+    On a market the agent trains through all generations and is then tested like a champion: a look at the test period,
+    unless --no-test leaves it unseen.
 
     finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --steps 200000 --seed 1 --out runs/hopper
     """
@@ -227,13 +229,25 @@ def train(
     }  # fmt: skip
     if sum(source is not None for source in (config, env, market)) != 1:
         raise InputError("train takes one of a config file, --env and --market; see finrl-pod train --help")
+    only_config = {"--data": data, "--cost-bps": cost_bps, "--dry-run": dry_run or None, "--no-test": no_test or None}
+    if config is None and (given := [name for name, value in only_config.items() if value is not None]):
+        raise InputError(f"{given[0]} is only valid with a config file of a market")
     if market is not None:
         _with_many_agents(market, only_env, out, seed, resume=resume, as_json=as_json)
         return
     if config is not None:
-        if extra := [name for name, value in only_env.items() if value is not None]:
-            raise InputError(f"{extra[0]} is only valid with --env; settings of a market are read from the config file")
-        _on_market(config, out, seed, resume=resume, device=device, as_json=as_json)
+        if extra := [name for name, value in only_env.items() if value is not None and name != "--set"]:
+            raise InputError(f"{extra[0]} is only valid with --env; with a config file use --set section.name=value")
+        single = _single_agent(config, data, cost_bps, setting, seed)
+        if dry_run:
+            from finrl_pod_app.services.engines import LOCAL
+
+            _show_plan(single, device, LOCAL, as_json=as_json)
+            return
+        if not no_test:
+            typer.echo("training one agent; its test counts as a look at the test period", err=True)
+        folder = run_folder(out, config, resume=resume)
+        _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test)
         return
     assert env is not None
     if workers is not None and workers < 1:
@@ -330,7 +344,6 @@ def bench(
 def _run_tournament(
     config: RunConfig,
     out: Path,
-    seed: int | None,
     *,
     resume: bool = False,
     device: Device = Device.auto,
@@ -344,8 +357,6 @@ def _run_tournament(
     from finrl_pod_app.services import training
     from finrl_pod_app.services.engines import LOCAL
 
-    if seed is not None:
-        config = dataclasses.replace(config, seed=seed)
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         document = training.run_tournament(
             config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL, test=test
@@ -361,8 +372,11 @@ def _run_tournament(
         typer.echo(f"Not tested. To test it: the same command with --resume --out {out} and without --no-test.")
 
 
-def _show_plan(planned: Plan, *, as_json: bool) -> None:
-    """Print what a run will take."""
+def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool) -> None:
+    """Check a config and print what its run will take."""
+    from finrl_pod_app.services.training import plan_tournament
+
+    planned = plan_tournament(config, device=device.value, engine=engine)
     plan = planned.estimate
     if as_json:
         print_json(
@@ -389,17 +403,13 @@ def _show_plan(planned: Plan, *, as_json: bool) -> None:
         typer.echo(f"test period: a new champion would be look {planned.look} at it")
 
 
-def _on_market(
-    config: Path, out: Path | None, seed: int | None, *, resume: bool, device: Device, as_json: bool
-) -> None:
+def _single_agent(
+    config: Path, data: str | None, cost_bps: float | None, settings: list[str] | None, seed: int | None
+) -> RunConfig:
+    """The config with overrides, for the one agent of [agent] whatever its [tournament] and [[cohorts]] say."""
     from finrl_pod.settings.run import load
+    from finrl_pod_app.services.overrides import override_run
 
-    loaded = load(config)
-    single = dataclasses.replace(loaded.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
-    settings = dataclasses.replace(loaded, tournament=single)
-    typer.echo(
-        "training one agent, whatever tournament.pods is; its test counts as a look at the test period", err=True
-    )
-    _run_tournament(
-        settings, run_folder(out, config, resume=resume), seed, resume=resume, device=device, as_json=as_json
-    )
+    changed = override_run(load(config), data, cost_bps, settings or ())
+    single = dataclasses.replace(changed.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
+    return dataclasses.replace(changed, tournament=single, cohorts=(), seed=changed.seed if seed is None else seed)

@@ -133,14 +133,14 @@ def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) 
         return export_module(RowAgents([network]), example, described, folder, formats)
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod_app.services.champions import load_champion, saved_members
-    from finrl_pod_app.services.prices import load_panel
+    from finrl_pod_app.services.stored_prices import load_run_panel
 
     opened = RunDirectory.open(run)
     if opened.config.environment.kind == "custom":
         raise RunError(f"{run} is a tournament on an environment of your own, which export does not support")
     members = saved_members(opened)
     strategy = load_champion(opened, members)
-    symbols = load_panel(opened.config).symbols
+    symbols = load_run_panel(opened.config, opened.data_sha256, run).symbols
     return export_strategy(strategy, folder, formats, agents=members.ids, symbols=symbols)
 
 

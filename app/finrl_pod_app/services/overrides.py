@@ -24,9 +24,9 @@ def override_config(
     Raises InputError for a cost or cash out of range, ConfigError for an unknown field or an invalid value.
     """
     if cost_bps is not None and not 0 <= cost_bps < 10_000:
-        raise InputError(f"--cost-bps must be at least 0 and below 10000, got {cost_bps:g}")
+        raise InputError(f"cost_bps must be at least 0 and below 10000, got {cost_bps:g}")
     if cash is not None and not cash > 0:
-        raise InputError(f"--cash must be above zero, got {cash:g}")
+        raise InputError(f"cash must be above zero, got {cash:g}")
     given: dict[str, Any] = {
         name: value for name, value in (("cost_bps", cost_bps), ("cash", cash)) if value is not None
     }

@@ -13,6 +13,7 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app.services.prices import load_panel
 
@@ -86,6 +87,15 @@ def consequences(sha256: str) -> str:
     more = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
     made = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{more}. " if runs else ""
     return f"{made}To backtest or audit runs made on them, import the same prices again, under any name."
+
+
+def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
+    """The prices with which a run is resumed: its own, under any name; the config's if it is a run of another config.
+
+    Raises as `load_run_panel`.
+    """
+    run = RunDirectory(folder)
+    return load_run_panel(config, run.data_sha256, folder) if run.is_of(config) else load_panel(config)
 
 
 def load_run_panel(config: RunConfig, sha256: str, run: Path, *, fix: str = "") -> Panel:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from finrl_pod.data.manifest import describe
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import InputError, Interrupted
@@ -48,6 +49,7 @@ from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.resources import Estimate, check_memory, check_ranges
+from finrl_pod_app.services.stored_prices import panel_to_resume
 from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
 from finrl_pod_app.services.trial_log import open_trial_log
 
@@ -82,10 +84,12 @@ def run_tournament(
         return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
     check_ranges(config)
     torch_device = pick_device(device)
+    found = panel_to_resume(config, out) if resume else None
     if engine.name != "ray":
-        check_memory(config, Store().show(config.data.name), torch_device, engine.shards or 1)
+        manifest = Store().show(config.data.name) if found is None else describe(found)
+        check_memory(config, manifest, torch_device, engine.shards or 1)
     _stages(progress)("reading prices and features")
-    panel = load_panel(config)
+    panel = load_panel(config) if found is None else found
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     market = make_market(panel, config, splits)
