@@ -28,6 +28,7 @@ def added(value: float = 0.01, low: float = -0.02, high: float = 0.04) -> dict[s
         "low": low,
         "high": high,
         "sharpe": {"champion": 1.07, "base": 1.07 - value},
+        "active_return": {"value": 0.0042, "low": -0.00003, "high": 0.0094},
         "information_ratio": interval,
         "alpha": interval,
         "beta": interval,
@@ -83,6 +84,11 @@ def test_settings_name_limits_that_are_off() -> None:
     assert mandate_settings(mandate("none")) == {"base": "none: weights are unconstrained"}
 
 
+def test_reports_of_earlier_versions_have_no_active_return() -> None:
+    earlier = {key: value for key, value in added().items() if key != "active_return"}
+    assert next(measure.key for measure, _, _ in added_rows(earlier)) == "alpha"
+
+
 def test_rows_format_every_measure() -> None:
     period = {measure.key: 0.25 for measure in USAGE}
     rows = dict(
@@ -93,9 +99,13 @@ def test_rows_format_every_measure() -> None:
     assert rows["turnover"] == ["0.25×", "–"]
     statistics = added_rows(added())
     assert [measure.key for measure, _, _ in statistics] == [*(m.key for m in ADDED), "years_to_show"]
-    assert statistics[0][1:] == ("0.01", "-0.02 to 0.04")
-    assert statistics[2][1:] == ("30.0%", "-50.0% to 110.0%")
-    assert statistics[-1][1:] == ("30", "")
+    shown = {measure.key: (value, interval) for measure, value, interval in statistics}
+    assert shown["active_return"] == ("+0.42%", "+0.00% to +0.94%")
+    assert shown["alpha"] == ("+30.00%", "-50.00% to +110.00%")
+    assert shown["beta"] == ("0.300", "-0.500 to 1.100")
+    assert shown["information_ratio"] == ("0.30", "-0.50 to 1.10")
+    assert shown["sharpe"] == ("+0.010", "-0.020 to +0.040")
+    assert shown["years_to_show"] == ("30", "–")
     assert added_rows({**added(), "years_to_show": None})[-1][1] == "never"
 
 
@@ -110,6 +120,10 @@ def test_page_shows_the_sentence_and_the_tables() -> None:
         "+0.010 (90% interval -0.020 to +0.040); nothing shown: the interval contains 0." in page.split("</header>")[0]
     )
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
-    assert body.count("<table>") == 2
+    assert body.count("<table>") == 1
     assert "Transfer coefficient" in body
+    active = page.split("<h2>Active return</h2>")[1].split("</section>")[0]
+    assert active.count("<table>") == 1
+    assert active.count('id="chart-active"') == 1
+    assert "stationary bootstrap" in active
     assert "<dt>tilt</dt><dd>0.5</dd>" in body

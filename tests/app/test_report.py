@@ -12,28 +12,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.report import charts
 from finrl_pod_app.report.document import rule_sentences, write_json, yearly_returns
 from finrl_pod_app.report.html import render, write_report
-from finrl_pod_app.report.palette import styles
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Benchmark, Panel
 from tests.app.report_data import STRATEGIES, SYMBOLS, synthetic_document, synthetic_results
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of #rrggbb (WCAG 2.2)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 class Page(HTMLParser):
@@ -159,8 +145,8 @@ def test_page_is_self_contained_and_complete(page: str) -> None:
     assert page.count("plotly.js (basic") == 1
     for text in (
         *("The champion is not promoted.", "contains zero", "Known data issues", "picked with hindsight"),
-        *("2019-01-02 to 2022-12-28", "5 bars", "10 basis points", "g5p1 descends from g4p3", "torch 2.13.0"),
-        *("from 2 roots (g0p0, g0p1); the mean correlation of their", "on validation is 0.42."),
+        *("2019-01-02 to 2022-12-28", "5 bars", "10 basis points", "torch 2.13.0"),
+        *("from 2 roots (first ancestors g0p0, g0p1); the mean correlation of their", "on validation is 0.42."),
     ):
         assert text in shown.text
     for chart in ("equity", "rolling", "weights"):
@@ -186,8 +172,15 @@ def test_metrics_table_shows_units_and_formatted_values(page: str) -> None:
 def test_leaderboard_marks_members_and_omits_equal_hyperparameters(page: str) -> None:
     rows = Page(page).rows
     heads = next(row for row in rows if row[0] == "agent")
-    assert heads == ["agent", "parent", "generation", "score", "entropy coefficient", "learning rate"]
+    assert heads == ["agent", "descends from", "generation", "score", "entropy coefficient", "learning rate"]
     assert [row[0] for row in rows if row[0].endswith("(member)")] == [f"g5p{i} (member)" for i in range(4)]
+
+
+def test_lineage_of_members_is_shown_once(page: str) -> None:
+    shown = Page(page)
+    assert next(row for row in shown.rows if row[0] == "g5p1 (member)")[1] == "g4p3, g2p1, g0p1"
+    assert shown.text.count("g2p1, g0p1") == 1
+    assert next(row for row in shown.rows if row[0] == "g4p7")[1] == "g3p5"  # of others only the parent is known
 
 
 def test_names_are_escaped() -> None:
@@ -246,78 +239,11 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_colours_are_distinct_and_have_contrast_in_light_and_dark() -> None:
-    style_by_name = styles(STRATEGIES)
-    assert list(style_by_name) == list(STRATEGIES)
-    assert len({style.colour for style in style_by_name.values()}) == len(STRATEGIES)
-    assert len({(style.colour, style.dash) for style in styles([f"s{i}" for i in range(10)]).values()}) == 10
-    for style in style_by_name.values():
-        assert contrast(style.colour, "#ffffff") >= 3.0
-        assert contrast(style.colour, "#14171a") >= 3.0
-
-
-def test_strategy_has_the_same_colour_in_all_charts() -> None:
-    results = synthetic_results(bars=60)
-    style_by_name = styles(results)
-    for figure in (charts.equity_figure(results), charts.drawdown_figure(results)):
-        assert {line.meta: line.line.color for line in figure.data} == {
-            n: style.colour for n, style in style_by_name.items()
-        }
-        assert figure.data[-1].meta == "champion"
-
-
-def test_stacked_weights_sum_to_one() -> None:
-    result = synthetic_results(bars=60)["champion"]
-    stacked = charts.weights_figure(result)
-    total = np.sum([np.asarray(band.y) for band in stacked.data], axis=0)
-    assert total == pytest.approx(np.ones(60))
-    assert len(stacked.data) == charts.NAMED_ASSETS + 2
-
-
-def test_short_positions_are_stacked_below_zero() -> None:
-    result = synthetic_results(bars=60)["champion"]
-    weights = result.weights.copy()
-    weights[:, 0] = -0.4
-    stacked = charts.weights_figure(replace(result, weights=weights))
-    below = [band for band in stacked.data if band.stackgroup == "short"]
-    assert [band.name for band in below] == ["AAPL"]
-    assert np.asarray(below[0].y) == pytest.approx(np.full(60, -0.4))
-
-
-def test_ruined_account_is_nan_on_the_log_axis() -> None:
-    results = synthetic_results(bars=60)
-    equity = results["index"].equity.copy()
-    equity[30:] = 0.0
-    figure = charts.equity_figure({**results, "index": replace(results["index"], equity=equity)})
-    line = next(line for line in figure.data if line.meta == "index")
-    assert np.isnan(np.asarray(line.y)[30:]).all()
-    assert np.isfinite(np.asarray(line.y)[:30]).all()
-
-
-def test_long_lines_are_thinned_and_keep_first_and_last_points() -> None:
-    result = synthetic_results(bars=60)["champion"]
-    bars = 9_001
-    times = np.datetime64("2020-01-01T09:30", "ns") + np.arange(bars) * np.timedelta64(1, "m")
-    long = replace(result, times=times, equity=np.linspace(1.0, 2.0, bars), weights=np.full((bars, 20), 0.05))
-    line = charts.equity_figure({"champion": long}).data[0]
-    assert len(line.x) == len(line.y) <= charts.MAX_POINTS + 1
-    assert (line.x[0], line.x[-1]) == ("2020-01-01T09:30", "2020-01-07T15:30")
-    assert line.y[-1] == 2.0
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.7, 2.4), (0.05, 900.0), (1.0, 1.0), (0.98, 1.03), (0.5, 8.0)])
-def test_log_ticks_are_sorted_few_and_in_range(low: float, high: float) -> None:
-    ticks = charts.log_ticks(low, high)
-    assert ticks == sorted(ticks)
-    assert 1 <= len(ticks) <= 12
-    assert all(low <= tick <= high for tick in ticks)
-
-
 def test_optional_sections_appear_only_with_their_data() -> None:
     results = synthetic_results(bars=300)
     document = synthetic_document(results)
     plain = Page(render(document, results)).text
-    for title in ("Promotion rules", "Backtest overfitting", "Sensitivity to costs", "Grey band"):
+    for title in ("Promotion rules", "Backtest overfitting", "Sensitivity to costs", "bootstrap band"):
         assert title not in plain
     for title in ("Rolling Sharpe ratio", "Monthly returns", "Turnover and costs", "Distribution of returns"):
         assert title in plain
@@ -338,6 +264,8 @@ def test_optional_sections_appear_only_with_their_data() -> None:
     ]
     shown = Page(render(document, results))
     assert ["deflated sharpe", "0.41", "0.95", "no", "no"] in shown.rows
+    assert ["0", "10.00", "1.000", "-20.00"] in shown.rows
+    assert any(row[:3] == ["10 (this run)", "9.00", "1.000"] for row in shown.rows)
     assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
     for text in (
         "1,234 trials on this data (17 distinct).",

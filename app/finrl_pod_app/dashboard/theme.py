@@ -171,32 +171,33 @@ def sparkline(values: Sequence[float], label: str) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.0123 -> 1.2%."""
-    return _format(value, lambda number: f"{round(100 * number, digits) + 0.0:.{digits}f}%")
+    return _format(value, lambda number: f"{100 * number:z.{digits}f}%")
 
 
 def ratio(value: float | None, digits: int = 2) -> str:
     """1.234 -> 1.23."""
-    return _format(value, lambda number: f"{number:.{digits}f}")
+    return _format(value, lambda number: f"{number:z.{digits}f}")
 
 
 def money(value: float | None, digits: int = 0) -> str:
     """12345.6 -> $12,346."""
-    return _format(value, lambda number: f"{'-' if number < 0 else ''}${abs(number):,.{digits}f}")
+    return signed_money(value, digits).removeprefix("+")
 
 
-def signed_money(value: float | None) -> str:
+def signed_money(value: float | None, digits: int = 0) -> str:
     """Money with its sign: 1234.5 -> +$1,234."""
-    return _format(value, lambda number: f"{'-' if number < 0 else '+'}${abs(number):,.0f}")
+    text = _format(value, lambda number: f"{number:+z,.{digits}f}")
+    return text if text == MISSING else f"{text[0]}${text[1:]}"
 
 
 def basis_points(value: float | None, digits: int = 1) -> str:
     """A fraction in basis points: 0.0005 -> 5.0 bp."""
-    return _format(value, lambda number: f"{10_000 * number:.{digits}f} bp")
+    return _format(value, lambda number: f"{10_000 * number:z.{digits}f} bp")
 
 
 def signed_bp(value: float | None, digits: int = 1) -> str:
     """Basis points with their sign: 5 -> +5.0 bp."""
-    return _format(value, lambda number: f"{number:+.{digits}f} bp")
+    return _format(value, lambda number: f"{number:+z.{digits}f} bp")
 
 
 def count(value: float | None) -> str:

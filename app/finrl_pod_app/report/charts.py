@@ -17,18 +17,35 @@ from numpy.typing import NDArray
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.palette import Style, ramp, styles
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
+from finrl_pod_app.report.palette import Style, area_colours, styles
 
 MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
 TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # per decade, the roundest first
 MIN_TICK_GAP = 0.09  # as a share of the axis
+NARROW = 2.0  # a log axis up to this ratio of its ends has evenly spaced ticks, about `NARROW_TICKS`
+NARROW_TICKS = 6
+MARGIN = 0.04  # of a log axis above and below its curves, as a share of their range
+MIN_MARGIN = 0.005  # in natural logs, for curves that are flat
+# Digits by the distance of ticks, so that no two labels are equal; also after zooming.
+PERCENT_TICKS = [
+    {"dtickrange": [None, 9e-5], "value": ".3%"},
+    {"dtickrange": [9e-5, 9e-4], "value": ".2%"},
+    {"dtickrange": [9e-4, 9e-3], "value": ".1%"},
+    {"dtickrange": [9e-3, None], "value": ".0%"},
+]
+TALL_BAR = 2.0  # a month with this multiple of the second highest turnover is cut off, and labelled
+AREA_LINE = {"width": 0.5, "color": "rgba(255, 255, 255, 0.6)"}  # between the areas of a stack
+OTHERS_COLOUR, CASH_COLOUR = "#b0b5ba", "rgba(128, 128, 128, 0.25)"
+SIDE_LEGEND = {"traceorder": "reversed", "y": 1, "yanchor": "top"}  # in the order of the stack
 HISTOGRAM_BINS = 61
 CLIP_QUANTILE = 0.995  # of absolute returns; returns beyond it are counted in the outermost bins
 SHOWN_REFERENCES = 3
 REFERENCES = ("index", "equal_weight", "mandate_at_tilt_zero")
 ZERO_LINE = "#8a9099"
+AXIS_TITLE = {"title": {"standoff": 8, "font": {"size": 13}}}
+BAND_COLOUR = "rgba(128, 128, 128, 0.16)"
 
 
 def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
@@ -68,16 +85,31 @@ def equity_and_drawdown(
         for row, values, hover in ((1, multiples[name], "%{y:.2f}×"), (2, drawdown(result.equity), "%{y:.1%}")):
             line = _line(name, result.times, values, style_by_name[name], hover)
             figure.add_scatter(**line, legendgroup=name, showlegend=row == 1, row=row, col=1)
-    set_log_axis(figure, multiples, band, row=1, col=1)
+    set_log_axis(figure, multiples, row=1, col=1)
     figure.update_yaxes(title="growth of 1", row=1, col=1)
-    figure.update_yaxes(title="drawdown", tickformat=".0%", rangemode="tozero", nticks=4, row=2, col=1)
+    figure.update_yaxes(title="drawdown", tickformatstops=PERCENT_TICKS, rangemode="tozero", nticks=4, row=2, col=1)
     return figure
 
 
 def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
     """Decline from the running peak."""
     figure = line_figure(results, {name: drawdown(result.equity) for name, result in results.items()}, "%{y:.1%}")
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    return figure
+
+
+def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestResult]) -> Any:
+    """Growth of a strategy over that of each base, minus one, in the style of the base."""
+    import plotly.graph_objects as go
+
+    figure, style_by_name = go.Figure(), styles(bases)
+    for name, base in bases.items():
+        active = growth(result.equity) / growth(base.equity) - 1
+        line = _line(name, result.times, active, style_by_name[name], "%{y:.2%}")
+        figure.add_scatter(**line | {"name": f"over {html.escape(display_name(name))}", "meta": None})
+    apply_layout(figure)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
 
 
@@ -96,8 +128,10 @@ def weights_figure(result: BacktestResult) -> Any:
     """Portfolio weights over time, stacked: the largest assets by mean weight, the others together, and cash."""
     figure = stacked_weights(result)
     apply_layout(figure)
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.12, "yanchor": "top", "x": 0})
-    figure.update_yaxes(tickformat=".0%")
+    figure.update_layout(showlegend=True, legend=SIDE_LEGEND)
+    figure.update_yaxes(title="share of equity", tickformatstops=PERCENT_TICKS, automargin=True)
+    if (result.weights >= 0).all() and (result.weights.sum(1) <= 1).all():
+        figure.update_yaxes(range=[0, 1])
     return figure
 
 
@@ -119,7 +153,7 @@ def stacked_weights(result: BacktestResult) -> Any:
                 showlegend=group == "long",
                 stackgroup=group,
                 mode="lines",
-                line={"width": 0.5, "color": "rgba(255, 255, 255, 0.4)"},
+                line=AREA_LINE,
                 fillcolor=colour,
                 hovertemplate="%{y:.1%}",
             )
@@ -127,13 +161,22 @@ def stacked_weights(result: BacktestResult) -> Any:
 
 
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
-    """One-sided turnover of each month as a share of equity."""
+    """One-sided turnover of each month as a share of equity.
+
+    A month that towers above the others, such as that of the first purchase, is cut off and labelled with its value.
+    """
     import plotly.graph_objects as go
 
     months, sums = monthly_turnover(result)
     figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
     apply_layout(figure)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
+    highest, others = int(np.argmax(sums)), np.sort(sums)[:-1]
+    if len(others) and 0 < TALL_BAR * others[-1] < sums[highest]:
+        top = 1.5 * float(others[-1])
+        figure.update_yaxes(range=[0, top])
+        label = {"showarrow": False, "xanchor": "left", "xshift": 12, "yanchor": "top"}
+        figure.add_annotation(x=months[highest], y=top, text=percent(float(sums[highest]), unit="%"), **label)
     return figure
 
 
@@ -147,8 +190,8 @@ def monthly_turnover(result: BacktestResult) -> tuple[list[str], Floats]:
 def costs_figure(results: Mapping[str, BacktestResult]) -> Any:
     """Cumulative costs as a share of initial equity."""
     paid = {name: result.costs.cumsum() / result.equity[0] for name, result in results.items()}
-    figure = line_figure(results, paid, "%{y:.2%}")
-    figure.update_yaxes(tickformat=".1%", rangemode="tozero")
+    figure = line_figure(results, paid, "%{y:.3%}")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -157,20 +200,20 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for (name, values), colour in zip(result.cost_parts.items(), ramp(len(result.cost_parts)), strict=True):
+    for (name, values), colour in zip(result.cost_parts.items(), area_colours(len(result.cost_parts)), strict=True):
         figure.add_scatter(
             x=dates(result.times),
             y=decimated(values.cumsum() / result.equity[0]),
             name=name,
             mode="lines",
             stackgroup="costs",
-            line={"width": 0.5, "color": colour},
+            line=AREA_LINE,
             fillcolor=colour,
-            hovertemplate="%{y:.2%}",
+            hovertemplate="%{y:.3%}",
         )
     apply_layout(figure)
-    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": -0.15, "yanchor": "top", "x": 0})
-    figure.update_yaxes(tickformat=".1%", rangemode="tozero")
+    figure.update_layout(showlegend=True, legend=SIDE_LEGEND)
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -196,8 +239,8 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
             hovertemplate="%{y:.1%}",
         )
     apply_layout(figure)
-    figure.update_xaxes(tickformat=".1%", zeroline=True, zerolinecolor=ZERO_LINE)
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_xaxes(title="return of a bar", tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
+    figure.update_yaxes(title="share of bars", tickformatstops=PERCENT_TICKS, rangemode="tozero", automargin=True)
     return figure
 
 
@@ -214,11 +257,15 @@ def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colou
         line={"color": colour, "width": 2},
         hovertemplate="%{x:g} bp: CAGR %{y:.1%}<extra></extra>",
     )
-    figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1})
+    figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1.5})
+    label = {"yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 4, "showarrow": False}
+    figure.add_annotation(x=charged, y=1, text=f"this run: {charged:g} bp", **label)
     apply_layout(figure)
     figure.update_layout(hovermode="closest")
-    figure.update_xaxes(ticksuffix=" bp")
-    figure.update_yaxes(tickformat=".1%", zeroline=True, zerolinecolor=ZERO_LINE)
+    figure.update_xaxes(title="transaction cost, bp")
+    figure.update_yaxes(
+        title="CAGR", tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE, automargin=True
+    )
     return figure
 
 
@@ -227,9 +274,10 @@ def logits_figure(logits: Mapping[str, Sequence[float]]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(logit_bars(logits))
-    figure.update_traces(hovertemplate="%{y}")
+    figure.update_traces(hovertemplate="%{y:,}")
     apply_layout(figure)
-    figure.update_xaxes(zeroline=True, zerolinecolor=ZERO_LINE)
+    figure.update_xaxes(title="logit of the rank out of sample", zeroline=True, zerolinecolor=ZERO_LINE)
+    figure.update_yaxes(title="splits", tickformat=",d", automargin=True)
     return figure
 
 
@@ -270,7 +318,7 @@ def _line(name: str, times: Times, values: Floats, style: Style, hover: str) -> 
 def apply_layout(figure: Any) -> None:
     """Set the layout shared by all charts: transparent background, no legend, narrow margins."""
     figure.update_layout(
-        template="none",
+        template={"layout": {"xaxis": AXIS_TITLE, "yaxis": AXIS_TITLE}},
         showlegend=False,
         hovermode="x unified",
         margin={"l": 48, "r": 8, "t": 8, "b": 32},
@@ -279,7 +327,7 @@ def apply_layout(figure: Any) -> None:
         font={"family": "system-ui, sans-serif", "size": 13},
         hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
     )
-    figure.update_xaxes(showgrid=False, zeroline=False)
+    figure.update_xaxes(showgrid=False, zeroline=False, automargin=True)
     figure.update_yaxes(gridcolor="#d0d4d9", zeroline=False)
 
 
@@ -289,19 +337,23 @@ def growth(equity: Floats) -> Floats:
     return np.where(multiples > 0, multiples, np.nan)
 
 
-def set_log_axis(
-    figure: Any, multiples: Mapping[str, Floats], band: Mapping[str, Any] | None = None, **place: int
-) -> None:
-    """Set a log axis with round ticks that covers all curves and the band. place: row and col of a subplot."""
-    ends = [float(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
-    if band is not None:
-        ends += [min(band["low"]), max(band["high"])]
-    ticks = log_ticks(min(ends), max(ends))
-    figure.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
+def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **place: int) -> None:
+    """Set a log axis with round ticks that covers all curves; a band is cut off where it is wider.
+
+    place: row and col of a subplot.
+    """
+    ends = [math.log(end(values)) for values in multiples.values() for end in (np.nanmin, np.nanmax)]
+    margin = max(MARGIN * (max(ends) - min(ends)), MIN_MARGIN)
+    low, high = min(ends) - margin, max(ends) + margin
+    ticks = log_ticks(math.exp(low), math.exp(high))
+    limits = [low / math.log(10), high / math.log(10)]
+    figure.update_yaxes(type="log", range=limits, tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Round, sorted tick values for a log axis from `low` to `high` > 0, spaced widely enough for their labels."""
+    if low < high < NARROW * low:
+        return _even_ticks(low, high)
     decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
     gap = MIN_TICK_GAP * math.log10(high / low)
     ticks: list[float] = []
@@ -311,12 +363,20 @@ def log_ticks(low: float, high: float) -> list[float]:
     return sorted(ticks)
 
 
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most about `NARROW_TICKS`."""
+    exact = (high - low) / NARROW_TICKS
+    power = math.floor(math.log10(exact))
+    step = next(round(digit * 10.0**power, 12) for digit in (1, 2, 5, 10) if digit * 10.0**power >= exact * (1 - 1e-9))
+    return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
 def add_band(figure: Any, times: Times, band: Mapping[str, Any], **attributes: Any) -> None:
     """Add a filled band behind the other lines. attributes: Plotly attributes of both of its edges."""
     x = dates(times, np.asarray(band["places"]))
     hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     figure.add_scatter(y=band["low"], **hidden, **{**attributes, "showlegend": False})
-    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.2)", **hidden, **attributes)
+    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor=BAND_COLOUR, **hidden, **attributes)
     figure.data = (*figure.data[-2:], *figure.data[:-2])
 
 
@@ -348,6 +408,6 @@ def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
 
 
 def _band_colours(holdings: int) -> list[str]:
-    """A ramp for the named assets, greys for the others and for cash."""
-    others = ["#9aa0a6"] if holdings > NAMED_ASSETS else []
-    return [*ramp(holdings - len(others)), *others, "rgba(128, 128, 128, 0.25)"]
+    """Colours for the named assets, greys for the others and for cash."""
+    others = [OTHERS_COLOUR] if holdings > NAMED_ASSETS else []
+    return [*area_colours(holdings - len(others)), *others, CASH_COLOUR]

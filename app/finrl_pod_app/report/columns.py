@@ -24,13 +24,13 @@ class Column:
     key: str
     short: str
     label: str
-    kind: Literal["percent", "ratio", "currency", "times"]
+    kind: Literal["percent", "ratio", "currency", "times", "number"]
     note: str
 
     @property
     def unit(self) -> str:
         """Unit below the heading; empty for a ratio, and for an amount, which is in the currency of the prices."""
-        return {"percent": "%", "ratio": "", "currency": "", "times": "× per year"}[self.kind]
+        return {"percent": "%", "ratio": "", "currency": "", "times": "× per year", "number": ""}[self.kind]
 
 
 STRATEGY_COLUMNS = (
@@ -64,25 +64,43 @@ BENCHMARK_COLUMNS = (
     Column("down_capture", "down", "Down capture", "ratio", "growth on bars on which the benchmark fell, over its own"),
     Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
     Column(
-        "effective_number", "effective holdings", "Effective holdings", "ratio", "(sum of weights)^2 / sum of squares"
+        "effective_number",
+        "effective holdings",
+        "Effective holdings",
+        "number",
+        "(sum of weights)² over the sum of squared weights, mean over the bars",
     ),
 )
 
 
 def format_metric(column: Column, value: float | None) -> str:
     """A metric in its column's unit; a dash for None, NaN or infinity."""
+    if column.kind == "percent":
+        return percent(value)
+    return number(value, {"currency": 0, "number": 1}.get(column.kind, 2))
+
+
+def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
+    """1234.5 -> 1,234.50; a dash for None, NaN or infinity. Zero is never negative. sign: of positive numbers too."""
     if value is None or not math.isfinite(value):
         return MISSING
-    if column.kind == "percent":
-        return f"{100 * value:.1f}"
-    if column.kind == "currency":
-        return f"{value:,.0f}"
-    return f"{value:.2f}"
+    return f"{value:{'+' if sign else ''}z,.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: str = "") -> str:
+    """A fraction in percent, formatted as by `number`: 0.012 -> 1.2. unit: behind it, such as "%"."""
+    text = number(None if value is None else 100 * value, digits, sign=sign)
+    return text if text == MISSING else f"{text}{unit}"
 
 
 def champion_first(names: Iterable[str]) -> list[str]:
     """The names with the champion moved to the front, the others in their given order."""
     return sorted(names, key=lambda name: name != CHAMPION)
+
+
+def in_sentence(name: str) -> str:
+    """A strategy in running text: the champion, the index, equal weight."""
+    return f"the {display_name(name)}" if name in (CHAMPION, "index", "mandate_at_tilt_zero") else display_name(name)
 
 
 def display_name(name: str) -> str:
@@ -96,7 +114,8 @@ def diversity_of(champion: Mapping[str, Any]) -> str:
     if not roots:
         return ""
     correlation = champion.get("mean_correlation")
-    text = f" from {len(roots)} root{'s' if len(roots) > 1 else ''} ({', '.join(sorted(roots))})"
+    plural = "s" if len(roots) > 1 else ""
+    text = f" from {len(roots)} root{plural} (first ancestor{plural} {', '.join(sorted(roots))})"
     if correlation is None:
         return text
     return f"{text}; the mean correlation of their active returns on validation is {correlation:.2f}"

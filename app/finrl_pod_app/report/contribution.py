@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import BENCHMARK_COLUMNS, champion_first, display_name, format_metric
+from finrl_pod_app.report.columns import (
+    BENCHMARK_COLUMNS,
+    champion_first,
+    display_name,
+    format_metric,
+    in_sentence,
+    number,
+    percent,
+)
 from finrl_pod_app.report.palette import Style
-from finrl_pod_app.report.sections import chart, section
+from finrl_pod_app.report.sections import chart, definitions, note, section
 from finrl_pod_app.report.tables import strategy_row, table
 
 NAMED_ASSETS = 24  # the others are one bar
@@ -34,9 +42,9 @@ def benchmark(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
         strategy_row(name, styles, [format_metric(column, strategies[name].get(column.key)) for column in columns])
         for name in others
     ]
-    notes = "; ".join(f"{column.label}: {column.note}" for column in columns)
     body = table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
-    return section(f"Against {display_name(base)}", f'{body}<p class="note">{html.escape(notes)}.</p>')
+    meanings = definitions({column.label: column.note for column in columns})
+    return section(f"Against {in_sentence(base)}", body + meanings)
 
 
 def attribution(document: Mapping[str, Any]) -> str:
@@ -44,8 +52,8 @@ def attribution(document: Mapping[str, Any]) -> str:
     found = document.get("attribution")
     if not found or not found["by_asset"]:
         return ""
-    name = display_name(document["test"]["tearsheet"]["of"])
-    note = (
+    name = in_sentence(document["test"]["tearsheet"]["of"])
+    words = note(
         f"Profit of {name} before costs, in the currency of the prices: the change of a holding's value between two "
         "closes, with its dividends, less what was paid for it."
     )
@@ -58,9 +66,7 @@ def attribution(document: Mapping[str, Any]) -> str:
     charts.apply_layout(figure)
     figure.update_layout(hovermode="closest", margin={"l": 90})
     drawn = chart("attribution", figure, "tall" if len(found["by_asset"]) > NAMED_ASSETS // 2 else "")
-    return section(
-        "Profit by asset and year", f'<p class="note">{html.escape(note)}</p>{drawn}{table(heads, rows, wide=False)}'
-    )
+    return section("Profit by asset and year", words + drawn + table(heads, rows, wide=False))
 
 
 YEAR_COLUMNS = {
@@ -74,7 +80,7 @@ YEAR_COLUMNS = {
 def year_cells(document: Mapping[str, Any]) -> list[list[str]]:
     """The cells of `YEAR_COLUMNS` for each year of the attribution."""
     return [
-        [*(f"{row[key]:,.0f}" for key in ("profit", "costs", "carry")), f"{100 * row['return']:.1f}"]
+        [*(number(row[key], 0) for key in ("profit", "costs", "carry")), percent(row["return"])]
         for row in document["attribution"]["by_year"]
     ]
 
@@ -114,14 +120,13 @@ def capacity(document: Mapping[str, Any]) -> str:
         f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{cell}</td>" for cell in cells[1:])}</tr>'
         for cells in capacity_cells(document)
     ]
-    note = (
+    words = note(
         f"{capacity_sentence(found)} Impact of a trade: {found['impact']:g} times the daily volatility times the "
         "square root of its share of the average daily volume, of which at most "
         f"{100 * found['participation']:g}% fills. Grey band: {100 * found['level']:.0f}% interval (stationary "
         "bootstrap)."
     )
-    body = f'<p class="note">{html.escape(note)}</p>{chart("capacity", figure, "low")}{table(heads, rows, wide=False)}'
-    return section("Capacity", body)
+    return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, wide=False))
 
 
 CAPACITY_HEADS = ("account", "active growth, % per year", "interval", "costs, % per year")
@@ -131,10 +136,10 @@ def capacity_cells(document: Mapping[str, Any]) -> list[list[str]]:
     """The cells of `CAPACITY_HEADS` for each account size."""
     return [
         [
-            f"{row['account']:,.0f}",
-            f"{100 * row['active_growth']:+.2f}",
-            f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}",
-            f"{100 * row['cost']:.2f}",
+            number(row["account"], 0),
+            percent(row["active_growth"], 2, sign=True),
+            f"{percent(row['low'], 2, sign=True)} to {percent(row['high'], 2, sign=True)}",
+            percent(row["cost"], 2),
         ]
         for row in document["capacity"]["curve"]
     ]
@@ -149,24 +154,24 @@ def capacity_figure(document: Mapping[str, Any]) -> Any:
     figure = go.Figure()
     hidden = {"x": sizes, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
     figure.add_scatter(y=[row["low"] for row in rows], **hidden)
-    figure.add_scatter(y=[row["high"] for row in rows], fill="tonexty", fillcolor="rgba(128, 128, 128, 0.2)", **hidden)
+    figure.add_scatter(y=[row["high"] for row in rows], fill="tonexty", fillcolor=charts.BAND_COLOUR, **hidden)
     figure.add_scatter(
         x=sizes,
         y=[row["active_growth"] for row in rows],
         mode="lines+markers",
         line={"color": GAIN, "width": 2},
         showlegend=False,
-        hovertemplate="%{x:,.0f}: %{y:+.2%} a year<extra></extra>",
+        hovertemplate="%{x:,.0f}: %{y:.2%} a year<extra></extra>",
     )
     figure.update_xaxes(type="log", tickformat="~s", dtick=1)
-    figure.update_yaxes(tickformat=".1%", zeroline=True, zerolinecolor=charts.ZERO_LINE)
+    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, zeroline=True, zerolinecolor=charts.ZERO_LINE)
     return figure
 
 
 def capacity_sentence(capacity: Mapping[str, Any]) -> str:
     """What becomes of the active growth in larger accounts, from the report's part `capacity`."""
     smallest, base = capacity["curve"][0], display_name(str(capacity["base"]))
-    found = f"An account of {smallest['account']:,.0f} grows {smallest['active_growth']:+.2%} a year against {base}"
+    found = f"An account of {smallest['account']:,.0f} grows {smallest['active_growth']:+z.2%} a year against {base}"
     if capacity["half"]["value"] == 0:
         return f"{found}, so that no account adds anything: the capacity is 0."
     sizes = [

@@ -5,12 +5,11 @@ Reads the report's object only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
 
 
 @dataclass(frozen=True)
@@ -47,45 +46,45 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
         KeyFigure(
             "cumulative_return",
             "Total return",
-            signed_percent(own.get("cumulative_return")),
-            of_base(signed_percent(other.get("cumulative_return"))),
+            _signed(own.get("cumulative_return")),
+            of_base(_signed(other.get("cumulative_return"))),
             "over the whole test period, after costs",
         ),
         KeyFigure(
             "annual_return",
             "CAGR",
-            signed_percent(own.get("annual_return")),
-            of_base(signed_percent(other.get("annual_return"))),
+            _signed(own.get("annual_return")),
+            of_base(_signed(other.get("annual_return"))),
             "compound annual growth rate",
         ),
         KeyFigure(
             "sharpe",
             "Sharpe ratio",
-            _number(own.get("sharpe")),
-            _sharpe_note(document, of_base(_number(other.get("sharpe")))),
+            number(own.get("sharpe")),
+            _sharpe_note(document, of_base(number(other.get("sharpe")))),
             "annualised mean excess return over volatility",
         ),
         KeyFigure(
             "max_drawdown",
-            "Drawdown",
-            signed_percent(own.get("max_drawdown")),
-            of_base(signed_percent(other.get("max_drawdown"))),
+            "Max drawdown",
+            _signed(own.get("max_drawdown")),
+            of_base(_signed(other.get("max_drawdown"))),
             "largest decline from a peak",
         ),
         _active_return(own, other, added, shown),
         KeyFigure(
             "turnover",
             "Turnover",
-            _number(own.get("turnover"), "×"),
-            of_base(_number(other.get("turnover"), "×")),
+            _times(own.get("turnover")),
+            of_base(_times(other.get("turnover"))),
             "one-sided, per year: half of the value traded, as a multiple of equity",
         ),
         KeyFigure(
             "effective_number",
             "Effective holdings",
-            _number(own.get("effective_number", _usage(document).get("effective_holdings")), digits=1),
+            number(own.get("effective_number", _usage(document).get("effective_holdings")), 1),
             f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
-            "(sum of weights)^2 / sum of squares, mean over the bars",
+            "(sum of weights)² over the sum of squared weights, mean over the bars",
         ),
     ]
 
@@ -94,7 +93,7 @@ def _sharpe_note(document: Mapping[str, Any], base: str) -> str:
     """The base's Sharpe ratio, and the 90% interval of the champion's own where a verdict has it."""
     statistics = (document.get("verdict") or {}).get("statistics") or {}
     found = (statistics.get("test_intervals") or {}).get("sharpe")
-    own = f"90% {_number(found['low'])} to {_number(found['high'])}" if found else ""
+    own = f"90% interval {number(found['low'])} to {number(found['high'])}" if found else ""
     return "; ".join(part for part in (base, own) if part)
 
 
@@ -102,27 +101,24 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
     """Mean active return per year with its interval; the difference of the CAGRs for reports of earlier versions."""
     found = added.get("active_return")
     if found:
-        interval = f"{signed_percent(found['low'])} to {signed_percent(found['high'])}"
-        note = f"mean annual return above {shown}; {100 * added['level']:.0f}% interval from the stationary bootstrap"
-        return KeyFigure("active_return", "Active return", signed_percent(found["value"]), interval, note)
+        level = f"{100 * added['level']:.0f}% interval"
+        interval = f"over {shown}; {level} {_signed(found['low'])} to {_signed(found['high'])}"
+        note = f"mean annual return above {shown}; {level} from the stationary bootstrap"
+        return KeyFigure("active_return", "Active return", _signed(found["value"]), interval, note)
     mine, theirs = own.get("annual_return"), other.get("annual_return")
     value = None if mine is None or theirs is None else mine - theirs
     return KeyFigure(
-        "active_return", "Active return", signed_percent(value), f"over {shown}" if shown else "", "CAGR above the base"
+        "active_return", "Active return", _signed(value), f"over {shown}" if shown else "", "CAGR above the base"
     )
 
 
-def signed_percent(value: float | None, digits: int = 1) -> str:
-    """0.012 -> +1.2%; a dash for None, NaN or infinity."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    return f"{round(100 * value, digits) + 0.0:+.{digits}f}%"
+def _signed(value: float | None) -> str:
+    return percent(value, sign=True, unit="%")
 
 
-def _number(value: float | None, unit: str = "", digits: int = 2) -> str:
-    if value is None or not math.isfinite(value):
-        return MISSING
-    return f"{round(value, digits) + 0.0:.{digits}f}{unit}"
+def _times(value: float | None) -> str:
+    text = number(value)
+    return text if text == MISSING else f"{text}×"
 
 
 def _usage(document: Mapping[str, Any]) -> Mapping[str, Any]:

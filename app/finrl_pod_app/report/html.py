@@ -13,12 +13,12 @@ from finrl_pod.data.sources.files import taken_as
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, diversity_of
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.palette import Style, styles
-from finrl_pod_app.report.sections import bullet_list, chart, fact_list, section
+from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, reference_sentence
 
@@ -59,10 +59,11 @@ def render(
         section(f"Results {heading}", _metrics(document, style_by_name)),
         _validation(document, style_by_name),
         contribution.benchmark(document, style_by_name),
+        sections.active_return(document, results),
         sections.gate(document),
         sections.mandate(document),
         sections.drawdowns(document),
-        sections.rolling(document, results),
+        sections.rolling(document, results, style_by_name),
         sections.months(document),
         section("Annual returns", yearly_table(document["test"]["yearly"], style_by_name)),
         _weights(results),
@@ -104,7 +105,7 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         style = "verdict promoted" if verdict["promoted"] else "verdict"
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
     elif looks := looks_sentence(document):
-        lines.append(f'<p class="note">{html.escape(looks)}</p>')
+        lines.append(note(looks))
     texts = (return_sentence, added_sentence, baselines_sentence, reference_sentence)
     sentences = (text(document) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
@@ -113,49 +114,51 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
 
 
 def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
-    notes = "; ".join(f"{column.label}: {column.note}" for column in STRATEGY_COLUMNS)
+    table = metrics_table(document["test"]["strategies"], style_by_name)
+    notes = definitions({column.label: column.note for column in STRATEGY_COLUMNS})
     if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
-        notes += ". The index is a price index, without dividends"
-    return metrics_table(document["test"]["strategies"], style_by_name) + f'<p class="note">{html.escape(notes)}.</p>'
+        notes += note("The index is a price index, without dividends.")
+    return note(f"Period {' to '.join(document['splits']['test'])}, after costs.") + table + notes
 
 
 def _validation(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
     strategies = (document.get("validation") or {}).get("strategies")
     if not strategies:
         return ""
-    note = '<p class="note">The champion was selected on these bars: its own results are too good to expect again.</p>'
-    return section("Results on the validation period", note + metrics_table(strategies, style_by_name))
+    words = note(
+        f"Period {' to '.join(document['splits']['validation'])}, after costs; columns as above. The champion was "
+        "selected on these bars, so its own results here are biased upwards."
+    )
+    return section("Results on the validation period", words + metrics_table(strategies, style_by_name))
 
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
     name = subject_of(results)
     drawn = chart("weights", charts.weights_figure(results[name]), "tall")
-    note = f'<p class="note">Weights of {html.escape(display_name(name))} after the fills of each bar.</p>'
-    return section("Portfolio weights", note + drawn)
+    words = note(
+        f"Weights of {in_sentence(name)} after the fills of each bar: the {charts.NAMED_ASSETS} largest by their mean, "
+        "the others together, and cash."
+    )
+    return section("Portfolio weights", words + drawn)
 
 
 def _leaderboard(document: Mapping[str, Any]) -> str:
     rows, champion = document["leaderboard"], document.get("champion")
     if not rows or champion is None:
         return ""
-    lines = []
-    for member in champion["members"]:
-        ancestors = champion["lineage"].get(member, [])
-        lines.append(
-            f"{member} descends from {', from '.join(ancestors)}." if ancestors else f"{member} started from scratch."
-        )
     base, count = document.get("base_score"), len(champion["members"])
     how = SELECTED.get(str(champion.get("selection")))
     notes = [
         "Scores are Sharpe ratios on the validation period" + ("." if base is None else f"; the base's is {base:.3f}."),
-        f"Champion {champion['id']} ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
+        f"The champion ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
         f"{f', {how},' if how else ''}{diversity_of(champion)}.",
         "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",
+        "An agent descends from its parent, whose weights it continued or copied; a dash: it started from scratch.",
     ]
     if (search := document.get("search", "off")) != "off":
         notes.append(f'Hyperparameters differ from those of the config because of its search = "{search}".')
-    note = f'<p class="note">{html.escape(" ".join(notes))}</p>'
-    return section("Leaderboard", note + leaderboard_table(rows, champion["members"]) + bullet_list(lines))
+    table = leaderboard_table(rows, champion["members"], champion["lineage"])
+    return section("Leaderboard", note(" ".join(notes)) + table)
 
 
 def _data(document: Mapping[str, Any]) -> str:
@@ -180,14 +183,14 @@ def _data(document: Mapping[str, Any]) -> str:
 def _provenance(document: Mapping[str, Any]) -> str:
     facts = {
         "seed": str(document["seed"]),
-        "config": document["config_sha256"],
-        "prices": document["data"]["sha256"],
+        "config, SHA-256": document["config_sha256"],
+        "prices, SHA-256": document["data"]["sha256"],
         "versions": ", ".join(f"{name} {version}" for name, version in document["versions"].items()),
     }
     if timing := document.get("timing"):
         facts["training"] = (
-            f"{timing['samples']:,} samples in {timing['train_seconds']:,.0f} s "
-            f"({timing['samples_per_second']:,.0f} samples/s), {timing['total_seconds']:,.0f} s in total"
+            f"{timing['samples']:,} samples (environment steps) in {timing['train_seconds']:,.0f} s "
+            f"({timing['samples_per_second']:,.0f} samples/s); {timing['total_seconds']:,.0f} s with the evaluation"
         )
     return fact_list(facts)
 

@@ -5,12 +5,11 @@ Shared by the terminal, the report's page and the dashboard; reads the report's 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name
+from finrl_pod_app.report.columns import MISSING, display_name, number, percent
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -22,14 +21,14 @@ class Measure:
 
     key: str
     label: str
-    kind: Literal["ratio", "percent", "number", "times"]
+    kind: Literal["ratio", "difference", "slope", "percent", "active", "number", "times"]
     note: str
 
 
 USAGE = (
     Measure("mean_absolute_tilt", "Mean tilt", "ratio", "mean absolute log ratio of held weights to those at tilt 0"),
     Measure("active_share", "Active share", "percent", "half the sum of absolute differences to the weights at tilt 0"),
-    Measure("effective_holdings", "Effective holdings", "number", "(sum of weights)^2 / sum of squares, mean of bars"),
+    Measure("effective_holdings", "Effective holdings", "number", "(sum of weights)² over the sum of squared weights"),
     Measure("effective_holdings_low", "Effective holdings, 5%", "number", "exceeded on 95% of the bars"),
     Measure("turnover", "Turnover", "times", "one-sided, a year: half of the value traded, as a multiple of equity"),
     Measure("turnover_at_tilt_zero", "Turnover at tilt 0", "times", "of the base with the same trading"),
@@ -42,16 +41,25 @@ USAGE = (
     ),
 )
 ADDED = (
-    Measure("sharpe", "Sharpe ratio, difference", "ratio", "of the champion less that of the heading"),
-    Measure("information_ratio", "Information ratio", "ratio", "mean active return over tracking error, per year"),
-    Measure("alpha", "Alpha", "percent", "per year, from the regression of excess returns"),
-    Measure("beta", "Beta", "ratio", "slope of the same regression"),
+    Measure("active_return", "Active return", "active", "mean return above that of the heading, a year"),
+    Measure(
+        "alpha", "Alpha", "active", "intercept of the regression of excess returns on those of the heading, a year"
+    ),
+    Measure("beta", "Beta", "slope", "slope of the same regression"),
+    Measure("information_ratio", "Information ratio", "ratio", "active return over tracking error, annualised"),
+    Measure("sharpe", "Sharpe ratio, difference", "difference", "of the champion less that of the heading"),
 )
 YEARS = Measure(
     "years_to_show",
-    "Years to show it",
+    "Years to significance",
     "number",
-    "of returns after which the measured information ratio differs from 0 (one-sided, 5%); never if it is not above 0",
+    "of returns after which an information ratio of this size is above 0 in a one-sided test at 5%, (1.645 / ratio)²; "
+    "never if it is not above 0",
+)
+METHODS = (
+    "All intervals are percentiles of the stationary bootstrap, which resamples the bars of both accounts together. "
+    "Alpha is the active return less what a beta other than 1 explains, so the two differ, and so do their intervals. "
+    "Years to significance have no interval: they follow from the measured information ratio."
 )
 
 
@@ -61,7 +69,7 @@ def return_sentence(document: Mapping[str, Any]) -> str:
     found = added.get("active_return")
     if not found:
         return ""
-    low, high = (f"{100 * found[end]:+.1f}%" for end in ("low", "high"))
+    low, high = (percent(found[end], sign=True, unit="%") for end in ("low", "high"))
     where = "In sample" if document.get("in_sample") else "On the test period, after costs,"
     more = "less" if found["value"] < 0 else "more"
     return (
@@ -79,7 +87,7 @@ def added_sentence(document: Mapping[str, Any]) -> str:
     if not added:
         return ""
     base = display_name(str(added["base"]))
-    own, other = (_number(added["sharpe"][name]) for name in ("champion", "base"))
+    own, other = (number(added["sharpe"][name]) for name in ("champion", "base"))
     against = f"{other} of {base} (it has no mandate)"
     if document["mandate"]["base"] != "none":
         against = f"{other} of its base ({base})"
@@ -102,10 +110,15 @@ def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a mandate by display name; disabled limits are "off"."""
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
-    return {
-        display_name(name): "off" if name in OFF_AT_ZERO and not value else display_name(str(value))
-        for name, value in {"base": mandate["base"], **mandate}.items()
-    }
+    return {display_name(name): _setting(name, value) for name, value in {"base": mandate["base"], **mandate}.items()}
+
+
+def _setting(name: str, value: Any) -> str:
+    if name in OFF_AT_ZERO and not value:
+        return "off"
+    if name == "decide_every":
+        return f"{value} bar{'s' * (value != 1)}"
+    return display_name(str(value))
 
 
 def usage_periods(usage: Mapping[str, Any]) -> list[str]:
@@ -120,38 +133,37 @@ def usage_rows(usage: Mapping[str, Mapping[str, float | None]]) -> list[tuple[Me
 
 
 def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
-    """Each statistic against a base with its value and interval, and the years that it would take to show it."""
+    """Each statistic against a base with its value and interval, and the years until it would be significant.
+
+    Reports of earlier versions have no active return.
+    """
     rows = []
     for measure in ADDED:
-        found = added if measure.key == "sharpe" else added[measure.key]
+        found = added if measure.key == "sharpe" else added.get(measure.key)
+        if found is None:
+            continue
         low, high = (format_measure(measure, found[end]) for end in ("low", "high"))
         rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
-    rows.append((YEARS, years_text(added["years_to_show"]), ""))
+    rows.append((YEARS, years_text(added["years_to_show"]), MISSING))
     return rows
 
 
 def years_text(years: float | None) -> str:
-    """Years until an information ratio would show; never where it is not above 0."""
-    return "never" if years is None else f"{years:,.0f}" if years >= 1 else "below 1"
+    """Years until an information ratio is significant; never where it is not above 0."""
+    return "never" if years is None else number(years, 0) if years >= 1 else "below 1"
 
 
 def format_measure(measure: Measure, value: float | None) -> str:
     """A value in the unit of its row; a dash for None, NaN or infinity."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if measure.kind == "percent":
-        return f"{100 * value:.1f}%"
-    if measure.kind == "number":
-        return f"{value:.1f}"
-    if measure.kind == "times":
-        return f"{value:.2f}×"
-    return _number(value)
+    if measure.kind in ("percent", "active"):
+        active = measure.kind == "active"
+        return percent(value, 2 if active else 1, sign=active, unit="%")
+    if measure.kind == "difference":
+        return signed(value)
+    text = number(value, {"number": 1, "slope": 3}.get(measure.kind, 2))
+    return f"{text}×" if measure.kind == "times" and text != MISSING else text
 
 
 def signed(value: float | None) -> str:
     """A number with its sign and three decimals, so that an interval that ends just below zero is seen to do so."""
-    return MISSING if value is None else f"{round(value, 3) + 0.0:+.3f}"
-
-
-def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{round(value, 2) + 0.0:.2f}"
+    return number(value, 3, sign=True)

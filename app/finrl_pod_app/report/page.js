@@ -1,4 +1,5 @@
 // Charts are drawn one after another, those on the first screen first, so that the page can be read at once.
+const NARROW = 640; // pixels
 const charts = [...document.querySelectorAll("script[data-chart]")];
 const draw = (source) => {
   const figure = JSON.parse(source.textContent);
@@ -6,6 +7,10 @@ const draw = (source) => {
   const hidden = new Set(
     [...document.querySelectorAll('.keys button[aria-pressed="false"]')].map((button) => button.dataset.strategy));
   figure.data.forEach((line) => { if (hidden.has(line.meta)) line.visible = false; });
+  // Beside a narrow chart a legend would take half of its width.
+  if (innerWidth < NARROW && figure.layout.legend?.traceorder) {
+    figure.layout.legend = { orientation: "h", y: -0.12, yanchor: "top", x: 0 };
+  }
   const touch = matchMedia("(hover: none)").matches;
   Plotly.newPlot(`chart-${source.dataset.chart}`, figure.data, figure.layout, {
     responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover",
@@ -38,11 +43,13 @@ addEventListener("afterprint", () => {
   document.querySelectorAll(".js-plotly-plot").forEach((chart) => Plotly.relayout(chart, { width: null, autosize: true }));
 });
 
-// A button of the legend shows or hides its strategy in every chart.
-document.querySelectorAll(".keys button").forEach((button) => {
+// A button of a legend shows or hides its strategy in every chart and legend.
+const buttons = [...document.querySelectorAll(".keys button")];
+buttons.forEach((button) => {
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
+    buttons.filter((other) => other.dataset.strategy === button.dataset.strategy)
+      .forEach((other) => other.setAttribute("aria-pressed", String(shown)));
     document.querySelectorAll(".chart.js-plotly-plot").forEach((chart) => {
       const places = chart.data.flatMap((line, i) => (line.meta === button.dataset.strategy ? [i] : []));
       if (places.length) Plotly.restyle(chart, { visible: shown }, places);

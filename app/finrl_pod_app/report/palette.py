@@ -1,7 +1,8 @@
-"""Colour and line style of each strategy in a report.
+"""Colour and line style of each strategy in a report, and the colours of stacked areas.
 
-All colours have a contrast of at least 3:1 on the light and the dark page. The first eight differ by at least 18 in
-CIELAB under simulated protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009); line styles are a second cue.
+The colours of lines have a contrast of at least 3:1 on the light and the dark page. They differ by at least 18 in
+CIELAB from each other, also under simulated protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009), and
+those of the strategies that a report shows at first by at least 39. Dashes are a second cue.
 """
 
 from __future__ import annotations
@@ -27,34 +28,22 @@ class Style:
 
 
 _CHAMPION = Style("#d55e00", width=3.0)
-_OTHERS = (
-    Style("#148acd"),
-    Style("#614cf3", "dash"),
-    Style("#7f7f7f", "dot"),
-    Style("#078b4d"),
-    Style("#f90149", "dash"),
-    Style("#9d4c93"),
-    Style("#fa0ad0", "dashdot"),
-    Style("#148acd", "dot"),
-    Style("#078b4d", "dashdot"),
-    Style("#9d4c93", "dot"),
-)
-
-
 # Each baseline has the same style in every report and on every page.
-BASELINES = (
-    "index",
-    "equal_weight_buy_and_hold",
-    "equal_weight",
-    "minimum_variance",
-    "mean_variance",
-    "hierarchical_risk_parity",
-    "momentum_12_1",
-    "mandate_at_tilt_zero",
-    "inverse_volatility",
-    "random_weights",
-)
-_BASELINE_STYLES = dict(zip(BASELINES, _OTHERS, strict=True))
+_BASELINE_STYLES = {
+    "index": Style("#148acd"),
+    "equal_weight": Style("#7f7f7f", width=2.2),
+    "mandate_at_tilt_zero": Style("#8c00ff", "dash", 2.0),
+    "equal_weight_buy_and_hold": Style("#00a05a", "dash"),
+    "inverse_volatility": Style("#e600be", "dashdot"),
+    "minimum_variance": Style("#a05028"),
+    "mean_variance": Style("#6e46dc", "dot"),
+    "hierarchical_risk_parity": Style("#785a82", "dashdot"),
+    "momentum_12_1": Style("#ff505a", "dash"),
+    "random_weights": Style("#648cff", "dashdot"),
+}
+BASELINES = tuple(_BASELINE_STYLES)
+# Paul Tol's qualitative scheme "muted", safe for colour blindness, in an order in which neighbours differ most.
+_AREAS = ("#44aa99", "#999933", "#aa4499", "#ddcc77", "#882255", "#88ccee", "#117733", "#332288", "#cc6677")
 
 
 def baseline_style(name: str) -> Style | None:
@@ -69,16 +58,12 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     """
     ordered = champion_first(names)
     used = {_BASELINE_STYLES[name] for name in ordered if name in _BASELINE_STYLES}
-    free = [style for style in _OTHERS if style not in used] or list(_OTHERS)
+    free = [style for style in _BASELINE_STYLES.values() if style not in used] or list(_BASELINE_STYLES.values())
     others = [name for name in ordered if name != CHAMPION and name not in _BASELINE_STYLES]
     chosen = {name: free[i % len(free)] for i, name in enumerate(others)} | {CHAMPION: _CHAMPION}
     return {name: _BASELINE_STYLES.get(name) or chosen[name] for name in ordered}
 
 
-def ramp(count: int) -> list[str]:
-    """`count` colours from dark to light (cividis, safe for colour blindness), for the assets of a stacked area."""
-    from plotly.colors import sample_colorscale
-
-    # The darkest tenth is not visible on a dark page.
-    places = [0.1 + 0.9 * i / max(count - 1, 1) for i in range(count)]
-    return list(sample_colorscale("cividis", places)) if count else []
+def area_colours(count: int) -> list[str]:
+    """`count` colours for the areas of a stack, from the bottom up; they repeat after nine."""
+    return [_AREAS[i % len(_AREAS)] for i in range(count)]

@@ -12,9 +12,9 @@ from typing import Any
 
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.mandate_text import ADDED, USAGE, YEARS, mandate_settings
+from finrl_pod_app.report.mandate_text import ADDED, METHODS, USAGE, YEARS, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
     added_table,
@@ -66,6 +66,17 @@ def contents(parts: Sequence[str]) -> str:
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
 
 
+def definitions(meanings: Mapping[str, str]) -> str:
+    """A note that defines the columns of a table. meanings: by label."""
+    texts = (f"<strong>{html.escape(label)}</strong>: {html.escape(meaning)}" for label, meaning in meanings.items())
+    return f'<p class="note">{"; ".join(texts)}.</p>'
+
+
+def note(text: str) -> str:
+    """A short explanation, escaped."""
+    return f'<p class="note">{html.escape(text)}</p>'
+
+
 def fact_list(facts: Mapping[str, str]) -> str:
     """A definition list of escaped names and values."""
     return "<dl>" + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts.items()) + "</dl>"
@@ -89,26 +100,45 @@ def gate(document: Mapping[str, Any]) -> str:
         return ""
     counted = verdict.get("trials") or {}
     trials = f"{trials_text(counted)}. " if counted else ""
-    notes = [_note(words)] if (words := trials + looks_sentence(document)) else []
-    if warnings := (verdict.get("statistics") or {}).get("audit_warnings"):
-        notes += ["<p>Warnings of the audit:</p>", bullet_list(warnings)]
+    notes = [note(words)] if (words := trials + looks_sentence(document)) else []
+    warnings = (verdict.get("statistics") or {}).get("audit_warnings") or []
+    if known := [warning for warning in warnings if warning in document["data"]["flaws"]]:
+        notes.append(note(f"{len(known)} warnings of the audit are the known data issues under Data and splits."))
+    if others := [warning for warning in warnings if warning not in known]:
+        notes += ["<p>Warnings of the audit:</p>", bullet_list(others)]
     return section("Promotion rules", "".join([gate_table(verdict["rules"], verdict["reasons"]), *notes]))
 
 
+def active_return(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
+    """What the champion added to its base and to the mandate at tilt 0: growth over them, and statistics."""
+    comparisons = [document[name] for name in ("added", "added_to_tilt_zero") if document.get(name)]
+    if not comparisons:
+        return ""
+    bases = {name: results[name] for name in dict.fromkeys(row["base"] for row in comparisons) if name in results}
+    parts = []
+    if bases and CHAMPION in results:
+        shown = " and of ".join(in_sentence(name) for name in bases)
+        parts.append(note(f"Growth of the champion over that of {shown}, minus one."))
+        parts.append(chart("active", charts.active_growth_figure(results[CHAMPION], bases), "low"))
+    slow = "The mandate at tilt zero is the base, traded as slowly as the agents trade."
+    period = f"The champion on the period {' to '.join(document['splits']['test'])}."
+    parts.append(note(f"{period} {slow}" if document.get("added_to_tilt_zero") else period))
+    meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
+    return section("Active return", "".join([*parts, added_table(comparisons), note(METHODS), definitions(meanings)]))
+
+
 def mandate(document: Mapping[str, Any]) -> str:
-    """The mandate's settings, how much of it was used, and what the champion added to its base."""
+    """The mandate's settings, and how much of it was used."""
     settings = document.get("mandate")
     if not settings:
         return ""
     parts = []
-    if comparisons := [document[name] for name in ("added", "added_to_tilt_zero") if document.get(name)]:
-        note = f"What the champion added on the period {' to '.join(document['splits']['test'])}."
-        meanings = "; ".join(f"{measure.label}: {measure.note}" for measure in (*ADDED, YEARS))
-        parts += [_note(note), added_table(comparisons), _note(f"{meanings}.")]
     if usage := document.get("mandate_usage"):
-        note = "How much of the mandate was used, against the mandate at tilt 0 with the same trading."
-        notes = "; ".join(f"{measure.label}: {measure.note}" for measure in USAGE)
-        parts += [_note(note), mandate_usage_table(usage), _note(f"{notes}.")]
+        parts += [
+            note("How much of the mandate was used, against the mandate at tilt 0 with the same trading."),
+            mandate_usage_table(usage),
+            definitions({measure.label: measure.note for measure in USAGE}),
+        ]
     return section("Mandate", "".join([*parts, fact_list(mandate_settings(settings))]))
 
 
@@ -119,20 +149,23 @@ def overfitting(document: Mapping[str, Any]) -> str:
     if not found or "logits" not in found:
         return ""
     figure = charts.logits_figure(found["logits"])
-    return section("Backtest overfitting", _note(overfitting_sentence(found)) + chart("logits", figure, "low"))
+    return section("Backtest overfitting", note(overfitting_sentence(found)) + chart("logits", figure, "low"))
 
 
 def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Equity curves above their drawdowns, with their key, and the bootstrap band if there is one."""
     band = document["test"].get("band")
-    words = ""
+    words = label = ""
     if band is not None:
-        name = display_name(document["test"]["tearsheet"]["of"])
-        words = (
-            f'<p class="note">Grey band: {100 * band["level"]:.0f}% of the stationary bootstrap resamples of '
-            f"{html.escape(name)} at each bar.</p>"
+        name, level = in_sentence(document["test"]["tearsheet"]["of"]), f"{100 * band['level']:.0f}%"
+        label = f"{level} bootstrap band of {name}"
+        words = note(
+            f"The band holds {level} of the stationary bootstrap resamples of {name} at each bar; the chart cuts it "
+            "off beyond the curves."
         )
-    return section("Equity", key(styles) + chart("equity", charts.equity_figure(results, band), "tall") + words)
+    figure = chart("equity", charts.equity_figure(results, band), "tall")
+    first = note("Growth of 1 on a logarithmic axis, after costs, and decline from the running peak below.")
+    return section("Equity", first + key(styles, label) + figure + words)
 
 
 def drawdowns(document: Mapping[str, Any]) -> str:
@@ -142,40 +175,49 @@ def drawdowns(document: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     longest = sheet["longest_drawdown"][name]
-    note = f"The deepest drawdowns of {display_name(name)}; its longest drawdown lasts {longest:,} bars."
-    return section("Drawdowns", _note(note) + drawdowns_table(rows))
+    words = (
+        f"The deepest drawdowns of {in_sentence(name)}. Bars are those from the peak to the recovery, or to the end; "
+        f"the longest drawdown lasts {longest:,} bars."
+    )
+    return section("Drawdowns", note(words) + drawdowns_table(rows))
 
 
-def rolling(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
+def rolling(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Rolling Sharpe ratio; empty if the period is shorter than the window."""
     rolling = document["test"]["tearsheet"]["rolling_sharpe"]
     if all(one["last"] is None for one in rolling.values()):
         return ""
     window = next(iter(rolling.values()))["window"]
-    note = f'<p class="note">Annualised, over a rolling window of {window} bars.</p>'
-    return section("Rolling Sharpe ratio", note + chart("rolling", charts.rolling_sharpe_figure(results), "low"))
+    words = note(f"Annualised, over a rolling window of {window} bars.")
+    figure = chart("rolling", charts.rolling_sharpe_figure(results), "low")
+    return section("Rolling Sharpe ratio", words + key(styles) + figure)
 
 
 def months(document: Mapping[str, Any]) -> str:
     """Monthly returns of the strategy that the report is about."""
     sheet = document["test"]["tearsheet"]
-    note = f'<p class="note">{html.escape(display_name(sheet["of"]))}, in percent; end months may be partial.</p>'
-    return section("Monthly returns", note + monthly_table(sheet["monthly"]))
+    words = f"Returns of {in_sentence(sheet['of'])} in percent; the first and the last month may be partial."
+    return section("Monthly returns", note(words) + monthly_table(sheet["monthly"]))
 
 
 def trading(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Turnover and costs over time, and costs by kind."""
     name = document["test"]["tearsheet"]["of"]
-    shown = html.escape(display_name(name))
+    shown = in_sentence(name)
     parts = [
-        f'<p class="note">Monthly one-sided turnover of {shown}: half of the value traded, as a share of equity.</p>',
+        note(
+            f"One-sided turnover of {shown} by month: half of the value traded, the first purchase included, as a "
+            "share of equity."
+        ),
         chart("turnover", charts.turnover_figure(results[name], styles[name].colour), "low"),
-        '<p class="note">Cumulative costs as a share of initial equity.</p>',
+        note("Cumulative costs as a share of initial equity."),
+        key(styles),
         chart("costs", charts.costs_figure(results), "low"),
     ]
     if len(results[name].cost_parts) > 1:
-        parts.append(f'<p class="note">Cumulative costs of {shown} by kind.</p>')
+        parts.append(note(f"Cumulative costs of {shown} by kind, as a share of initial equity."))
         parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low"))
+    parts.append(note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity."))
     parts.append(costs_table(document["test"]["tearsheet"]["costs"], styles))
     return section("Turnover and costs", "".join(parts))
 
@@ -184,15 +226,16 @@ def distribution(
     document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]
 ) -> str:
     """Histogram and moments of the returns per bar."""
-    note = (
-        '<p class="note">Share of bars by return; the outermost points include all returns beyond them. A normal '
-        "distribution has a kurtosis of 3.</p>"
-    )
+    first = note("Share of bars by their simple return; the outermost points include all returns beyond them.")
     drawn = chart("distribution", charts.distribution_figure(results), "low")
-    return section(
-        "Distribution of returns",
-        note + drawn + distribution_table(document["test"]["tearsheet"]["distribution"], styles),
-    )
+    meanings = {
+        "5% VaR": "the return that 5% of the bars fall below",
+        "5% expected shortfall": "the mean return of those bars",
+        "kurtosis": "3 for a normal distribution",
+        "positive": "share of the bars with a return above 0",
+    }
+    found = distribution_table(document["test"]["tearsheet"]["distribution"], styles)
+    return section("Distribution of returns", first + key(styles) + drawn + found + definitions(meanings))
 
 
 def cost_curve(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
@@ -201,27 +244,22 @@ def cost_curve(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
     if not rows:
         return ""
     name, charged = document["test"]["tearsheet"]["of"], document["test"]["cost_bps"]
-    note = (
-        f'<p class="note">The decisions of {html.escape(display_name(name))} under other proportional costs; the '
-        f"dotted line marks the {charged:g} basis points of this backtest.</p>"
+    words = note(
+        f"The decisions of {in_sentence(name)}, made under the {charged:g} basis points of this run, at other "
+        "transaction costs."
     )
     drawn = chart("sensitivity", charts.cost_curve_figure(rows, charged, styles[name].colour), "low")
-    return section("Sensitivity to costs", note + drawn + cost_curve_table(rows))
+    return section("Sensitivity to costs", words + drawn + cost_curve_table(rows, charged))
 
 
-def _note(text: str) -> str:
-    return f'<p class="note">{html.escape(text)}</p>'
-
-
-def key(styles: Mapping[str, Style]) -> str:
-    """The legend of the line charts, whose buttons show and hide strategies."""
+def key(styles: Mapping[str, Style], band: str = "") -> str:
+    """The legend of the line charts, whose buttons show and hide strategies. band: label of the grey band, if any."""
     shown = {CHAMPION, *charts.reference_names(styles)} if CHAMPION in styles else set(styles)
     buttons = "".join(
         f'<button type="button" aria-pressed="{str(name in shown).lower()}" data-strategy="{html.escape(name)}">'
         f"{key_line(styles[name])}{html.escape(display_name(name))}</button>"
         for name in champion_first(styles)
     )
-    return (
-        '<p class="note">Growth of 1 on a logarithmic axis. Click a name to show or hide its lines.</p>'
-        f'<div class="keys">{buttons}</div>'
-    )
+    label = f'<span class="band">{html.escape(band)}</span>' if band else ""
+    hint = '<p class="note screen">Click a name to show or hide its lines in all charts.</p>' if band else ""
+    return f'{hint}<div class="keys">{buttons}{label}</div>'

@@ -14,24 +14,27 @@ from finrl_pod_app.report.columns import (
     champion_first,
     display_name,
     format_metric,
+    number,
+    percent,
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
-from finrl_pod_app.report.verdict_text import rule_cells
+from finrl_pod_app.report.verdict_text import rule_cells, rule_label
 
 MAX_LEADERBOARD_ROWS = 32
-SEE_ABOVE = "stated on top of the page"  # a refusal is said once
+SEE_ABOVE = "see the top of the page"  # a refusal is said once
+SAME_COST = 1e-6  # basis points
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-MOMENTS = (  # key, heading, unit
-    ("mean", "mean", "%"),
-    ("deviation", "std. deviation", "%"),
-    ("skewness", "skewness", ""),
-    ("kurtosis", "kurtosis", ""),
-    ("value_at_risk", "5% VaR", "%"),
-    ("expected_shortfall", "expected shortfall", "%"),
-    ("best", "best", "%"),
-    ("worst", "worst", "%"),
-    ("positive", "positive", "% of bars"),
+MOMENTS = (  # key, heading, unit, digits
+    ("mean", "mean", "%", 3),
+    ("deviation", "std. deviation", "%", 2),
+    ("skewness", "skewness", "", 2),
+    ("kurtosis", "kurtosis", "", 1),
+    ("value_at_risk", "5% VaR", "%", 2),
+    ("expected_shortfall", "5% expected shortfall", "%", 2),
+    ("best", "best", "%", 2),
+    ("worst", "worst", "%", 2),
+    ("positive", "positive", "% of bars", 1),
 )
 
 
@@ -56,7 +59,7 @@ def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mappi
     years = sorted({year for returns in yearly.values() for year in returns})
     heads = "".join(f'<th scope="col">{html.escape(year)}<small>%</small></th>' for year in years)
     rows = [
-        strategy_row(name, styles, [_percent(yearly[name].get(year)) for year in years])
+        strategy_row(name, styles, [percent(yearly[name].get(year)) for year in years])
         for name in champion_first(yearly)
     ]
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
@@ -64,87 +67,96 @@ def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mappi
 
 def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The deepest drawdowns with their dates."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("peak", "trough", "recovered", "depth %", "bars"))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("peak", "trough", "recovered", "depth, %", "bars"))
     body = [
         f'<tr><th scope="row">{row["peak"]}</th><td>{row["trough"]}</td><td>{row["recovered"] or "not yet"}</td>'
-        f"<td>{_percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
+        f"<td>{percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
         for row in rows
     ]
     return table(heads, body, wide=False)
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns by month in percent, one row per year with its total last. Cells are shaded by size."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *MONTHS, "total"))
+    """Returns by month in percent, one row per year with that of the year last. Cells are shaded by size."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("", *MONTHS, "year"))
     largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
     rows = []
     for year, months in monthly.items():
         cells = "".join(_shaded_cell(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
-        total = f"<td><strong>{_percent(compound_return(months))}</strong></td>"
+        total = f"<td><strong>{percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
     return table(heads, rows)
 
 
 def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
     """Moments and tails of the returns per bar, one row per strategy."""
-    heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit in MOMENTS)
+    heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit, _ in MOMENTS)
     rows = [
         strategy_row(
             name,
             styles,
-            [
-                _percent(moments[name].get(key), 2) if unit else _ratio(moments[name].get(key))
-                for key, _, unit in MOMENTS
-            ],
+            [(percent if unit else number)(moments[name].get(key), digits) for key, _, unit, digits in MOMENTS],
         )
         for name in champion_first(moments)
     ]
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
-def cost_curve_table(rows: Sequence[Mapping[str, float | None]]) -> str:
-    """Performance by proportional cost."""
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR %", "Sharpe ratio", "max drawdown %"))
-    body = [
-        f'<tr><th scope="row">{row["cost_bps"]:g}</th><td>{_percent(row["annual_return"])}</td>'
-        f"<td>{_ratio(row['sharpe'])}</td><td>{_percent(row['max_drawdown'])}</td></tr>"
-        for row in rows
-    ]
+def cost_curve_table(rows: Sequence[Mapping[str, float | None]], charged: float) -> str:
+    """Performance by proportional cost. charged: the cost of the run itself in basis points, whose row is marked."""
+    heads = "".join(
+        f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR, %", "Sharpe ratio", "max drawdown, %")
+    )
+    body = []
+    for row in rows:
+        own = abs((row["cost_bps"] or 0.0) - charged) < SAME_COST
+        body.append(
+            f"<tr{' class=champion' if own else ''}>"
+            f'<th scope="row">{row["cost_bps"]:g}{" (this run)" if own else ""}</th>'
+            f"<td>{percent(row['annual_return'], 2)}</td><td>{number(row['sharpe'], 3)}</td>"
+            f"<td>{percent(row['max_drawdown'], 2)}</td></tr>"
+        )
     return table(heads, body, wide=False)
 
 
 def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
-    """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy."""
+    """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy.
+
+    Without interest and fees in any account, and without dividends, their columns are left out.
+    """
     kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
     heads = "".join(f'<th scope="col">{html.escape(kind)}</th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    heads += '<th scope="col">interest less fees</th>'
+    carrying = any(one["carry"] for one in costs.values())
+    heads += '<th scope="col">interest less fees</th>' * carrying
     paying = any(one.get("dividends") is not None for one in costs.values())
     heads += '<th scope="col">dividends</th>' * paying
     rows = []
     for name in champion_first(costs):
         one = costs[name]
-        cells = [MISSING if kind not in one["parts"] else f"{one['parts'][kind]:,.0f}" for kind in kinds]
-        cells += [_percent(one["drag"], 2), f"{one['carry']:,.0f}"]
-        if paying:
-            cells.append(MISSING if one.get("dividends") is None else f"{one['dividends']:,.0f}")
+        cells = [number(one["parts"].get(kind), 0) for kind in kinds]
+        cells += [percent(one["drag"], 2), *([number(one["carry"], 0)] * carrying)]
+        cells += [number(one.get("dividends"), 0)] * paying
         rows.append(strategy_row(name, styles, cells))
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
 def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -> str:
-    """Each promotion rule with its value, limit and outcome. stated: explanations that the page has given already."""
+    """Each promotion rule with its value, limit and outcome.
+
+    stated: explanations that the page has given already; if it has given all, their column is left out.
+    """
+    explained = any(rule.get("sentence") not in stated for rule in rules)
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
-    heads += '<th scope="col" class="text">explanation</th>'
-    body = [
-        f'<tr><th scope="row">{html.escape(display_name(str(rule["name"])))}</th>'
-        f"{''.join(f'<td>{cell}</td>' for cell in rule_cells(rule))}"
-        f'<td class="{"good" if rule["passed"] else "bad"}">'
-        f"{'yes' if rule['passed'] else 'no'}</td>"
-        f'<td class="text words">{_explanation(rule, stated)}</td></tr>'
-        for rule in rules
-    ]
-    return table(heads, body)
+    heads += '<th scope="col" class="text">explanation</th>' * explained
+    body = []
+    for rule in rules:
+        (label, side), (value, limit) = rule_label(str(rule["name"])), rule_cells(rule)
+        cells = f"<td>{value}</td><td>{f'{side} {limit}'.strip()}</td>"
+        cells += f'<td class="{"good" if rule["passed"] else "bad"}">{"yes" if rule["passed"] else "no"}</td>'
+        cells += f'<td class="text words">{_explanation(rule, stated)}</td>' * explained
+        body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')
+    return table(heads, body, wide=explained)
 
 
 def _explanation(rule: Mapping[str, Any], stated: Sequence[str]) -> str:
@@ -152,22 +164,30 @@ def _explanation(rule: Mapping[str, Any], stated: Sequence[str]) -> str:
     return SEE_ABOVE if sentence in stated else html.escape(sentence)
 
 
-def leaderboard_table(rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> str:
-    """The best agents with their parents and the hyperparameters in which they differ."""
+def leaderboard_table(
+    rows: Sequence[Mapping[str, Any]], members: Sequence[str], lineage: Mapping[str, Sequence[str]]
+) -> str:
+    """The best agents with their lineage and the hyperparameters in which they differ.
+
+    lineage: ancestors of each member, parent first; of the other agents only the parent is known. Members are marked
+    unless all agents are members.
+    """
     shown = rows[:MAX_LEADERBOARD_ROWS]
+    mixed = any(row["id"] not in members for row in shown)
     settings = sorted({key for row in shown for key in row["hyperparameters"]})
     varied = [key for key in settings if len({row["hyperparameters"].get(key) for row in shown}) > 1]
-    heads = ['<th scope="col">agent</th>', '<th scope="col" class="text">parent</th>']
+    heads = ['<th scope="col">agent</th>', '<th scope="col" class="text">descends from</th>']
     heads += ['<th scope="col">generation</th>', '<th scope="col">score</th>']
     heads += [f'<th scope="col">{html.escape(display_name(key))}</th>' for key in varied]
     body = []
     for row in shown:
-        member = row["id"] in members
+        member = mixed and row["id"] in members
+        ancestors = lineage.get(row["id"]) or ([row["parent"]] if row["parent"] else [])
         cells = [
             f'<th scope="row">{html.escape(row["id"])}{" (member)" if member else ""}</th>',
-            f'<td class="text">{html.escape(row["parent"] or MISSING)}</td>',
+            f'<td class="text lineage">{html.escape(", ".join(ancestors) or MISSING)}</td>',
             f"<td>{row['generation'] + 1}</td>",
-            f"<td>{MISSING if row['score'] is None else format(row['score'], '.3f')}</td>",
+            f"<td>{number(row['score'], 3)}</td>",
         ]
         cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
@@ -188,9 +208,9 @@ def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
 
 def added_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """A champion against its base and against the mandate at tilt 0: one row per statistic, values with intervals."""
-    heads = '<th scope="col">against</th>'
+    heads = '<th scope="col">statistic</th>'
     for added in comparisons:
-        heads += f'<th scope="col">{html.escape(display_name(added["base"]))}</th>'
+        heads += f'<th scope="col">against {html.escape(display_name(added["base"]))}</th>'
         heads += f'<th scope="col">{100 * added["level"]:.0f}% interval</th>'
     columns = [added_rows(added) for added in comparisons]
     body = []
@@ -232,15 +252,7 @@ def _shaded_cell(value: float | None, largest: float) -> str:
     if value is None:
         return "<td></td>"
     colour = "20, 138, 205" if value > 0 else "213, 94, 0"
-    return f'<td style="background: rgba({colour}, {0.5 * min(abs(value) / largest, 1):.2f})">{100 * value:.1f}</td>'
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return MISSING if value is None else f"{100 * value:.{digits}f}"
-
-
-def _ratio(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}"
+    return f'<td style="background: rgba({colour}, {0.5 * min(abs(value) / largest, 1):.2f})">{percent(value)}</td>'
 
 
 def _value(value: Any) -> str:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.settings.run import GateConfig
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
+
+# What a rule measures, and the side of its limit on which it passes.
+_RULES = {
+    "edge": ("edge: p-value", "≤"),
+    "drawdown": ("maximum drawdown", "≤"),
+    "break_even": ("break-even cost", "≥"),
+    "audit": ("audit failures", "≤"),
+}
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
@@ -35,6 +43,11 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
     return f"The champion {outcome}: {reasons}." if reasons else f"The champion {outcome}."
 
 
+def rule_label(name: str) -> tuple[str, str]:
+    """What a rule measures, and "≤" or "≥" before its limit; the name and "" for rules of earlier versions."""
+    return _RULES.get(name, (display_name(name), ""))
+
+
 def rule_cells(rule: Mapping[str, Any]) -> tuple[str, str]:
     """Value and limit of a rule with their units; a dash for a value that could not be computed."""
     name, value, limit = rule["name"], rule["value"], rule["limit"]
@@ -46,7 +59,7 @@ def _with_unit(name: str, value: float | None) -> str:
     if value is None:
         return MISSING
     if name == "drawdown":
-        return f"{100 * value:.1f}%"
+        return percent(value, unit="%")
     if name == "break_even":
         return f"{value:.4g} bp"
     return f"{value:.4g}"
@@ -73,7 +86,7 @@ def baselines_sentence(document: Mapping[str, Any]) -> str:
     if not higher:
         return "No baseline had a higher Sharpe ratio on the test period."
     ranked = sorted(higher, key=lambda name: -higher[name])
-    listed = ", ".join(f"{display_name(name)} {higher[name]:.2f}" for name in ranked)
+    listed = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranked)
     return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {listed}."
 
 
@@ -98,7 +111,7 @@ def overfitting_sentence(found: Mapping[str, Any]) -> str:
     return (
         f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: how often, over {found['splits']:,} splits of "
         "the validation period, the best trial of one half is no better than the median trial on the other half (left "
-        f"of 0). Trials of equal skill give 50%.{above}"
+        f"of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above}"
     )
 
 

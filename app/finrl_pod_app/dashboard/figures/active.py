@@ -12,6 +12,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures.comparison import Styles, add_line
 from finrl_pod_app.dashboard.queries.benchmark import active_growth, comparable, rolling_alpha_beta
 from finrl_pod_app.dashboard.queries.comparison import Curve
+from finrl_pod_app.report.charts import PERCENT_TICKS
 
 MAX_COLUMNS = 250  # of a heat map of weights; more are not visible
 
@@ -22,9 +23,9 @@ def active_growth_figure(curves: Mapping[str, Curve], benchmark: str, styles: St
 
     figure = go.Figure()
     for name, curve in comparable(curves, benchmark).items():
-        add_line(figure, name, curve.times, active_growth(curve, curves[benchmark]), styles, "%{y:.1%}")
+        add_line(figure, name, curve.times, active_growth(curve, curves[benchmark]), styles, "%{y:.2%}")
     figure.add_hline(y=0, line={"color": theme.NEUTRAL, "width": 1, "dash": "dot"})
-    figure.update_yaxes(tickformat=".0%", title="growth over the benchmark")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, title="growth over the benchmark")
     return figure
 
 
@@ -37,7 +38,7 @@ def rolling_alpha_beta_figure(curves: Mapping[str, Curve], benchmark: str, style
         alpha, beta = rolling_alpha_beta(curve, curves[benchmark])
         add_line(figure, name, curve.times, alpha, styles, "%{y:.1%}", row=1, col=1, legendgroup=name)
         add_line(figure, name, curve.times, beta, styles, "%{y:.2f}", row=2, col=1, legendgroup=name, showlegend=False)
-    figure.update_yaxes(tickformat=".0%", title="alpha, a year", row=1, col=1)
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, title="alpha, a year", row=1, col=1)
     figure.update_yaxes(title="beta", row=2, col=1)
     return figure
 

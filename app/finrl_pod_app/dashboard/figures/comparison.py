@@ -13,6 +13,8 @@ from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.report.charts import (
+    PERCENT_TICKS,
+    SIDE_LEGEND,
     add_band,
     dates,
     decimated,
@@ -22,7 +24,7 @@ from finrl_pod_app.report.charts import (
     set_log_axis,
     stacked_weights,
 )
-from finrl_pod_app.report.columns import display_name
+from finrl_pod_app.report.columns import display_name, percent
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import MONTHS
 
@@ -37,7 +39,7 @@ def equity(curves: Mapping[str, Curve], styles: Styles, band: Mapping[str, Any] 
     """Growth of 1 on a log axis. band: of the first strategy, as `bootstrap_band` gives it."""
     multiples = {name: growth(curve.equity) for name, curve in curves.items()}
     figure = _lines(curves, multiples, styles, "%{y:.3f}×")
-    set_log_axis(figure, multiples, band)
+    set_log_axis(figure, multiples)
     if band is not None:
         first = next(iter(curves))
         name = f"{100 * band['level']:.0f}% bootstrap band of {theme.escape_html(display_name(first))}"
@@ -49,7 +51,7 @@ def equity(curves: Mapping[str, Curve], styles: Styles, band: Mapping[str, Any] 
 def drawdowns(curves: Mapping[str, Curve], styles: Styles) -> Any:
     """Decline from the running peak."""
     figure = _lines(curves, {name: drawdown(curve.equity) for name, curve in curves.items()}, styles, "%{y:.1%}")
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
@@ -75,7 +77,7 @@ def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
         for month, value in table[year].items():
             values[row, int(month) - 1] = value
         values[row, -1] = compound_return(table[year])
-    text = np.array([["" if np.isnan(value) else f"{100 * value:.1f}" for value in row] for row in values])
+    text = np.array([["" if np.isnan(value) else percent(value) for value in row] for row in values])
     limit = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # larger yearly returns have the deepest colour
     across = len(years) <= MAX_YEARS_ACROSS
     figure = go.Figure(
@@ -103,7 +105,8 @@ def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
 def weights(result: BacktestResult) -> Any:
     """Portfolio weights over time, stacked: the largest by mean, the others together, then cash."""
     figure = stacked_weights(result)
-    figure.update_yaxes(tickformat=".0%", title="share of equity")
+    figure.update_layout(legend=SIDE_LEGEND)
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, title="share of equity")
     return figure
 
 
@@ -122,7 +125,7 @@ def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:
             hovertemplate="%{y:.1%}",
         )
     figure.update_layout(barmode="group")
-    figure.update_yaxes(tickformat=".0%", rangemode="tozero", title="monthly turnover")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero", title="monthly turnover")
     return figure
 
 
@@ -132,8 +135,8 @@ def costs(results: Sequence[BacktestResult], styles: Styles) -> Any:
 
     figure = go.Figure()
     for result in results:
-        add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], styles, "%{y:.2%}")
-    figure.update_yaxes(tickformat=".1%", rangemode="tozero", title="cumulative costs")
+        add_line(figure, result.name, result.times, result.costs.cumsum() / result.equity[0], styles, "%{y:.3%}")
+    figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero", title="cumulative costs")
     return figure
 
 

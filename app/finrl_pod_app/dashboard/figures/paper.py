@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from finrl_pod_app.dashboard.queries.paper_performance import BENCHMARK
 from finrl_pod_app.dashboard.theme import BAD, COLOURS, GOOD, NEUTRAL, escape_html
+from finrl_pod_app.report.charts import PERCENT_TICKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,9 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
     )
     # The axis spans at least 1%, so that a small decline looks small.
     lowest = min(-0.01, 1.15 * float(curve.drawdown.min()))
-    figure.update_yaxes(title_text="drawdown", tickformat=".1%", range=[lowest, 0.0], nticks=4, row=2, col=1)
+    figure.update_yaxes(
+        title_text="drawdown", tickformatstops=PERCENT_TICKS, range=[lowest, 0.0], nticks=4, row=2, col=1
+    )
     if difference.is_available:
         figure.add_trace(
             go.Bar(
