@@ -64,6 +64,7 @@ def test_orders_and_equity_equal_those_of_a_replay(
     assert tested["test"]["cost_bps"] == 3.0
     assert tested["data"]["symbols"] == ["AAPL", "JPM", "KO", "XOM"]
     assert any("5% of equity kept in cash" in rule for rule in tested["rules"])
+    assert tested["rules"][0] == "Accounts start with 50,000 in cash; amounts are in the currency of the prices."
 
 
 def test_without_a_paper_config_its_defaults_apply() -> None:

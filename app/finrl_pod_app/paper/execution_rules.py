@@ -50,6 +50,7 @@ class PaperRules:
         rules = self.rules
         shares = "fractional shares" if rules.fractional else "whole shares"
         found = [
+            f"Accounts start with {self.cash:,.0f} in cash; amounts are in the currency of the prices.",
             f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
             f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
             self._fills(),
