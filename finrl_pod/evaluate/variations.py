@@ -281,15 +281,16 @@ def cost_curve(
     cash: float,
     costs_bps: Sequence[float] = COSTS_BPS,
 ) -> list[dict[str, float]]:
-    """Metrics of recorded decisions at several proportional costs: one row per cost in basis points.
+    """Metrics of recorded decisions at several proportional costs: one row per cost in basis points, ascending.
 
-    Other cost models of `rules` stay unchanged.
+    The proportional cost of `rules` itself is always among them. Its other cost models stay unchanged.
     """
+    costs_bps = sorted({*map(float, costs_bps), round(1e4 * rules.cost_rate, 9)})
     replayed = cut_market(market, first, last)
     tables = torch.from_numpy(recording.table(replayed.times)).unsqueeze(0)
     jobs = [Job(0, 0, last - first, replace(rules, cost_rate=cost / 1e4)) for cost in costs_bps]
     done = replace(simulate_recorded(replayed, tables, jobs, cash), bars_per_year=bars_per_year(market.times))
     return [
-        {"cost_bps": float(cost), **{name: metrics[name] for name in CURVE_METRICS}}
+        {"cost_bps": cost, **{name: metrics[name] for name in CURVE_METRICS}}
         for cost, metrics in zip(costs_bps, done.metrics(), strict=True)
     ]

@@ -152,7 +152,7 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
         strategy_target,
         data="main",
         out=out,
-        settings=("half_spread_bps=2", "cash_rates=[['2020-01-01', 0.02]]"),
+        settings=("half_spread_bps=2", "cost_bps=7.5", "cash_rates=[['2020-01-01', 0.02]]"),
         **SPAN,
     )
     assert list(document["test"]["strategies"]) == ["Mine", "equal_weight", "index"]
@@ -163,11 +163,12 @@ def test_backtest_of_a_user_strategy_writes_a_complete_report(strategy_target: s
     assert sheet["costs"]["Mine"]["carry"] > 0
     assert sum(sheet["costs"]["Mine"]["parts"].values()) == pytest.approx(about["costs_paid"])
     curve = document["test"]["cost_curve"]
-    assert [row["cost_bps"] for row in curve] == [0, 2, 5, 10, 20, 50, 100]
+    assert [row["cost_bps"] for row in curve] == [0, 2, 5, 7.5, 10, 20, 50, 100]
     assert curve[3]["sharpe"] == pytest.approx(about["sharpe"])
     assert all(a["annual_return"] >= b["annual_return"] for a, b in pairwise(curve))
     assert document["test"]["band"]["level"] == 0.9
     page = (out / "report.html").read_text()
+    assert "7.5 (this run)" in page
     for text in ("Rolling Sharpe", "Monthly returns", "Sensitivity to costs", "Distribution", "Half spread"):
         assert text in page
     bars = pd.read_parquet(out / "bars.parquet")
