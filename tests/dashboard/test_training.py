@@ -13,9 +13,10 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.queries import runs, training
+from finrl_pod_app.services import progress_file
 from safetensors.numpy import load_file
 
-from finrl_pod.errors import RunError
+from finrl_pod.files import write_json
 
 PODS, ROWS, STEP = 5, 4, 32
 
@@ -162,28 +163,21 @@ def test_runs_are_overlaid_in_their_styles(values: np.ndarray[Any, Any]) -> None
     assert list(best.x) == [1, 2]
 
 
-def test_base_score_is_the_sharpe_ratio_of_the_base(finished: Path) -> None:
+def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: Path, tmp_path: Path) -> None:
     run = runs.open_run(finished.parent, finished.name)
-    generations = [training.read_generation(file) for file, _ in training.generation_files(run)]
-    agents = training.agents_table(run, generations)
+    agents = training.agents_table(run, [training.read_generation(file) for file, _ in training.generation_files(run)])
     newest = sorted((finished / "validation").glob("*.safetensors"))[-1]
     base = load_file(newest)["base"]
     expected = base.mean() / base.std(ddof=1) * np.sqrt(365.25)  # the bars include weekends
-    score = training.base_score(training.validation_files(run), agents)
+    score = runs.base_score(run, runs.report(run))
     assert score == pytest.approx(expected, rel=1e-3)
     line = figures.scores(agents, "equal weight", score).data[-1]
     assert line.name == "equal weight"
     assert set(line.y) == {score}
-
-
-def test_base_score_of_damaged_and_missing_files(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "mine")
-    run = runs.open_run(tmp_path, "mine")
-    agents = training.agents_table(run, [])
-    for file in (tmp_path / "mine" / "validation").iterdir():
-        file.write_bytes(b"no tensors")
-    with pytest.raises(RunError, match=r"validation/.* is damaged"):
-        training.base_score(training.validation_files(run), agents)
-    shutil.rmtree(tmp_path / "mine" / "validation")
-    assert training.base_score(training.validation_files(run), agents) is None
+    (tmp_path / "mine" / runs.REPORT).unlink()
+    stopped = runs.open_run(tmp_path, "mine")
+    assert runs.base_score(stopped, runs.report(stopped)) is None
     assert len(figures.scores(agents).data) == 2
+    write_json(tmp_path / "mine" / progress_file.FILE, {"progress": {"base": 0.75}})
+    assert runs.base_score(stopped, runs.report(stopped)) == 0.75

@@ -70,7 +70,7 @@ def run_columns() -> dict[str, Any]:
 
 def benchmark_columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
-    formats = {"percent": "percent", "ratio": "%.2f"}
+    formats = {"percent": "percent", "ratio": "%.2f", "number": "%.1f"}
     column: Any = st.column_config
     active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, a year.")}
     metrics = {

@@ -211,7 +211,7 @@ def _show_curves(settings: Settings, run: runs.RunFiles, files: training.Generat
             alt = "Learning curve: median over the pods."
             RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
         with right:
-            contents = (run, files, training.validation_files(run))
+            contents = (run, files, runs.base_score(run, cached.report(run)))
             RUN_FIGURES.show(_scores_figure, contents, "scores", alt="Validation scores by generation.")
         return
     medians = {run.name: training.learning_curve(generations, metric)}
@@ -233,9 +233,8 @@ def _learning_curve_figure(files: training.GenerationFiles, metric: str) -> Any:
     return figures.learning_curve(curve, metric)
 
 
-def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, validation: training.GenerationFiles) -> Any:
-    agents = cached.agents(run, files)
-    return figures.scores(agents, base_name(cached.config(run)), training.base_score(validation, agents))
+def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, base_score: float | None) -> Any:
+    return figures.scores(cached.agents(run, files), base_name(cached.config(run)), base_score)
 
 
 def base_name(config: RunConfig) -> str:

@@ -171,6 +171,15 @@ def report(run: RunFiles) -> dict[str, Any]:
     return read_object(run.path / REPORT) if run.has(REPORT) else {}
 
 
+def base_score(run: RunFiles, report: Mapping[str, Any]) -> float | None:
+    """Sharpe ratio of the base portfolio on validation before costs, from the report or else a running training.
+
+    None if neither has it: off a market, and after a run that stopped or was not tested. report: of `report`.
+    """
+    score = report["base_score"] if "base_score" in report else (progress_of(run) or {}).get("base")
+    return score if isinstance(score, int | float) else None
+
+
 def champions(run: RunFiles) -> tuple[str, ...]:
     """Members of a finished run's champion; empty before. Raises RunError for a damaged report."""
     return tuple((report(run).get("champion") or {}).get("members", ()))

@@ -11,14 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.errors import RunError
-from finrl_pod.evaluate.metrics import RISK_EPSILON
-from finrl_pod.prices import Floats
-from finrl_pod_app.dashboard.queries.run_files import MAX_BYTES, STATE, RunFiles, is_file, read_bytes, read_object
+from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
-BASE = "base"  # name of the base portfolio's returns beside those of agents
 GenerationFiles = tuple[tuple[Path, int], ...]  # each with its modification time in ns
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
@@ -28,12 +24,6 @@ def generation_files(run: RunFiles) -> GenerationFiles:
     """The file of each finished generation, in order, with its modification time in ns."""
     files = sorted((run.path / "metrics").glob("[0-9]*.json"))
     return tuple((file, os.lstat(file).st_mtime_ns) for file in files if is_file(file))
-
-
-def validation_files(run: RunFiles) -> GenerationFiles:
-    """The file of validation returns of each finished generation, in order, with its modification time in ns."""
-    files = sorted((run.path / "validation").glob("[0-9]*.safetensors"))
-    return tuple((file, os.lstat(file).st_mtime_ns) for file in files)
 
 
 def read_generation(file: Path) -> dict[str, Any]:
@@ -135,33 +125,6 @@ def _root(agent: str, parents: Mapping[str, Any]) -> str:
     while isinstance(parent := parents.get(agent), str):
         agent = parent
     return agent
-
-
-def base_score(files: GenerationFiles, agents: pd.DataFrame) -> float | None:
-    """Sharpe ratio of the base portfolio on validation, annualised as the agents' scores are; None if not recorded.
-
-    A score is the Sharpe ratio of an agent's validation returns, which are stored beside the base's: the factor between
-    them annualises. files: from `validation_files`. Raises RunError if the file is damaged.
-    """
-    scores = dict(zip(agents["id"], agents["score"], strict=True))
-    for file, _ in reversed(files):
-        returns = _validation_returns(file)
-        ratios = {name: float(x.mean() / x.std()) for name, x in returns.items() if len(x) and x.std() > RISK_EPSILON}
-        factors = [scores[name] / ratio for name, ratio in ratios.items() if name in scores and abs(ratio) > ROUNDING]
-        known = [factor for factor in factors if math.isfinite(factor) and factor > 0]
-        if BASE in ratios and known:
-            return ratios[BASE] * float(np.median(known))
-    return None
-
-
-def _validation_returns(file: Path) -> dict[str, Floats]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        return load(read_bytes(file, MAX_BYTES))
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{file.parent.name}/{file.name} is damaged: {error}; restore it") from None
 
 
 def varied_hyperparameters(agents: pd.DataFrame) -> list[str]:
