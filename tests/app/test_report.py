@@ -8,18 +8,22 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.report.document import rule_sentences, write_json, yearly_returns
 from finrl_pod_app.report.html import render, write_report
+from finrl_pod_app.report.mandate_text import USAGE
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Benchmark, Panel
 from tests.app.report_data import STRATEGIES, SYMBOLS, synthetic_document, synthetic_results
+
+POSITIVE = {"level", "account", "impact", "participation", "half", "zero", "hyperparameters", "timing"}
 
 
 class Page(HTMLParser):
@@ -181,6 +185,40 @@ def test_lineage_of_members_is_shown_once(page: str) -> None:
     assert next(row for row in shown.rows if row[0] == "g5p1 (member)")[1] == "g4p3, g2p1, g0p1"
     assert shown.text.count("g2p1, g0p1") == 1
     assert next(row for row in shown.rows if row[0] == "g4p7")[1] == "g3p5"  # of others only the parent is known
+
+
+def with_tiny_losses(value: Any) -> Any:
+    """The same object with every float replaced by one just below zero, except sizes, which are positive."""
+    if isinstance(value, dict):
+        return {key: item if key in POSITIVE else with_tiny_losses(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_tiny_losses(item) for item in value]
+    return -1e-9 if isinstance(value, float) else value
+
+
+def test_zero_is_never_negative() -> None:
+    results = synthetic_results(bars=300)
+    document = synthetic_document(results)
+    interval = {"value": 0.1, "low": 0.1, "high": 0.1}
+    statistics = ("active_return", "alpha", "beta", "information_ratio")
+    added = {"base": "index", "level": 0.9, **interval, "sharpe": {"champion": 1.0, "base": 1.0}, "years_to_show": 2.0}
+    curve = [{"account": 1e5, "active_growth": 0.1, "low": 0.1, "high": 0.1, "cost": 0.1}]
+    capacity = {"base": "index", "impact": 1.0, "participation": 0.1, "level": 0.9, "curve": curve}
+    document |= {
+        "added": added | dict.fromkeys(statistics, interval),
+        "mandate": {"base": "equal_weight"},
+        "mandate_usage": {"test": {measure.key: 0.1 for measure in USAGE}},
+        "attribution": {
+            "by_asset": {"AAPL": 1.0},
+            "by_year": [{"year": 2019, "profit": 1.0, "costs": 1.0, "carry": 1.0, "return": 0.1}],
+        },
+        "capacity": capacity | {"half": interval, "zero": interval},
+    }
+    document["test"]["cost_curve"] = [{"cost_bps": 5, "annual_return": 0.1, "sharpe": 0.1, "max_drawdown": 0.1}]
+    shown = Page(render(with_tiny_losses(document), results))
+    cells = [cell for row in shown.rows for cell in row]
+    assert sum(bool(re.match(r"[+]?0(\.0+)?%?( |$)", cell)) for cell in cells) > 200
+    assert re.findall(r"\S*(?<![\d.])-0(?:\.0+)?(?![\d.-])\S*", shown.text) == []
 
 
 def test_names_are_escaped() -> None:
