@@ -164,7 +164,8 @@ def test_metrics_table_shows_units_and_formatted_values(page: str) -> None:
         *("strategy", "Total return%", "Annual return (CAGR)%", "Volatility%", "Sharpe ratio", "Sortino ratio"),
         *("Calmar ratio", "Max drawdown%", "Turnover× per year", "Costs paid"),
     ]
-    assert [row[0] for row in rows[1:9]] == [name.replace("_", " ") for name in STRATEGIES]
+    assert [row[0] for row in rows[1:8]] == [name.replace("_", " ") for name in STRATEGIES[:7]]
+    assert rows[8][0] == "momentum 12-1"
     champion = rows[1]
     assert champion[1] == f"{100 * strategies['champion']['cumulative_return']:.1f}"
     assert champion[4] == f"{strategies['champion']['sharpe']:.2f}"
@@ -245,7 +246,7 @@ def test_backtest_page_has_no_champion_sections(tmp_path: Path) -> None:
     results = synthetic_results(bars=60, names=("index",))
     document = {**synthetic_document(results), "champion": None, "verdict": None, "timing": None, "leaderboard": []}
     text = write_report(tmp_path / "new" / "folder", document, results).read_text()
-    assert "<h1>Backtest: sample" in text
+    assert "<h1>Backtest of the index: sample" in text
     assert "Leaderboard" not in Page(text).text
     assert json.loads((tmp_path / "new" / "folder" / "report.json").read_text())["verdict"] is None
     assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == [

@@ -145,6 +145,15 @@ def test_strategy_has_the_same_colour_in_all_charts() -> None:
         assert figure.data[-1].meta == "champion"
 
 
+def test_the_subject_of_a_backtest_has_a_wide_solid_line_in_its_colour() -> None:
+    names = ("momentum_12_1", "equal_weight", "index")
+    lines = charts.costs_figure(synthetic_results(bars=60, names=names)).data
+    assert [line.meta for line in lines] == [*reversed(names)]
+    assert (lines[-1].line.dash, lines[-1].line.width) == ("solid", palette.SUBJECT_WIDTH)
+    assert all(line.line.width < palette.SUBJECT_WIDTH for line in lines[:-1])
+    assert lines[-1].line.color == styles(names)["momentum_12_1"].colour
+
+
 def test_stacked_weights_sum_to_one() -> None:
     result = synthetic_results(bars=60)["champion"]
     stacked = charts.weights_figure(result)

@@ -52,7 +52,7 @@ def test_the_reference_of_the_gate_is_explained_where_it_is_not_the_base() -> No
 def test_baselines_that_did_better_are_named_best_first() -> None:
     found = document(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
     assert baselines_sentence(found) == (
-        "Baselines with a higher Sharpe ratio on the test period, by luck or not: mean variance 1.50, momentum 12 1 "
+        "Baselines with a higher Sharpe ratio on the test period, by luck or not: mean variance 1.50, momentum 12-1 "
         "1.20."
     )
     assert baselines_sentence(document(champion=1.0, equal_weight=0.9)).startswith("No baseline had")

@@ -18,7 +18,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
-from finrl_pod_app.report.palette import Style, area_colours, styles
+from finrl_pod_app.report.palette import Style, area_colours, report_styles, styles
 
 MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
@@ -75,7 +75,7 @@ def equity_and_drawdown(
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.7, 0.3], vertical_spacing=0.04)
-    style_by_name = line_styles or styles(results)
+    style_by_name = line_styles or report_styles(results)
     multiples = {name: growth(result.equity) for name, result in results.items()}
     if band is not None:
         add_band(figure, next(iter(results.values())).times, band, meta="band", showlegend=False)
@@ -225,7 +225,7 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
     limit = max(float(np.quantile(np.abs(values), CLIP_QUANTILE)) for values in returns.values()) or 1e-4
     edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    figure, style_by_name = go.Figure(), styles(results)
+    figure, style_by_name = go.Figure(), report_styles(results)
     for name in reversed(champion_first(results)):
         counts, _ = np.histogram(np.clip(returns[name], -limit, limit), edges)
         style = style_by_name[name]
@@ -295,7 +295,7 @@ def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floa
     """One line per strategy in its own style. values: [T] each."""
     import plotly.graph_objects as go
 
-    figure, style_by_name = go.Figure(), styles(results)
+    figure, style_by_name = go.Figure(), report_styles(results)
     # The champion comes last, so that its line is on top.
     for name in reversed(champion_first(results)):
         figure.add_scatter(**_line(name, results[name].times, values[name], style_by_name[name], hover))
@@ -328,6 +328,7 @@ def apply_layout(figure: Any) -> None:
         hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
     )
     figure.update_xaxes(showgrid=False, zeroline=False, automargin=True)
+    figure.update_xaxes(ticks="outside", ticklen=5, tickcolor="rgba(0, 0, 0, 0)")  # room for the lowest label of y
     figure.update_yaxes(gridcolor="#d0d4d9", zeroline=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,8 +105,11 @@ def in_sentence(name: str) -> str:
 
 
 def display_name(name: str) -> str:
-    """Display name of a strategy or setting: equal_weight -> equal weight; a reference to a file without its hash."""
-    return unpinned(name) if is_file_reference(name) else name.replace("_", " ")
+    """Display name of a strategy or setting: equal_weight -> equal weight, momentum_12_1 -> momentum 12-1.
+
+    Of a reference to a file, the reference without its hash.
+    """
+    return unpinned(name) if is_file_reference(name) else re.sub(r"(?<=\d)_(?=\d)", "-", name).replace("_", " ")
 
 
 def diversity_of(champion: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sent
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
-from finrl_pod_app.report.palette import Style, styles
+from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, reference_sentence
@@ -51,7 +51,7 @@ def render(
 
     name: of the run. created: date of the report, ISO text.
     """
-    style_by_name = styles(document["test"]["strategies"])
+    style_by_name = report_styles(document["test"]["strategies"])
     kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test period")
     period = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
     body = [
@@ -92,7 +92,8 @@ def render(
 
 def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> str:
     verdict = document.get("verdict")
-    heading = f"Backtest: {period}" if verdict is None else name or f"Run: {period}"
+    subject = in_sentence(document["test"]["tearsheet"]["of"])
+    heading = f"Backtest of {subject}: {period}" if verdict is None else name or f"Run: {period}"
     title = name if heading != name else ""
     facts = ", ".join(part for part in (title, period, f"report of {created}" if created else "") if part)
     lines = [

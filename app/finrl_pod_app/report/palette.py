@@ -8,7 +8,7 @@ those of the strategies that a report shows at first by at least 39. Dashes are 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from finrl_pod_app.report.columns import CHAMPION, champion_first
 
@@ -27,7 +27,8 @@ class Style:
         return {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3"}[self.dash]
 
 
-_CHAMPION = Style("#d55e00", width=3.0)
+SUBJECT_WIDTH = 3.0  # of the line of the strategy that a report is about
+_CHAMPION = Style("#d55e00", width=SUBJECT_WIDTH)
 # Each baseline has the same style in every report and on every page.
 _BASELINE_STYLES = {
     "index": Style("#148acd"),
@@ -49,6 +50,15 @@ _AREAS = ("#44aa99", "#999933", "#aa4499", "#ddcc77", "#882255", "#88ccee", "#11
 def baseline_style(name: str) -> Style | None:
     """The style of a baseline; None for other strategies."""
     return _BASELINE_STYLES.get(name)
+
+
+def report_styles(names: Iterable[str]) -> dict[str, Style]:
+    """`styles` with a wide, solid line for the strategy that a report is about: the champion, else the first."""
+    found = styles(names)
+    if found and CHAMPION not in found:
+        subject = next(iter(found))
+        found[subject] = replace(found[subject], dash="solid", width=SUBJECT_WIDTH)
+    return found
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
