@@ -66,16 +66,15 @@ def reference_names(results: Mapping[str, Any]) -> list[str]:
 def equity_and_drawdown(
     results: Mapping[str, BacktestResult],
     band: Mapping[str, Any] | None = None,
-    line_styles: Mapping[str, Style] | None = None,
 ) -> Any:
     """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
 
-    band: places, low and high, drawn behind the lines of equity. line_styles: by name, those of the report by default.
+    band: places, low and high, drawn behind the lines of equity.
     """
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[0.7, 0.3], vertical_spacing=0.04)
-    style_by_name = line_styles or report_styles(results)
+    style_by_name = report_styles(results)
     multiples = {name: growth(result.equity) for name, result in results.items()}
     if band is not None:
         add_band(figure, next(iter(results.values())).times, band, meta="band", showlegend=False)

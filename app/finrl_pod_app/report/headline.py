@@ -66,7 +66,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
         ),
         KeyFigure(
             "max_drawdown",
-            "Max drawdown",
+            "Drawdown",
             _signed(own.get("max_drawdown")),
             of_base(_signed(other.get("max_drawdown"))),
             "largest decline from a peak",

@@ -14,7 +14,6 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.report.charts import (
     PERCENT_TICKS,
-    SIDE_LEGEND,
     add_band,
     dates,
     decimated,
@@ -105,7 +104,6 @@ def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
 def weights(result: BacktestResult) -> Any:
     """Portfolio weights over time, stacked: the largest by mean, the others together, then cash."""
     figure = stacked_weights(result)
-    figure.update_layout(legend=SIDE_LEGEND)
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, title="share of equity")
     return figure
 

@@ -32,7 +32,6 @@ def equity(
 def allocation(result: BacktestResult) -> Any:
     """The report's chart of weights over time."""
     figure = charts.stacked_weights(result)
-    figure.update_layout(legend=charts.SIDE_LEGEND)
     figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, title="share of equity")
     return figure
 

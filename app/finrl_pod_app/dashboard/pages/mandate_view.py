@@ -13,7 +13,14 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import show_text_table
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.report.columns import display_name
-from finrl_pod_app.report.mandate_text import added_rows, added_sentence, mandate_settings, usage_periods, usage_rows
+from finrl_pod_app.report.mandate_text import (
+    METHODS,
+    added_rows,
+    added_sentence,
+    mandate_settings,
+    usage_periods,
+    usage_rows,
+)
 
 
 def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
@@ -24,9 +31,11 @@ def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
     if not parts.get("mandate"):
         return
     with st.expander("Mandate", expanded=expanded):
-        for key in ("added", "added_to_tilt_zero"):
-            if parts.get(key):
-                _show_added(parts[key])
+        comparisons = [parts[key] for key in ("added", "added_to_tilt_zero") if parts.get(key)]
+        for added in comparisons:
+            _show_added(added)
+        if comparisons:
+            st.caption(theme.escape_markdown(METHODS))
         if parts.get("mandate_usage"):
             _show_usage(parts["mandate_usage"])
         settings = mandate_settings(parts["mandate"])

@@ -117,7 +117,9 @@ def _show_performance(run: runs.RunFiles, document: dict[str, Any], results: dic
     others = st.toggle("All baselines", key="run: all baselines")
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
     RUN_FIGURES.show(_equity_figure, (run, others), "equity and drawdown", alt=alt, height=560)
-    st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.")
+    band = document["test"].get("band")
+    grey = f" Grey: {100 * band['level']:.0f}% bootstrap band of the champion." if band else ""
+    st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.{grey}")
 
 
 def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
