@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FinrlPodError(Exception):
@@ -104,3 +105,13 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
     lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), lower, n=1)
     return lower[close[0]] if close else None
+
+
+def did_you_mean(path: Path) -> str:
+    """The end of a message on a missing path: "; did you mean X?" with the closest name in its folder, or empty."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return f"; there is no folder {path.parent}" if not path.parent.exists() else ""
+    close = closest_name(path.name, names)
+    return f"; did you mean {path.parent / close}?" if close else ""

@@ -4,31 +4,60 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from finrl_pod.errors import ConfigError, closest_name
+from finrl_pod.errors import ConfigError, closest_name, did_you_mean
 from finrl_pod.settings.constraints import describe_settings
+from finrl_pod.settings.toml_errors import quoted_number_fix, syntax_sentence
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_ITEMS_PER_LINE = 4
 NAMES_OF_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # 1.000: one, or a thousand as written in Europe
 FormerKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now, or a hint
 
 
+class WrittenFloat(float):
+    """A float of a TOML text, with its notation: 1.000 may have been meant as a thousand."""
+
+    text: str
+
+    def __new__(cls, text: str) -> WrittenFloat:
+        """Parse a float in TOML's notation."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
 def read_toml(path: Path) -> dict[str, Any]:
-    """Values of a TOML file. Raises ConfigError if it cannot be read or is not TOML."""
+    """Values of a TOML file. Raises ConfigError if it cannot be read or is not TOML, naming line, key and fix."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config {path}{did_you_mean(path)}") from None
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, huge numbers, or nested too deeply
-        raise ConfigError(f"config {path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config {path} is not UTF-8 text, at byte {error.start}: save it as UTF-8") from None
+    return parse_toml(text, f"config {path}")
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Values of a TOML text. Raises ConfigError if it is not TOML. where: source of the text, for messages."""
+    try:
+        return tomllib.loads(text, parse_float=WrittenFloat)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}, {syntax_sentence(text, str(error))}") from None
+    except (ValueError, RecursionError) as error:  # huge numbers, or nested too deeply
+        raise ConfigError(f"{where} is not TOML: {error}") from None
 
 
 def build_record(
@@ -103,7 +132,18 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
             str: isinstance(value, str),
         }
         if not fits[hint]:
-            raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_shown(value)}")
+            fix = ""
+            if hint in (int, float) and isinstance(value, str) and (wrong := quoted_number_fix(value)):
+                fix = f", which {wrong}"
+            elif hint is str and isinstance(value, date):
+                fix = f': write "{value}"'
+            raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_shown(value)}{fix}")
+        if hint is int and isinstance(value, WrittenFloat) and THOUSANDS.fullmatch(value.text):
+            thousands = value.text.replace(".", "")
+            raise ConfigError(
+                f"{where}: {'.'.join(path)} must be a whole number, got {value.text}: write {thousands}, or "
+                f"{value:.0f} without decimals"
+            )
 
 
 def _rule(error: Any) -> str:
@@ -125,7 +165,7 @@ def _rule(error: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return value_text(value) if isinstance(value, bool) else repr(value)
+    return value_text(value) if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:

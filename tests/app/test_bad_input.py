@@ -93,7 +93,7 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "unknown key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
     "unknown section": (("[agent]", "[agents]"), "unknown key agents; did you mean agent?"),
     "unknown top-level key": (("seed = 5", "sead = 5"), "unknown key sead; did you mean seed?"),
-    "invalid TOML": (("pods = 3", "pods = "), "is not TOML"),
+    "invalid TOML": (("pods = 3", "pods = "), "tournament.pods has no value"),
     "string instead of a number": (
         ("cost_bps = 10.0", 'cost_bps = "cheap"'),
         "environment.cost_bps must be a number, got",
@@ -181,7 +181,7 @@ def test_empty_test_period_is_refused(error_of: ErrorOf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("tournament", "absent.toml"), "cannot read config absent.toml: No such file"),
+        (("tournament", "absent.toml"), "there is no config absent.toml"),
         (("tournament", "."), "cannot read config .: Is a directory"),
         (("tournament", "good.toml", "--device", "tpu"), "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
         (("tournament", "good.toml", "--seed", "-1"), "--seed"),

@@ -128,9 +128,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["unknown"], "no such command 'unknown' (see finrl-pod --help)"),
         (["tournament"], "missing argument 'CONFIG.toml' (see finrl-pod tournament --help)"),
         (["demo", "--sped", "3"], "no such option"),
-        (["demo", "--seed", "-1"], "'--seed'"),
-        (["tournament", "absent.toml"], "cannot read config absent.toml: No such file or directory"),
-        (["tournament", "absent.toml", "--device", "tpu"], "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (["demo", "--seed", "-1"], "--seed must be 0 or more, got -1 (see finrl-pod demo --help)"),
+        (["demo", "--seed", "1.5"], "--seed must be a whole number, got 1.5"),
+        (
+            ["backtest", "--cost-bps", "0,1"],
+            "--cost-bps must be a number, got 0,1, which has a decimal comma; write 0.1",
+        ),
+        (["backtest", "--cost-bps", "x"], "--cost-bps must be a number, got x (see"),
+        (["tournament", "a.toml", "--engine", "loc"], "ray, got loc; did you mean local? (see"),
+        (["tournament", "a.toml", "--out"], "option '--out' requires an argument (see finrl-pod --help)"),
+        (["tournament", "absent.toml"], "there is no config absent.toml"),
+        (["tournament", "absent.toml", "--device", "tpu"], "--device must be one of auto, cpu, cuda, got tpu"),
         (["init", "--preset", "huge", "x.toml"], "there is no preset 'huge'"),
         (["backtest"], "a run directory or --strategy NAME"),
         (["backtest", "runs/a", "--strategy", "index"], "a run directory or --strategy NAME"),
@@ -347,7 +355,7 @@ def test_installed_script_returns_the_exit_code(tmp_path: Path) -> None:
         [script, "tournament", "absent.toml"], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "finrl-pod: cannot read config absent.toml: No such file or directory\n"
+    assert done.stderr == "finrl-pod: there is no config absent.toml\n"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import errno
 import gc
 import io
 import os
+import re
 import sys
 from typing import Annotated
 
@@ -38,6 +39,7 @@ INTERRUPTED = 130
 # collection takes a tenth of a command's start-up time.
 GC_THRESHOLD = 50_000
 OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
+_BOUNDS = {"ge": "{:,} or more", "le": "at most {:,}", "gt": "above {:,}", "lt": "below {:,}"}  # of pydantic
 INTERRUPTED_MESSAGE = "interrupted"  # commands whose work can be resumed say so themselves
 
 # Click keeps the lines of a paragraph that follows a backspace.
@@ -176,11 +178,40 @@ def _usage(error: typer.TyperException) -> str:
     message = str(getattr(error, "format_message", error.__str__)()).strip()
     context = getattr(error, "ctx", None)
     if context is None:
-        return message
+        return f"{message[:1].lower()}{message[1:].rstrip('.')} (see finrl-pod --help)"
     if "\n" in message:
         return f"missing command\n{message}"
-    message = message.rstrip(".")
-    return f"{message[0].lower()}{message[1:]} (see {context.command_path} --help)"
+    message = _value_sentence(error) or f"{message[0].lower()}{message[1:].rstrip('.')}"
+    return f"{message} (see {context.command_path} --help)"
+
+
+def _value_sentence(error: typer.TyperException) -> str | None:
+    """The rule and the value of an option that was refused: "--shards must be 1 or more, got 0"; None for other errors.
+
+    typer leaves out the value; the error of pydantic that it wraps has it.
+    """
+    found = re.match(r"Invalid value for '(.+?)': (?:Value error, )?(.*)", error.format_message())
+    read_errors = getattr(error.__cause__, "errors", None)
+    if found is None or read_errors is None:
+        return None
+    from finrl_pod.errors import closest_name
+    from finrl_pod.settings.toml_errors import number_fix
+
+    name, reason = found.groups()
+    details = read_errors()[0]
+    kind, value, limits = details["type"], details["input"], details.get("ctx") or {}
+    if kind in ("float_parsing", "int_parsing", "int_from_float"):
+        rule = "a number" if kind == "float_parsing" else "a whole number"
+        fix = number_fix(str(value))
+        return f"{name} must be {rule}, got {value}" + (f", which {fix}" if fix else "")
+    if bounds := [words for key, words in _BOUNDS.items() if key in limits]:
+        low_or_high = next(limits[key] for key in _BOUNDS if key in limits)
+        return f"{name} must be {bounds[0].format(low_or_high)}, got {value}"
+    if " is not one of " in reason:
+        names = re.findall(r"'([^']*)'", reason.rpartition(" is not one of ")[2])
+        close = closest_name(str(value), names)
+        return f"{name} must be one of {', '.join(names)}, got {value}" + (f"; did you mean {close}?" if close else "")
+    return None
 
 
 def _fail(message: str, code: int) -> int:

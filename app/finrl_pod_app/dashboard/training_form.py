@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from finrl_pod.errors import ConfigError
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, describe_setting, parse
+from finrl_pod.settings.toml import parse_toml
 
 BASES = ("equal_weight", "inverse_volatility", "minimum_variance", "hierarchical_risk_parity", "none")
 DECIDE_EVERY: tuple[int | str, ...] = (1, 5, 21, "week", "month")
@@ -41,10 +40,7 @@ def build_config(choices: Mapping[str, Any], toml: str = "") -> RunConfig:
 
     Settings in neither keep their defaults. Raises ConfigError for an unknown setting or a value out of its range.
     """
-    try:
-        overrides = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the further settings are not valid TOML: {error}") from None
+    overrides = parse_toml(toml, "the further settings")
     config = parse(merge(dict(choices), overrides), "the form")
     for section in ("environment", "mandate", "agent", "tournament", "gate"):
         check_settings(f"the form: {section}.", getattr(config, section))

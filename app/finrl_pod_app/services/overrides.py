@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.settings.run import RunConfig, parse
-from finrl_pod.settings.toml import closest_key
+from finrl_pod.settings.toml import closest_key, parse_toml
 
 
 def override_config(
@@ -91,7 +90,7 @@ def parse_assignment(line: str) -> tuple[str, Any]:
     if not separator or not name.strip():
         raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")
     try:
-        read = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = parse_toml(f"value = {value}", name)["value"]
+    except ConfigError:
         read = value.strip()
     return name.strip(), read
