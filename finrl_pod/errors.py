@@ -108,10 +108,22 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(path: Path) -> str:
-    """The end of a message on a missing path: "; did you mean X?" with the closest name in its folder, or empty."""
+    """The end of a message on a missing path: "; did you mean X?" with the closest path that exists, or empty."""
+    close = _closest_path(path)
+    return f"; did you mean {close}?" if close else ""
+
+
+def _closest_path(path: Path) -> Path | None:
+    """The existing path whose parts most resemble those of a missing one."""
+    folder: Path | None = path.parent
+    if not path.parent.exists() and path.parent != path:
+        folder = _closest_path(path.parent)
+    if folder is None:
+        return None
+    if (folder / path.name).exists():
+        return folder / path.name
     try:
-        names = [entry.name for entry in path.parent.iterdir()]
+        close = closest_name(path.name, [entry.name for entry in folder.iterdir()])
     except OSError:
-        return f"; there is no folder {path.parent}" if not path.parent.exists() else ""
-    close = closest_name(path.name, names)
-    return f"; did you mean {path.parent / close}?" if close else ""
+        return None
+    return folder / close if close else None

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from finrl_pod.errors import InputError, closest_name
+from finrl_pod.errors import InputError, closest_name, did_you_mean
 
 T = TypeVar("T")
 DIGITS = 16
@@ -75,7 +75,8 @@ def source_text(path: Path, purpose: str = "a file of one's own") -> str:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
         where = "" if path.is_absolute() else f" in {Path.cwd()}, the current folder"
-        raise InputError(f"there is no file {path} for {purpose}{where}; write it as path/to/file.py:Name") from None
+        fix = did_you_mean(path) or "; write it as path/to/file.py:Name"
+        raise InputError(f"there is no file {path} for {purpose}{where}{fix}") from None
     except OSError as error:
         raise InputError(f"cannot read {path} for {purpose}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -245,6 +246,29 @@ def import_user_file(path: Path, purpose: str) -> Any:
     except (Exception, SystemExit) as error:
         raise InputError(f"{written_path(path)} could not be imported: {error_text(error)}") from error
     return module
+
+
+def check_file_defines(reference: str, purpose: str) -> None:
+    """Check file.py:Name without running the file, for a refusal in no time.
+
+    Raises InputError as `source_text`, and for a file with other classes or functions in which the name does not occur.
+    A file that cannot be parsed, or imports everything from another one, is left to `user_object`.
+    """
+    path_text, _, name = reference.rpartition(":")
+    path = Path(path_text)
+    text = source_text(path, purpose)
+    if re.search(rf"\b{re.escape(name)}\b|import\s+\*", text):
+        return
+    try:
+        nodes = ast.parse(text).body
+    except SyntaxError:
+        return
+    defined = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    if not defined:
+        return
+    close = closest_name(name, defined)
+    hint = f"did you mean {close}?" if close else f"it defines {', '.join(defined)}"
+    raise InputError(f"{written_path(path)} has no {name}; {hint}")
 
 
 def user_object(reference: str, purpose: str) -> Any:

@@ -212,9 +212,10 @@ class Store:
     def _unknown(self, name: str) -> DataError:
         known = [m.name for m in self.list()]
         close = closest_name(name, known)
-        hint = f"did you mean {close}? " if close else ""
+        if close:
+            return DataError(f"there is no panel {name!r} in {self.root}; did you mean {close}?")
         return DataError(
-            f"there is no panel {name!r} in {self.root}, available are {', '.join(known)}: {hint}"
+            f"there is no panel {name!r} in {self.root}, available are {', '.join(known)}: "
             "get it with `finrl-pod data fetch` or `finrl-pod data import`"
         )
 

@@ -1,1 +1,35 @@
-"""Strategies: baselines, trained agents, schedules of strategies, and strategies from users' files."""
+"""Strategies: baselines, trained agents, schedules of strategies, and strategies from users' files.
+
+The names of the baselines are here, so that a misspelt one is refused before torch is loaded.
+"""
+
+from __future__ import annotations
+
+from finrl_pod.errors import InputError
+from finrl_pod.user_files import check_file_defines, closest_part, is_file_reference, is_own
+
+BASELINE_NAMES = (
+    "equal_weight",
+    "equal_weight_buy_and_hold",
+    "index",
+    "inverse_volatility",
+    "minimum_variance",
+    "mean_variance",
+    "hierarchical_risk_parity",
+    "momentum_12_1",
+)
+SEEDED_BASELINE_NAMES = ("random_weights",)
+
+
+def check_strategy_name(name: str) -> None:
+    """Check the name of a strategy: a baseline, file.py:Class, or an entry point in `finrl_pod.strategies`.
+
+    Raises InputError for an unknown name, a missing file, and a file without the class.
+    """
+    known = (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
+    if is_file_reference(name):
+        check_file_defines(name, f"the strategy {name}")
+    elif name not in known and not is_own("strategies", name):
+        if name.endswith(".py"):
+            raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
+        raise InputError(f"unknown strategy {name!r}; {closest_part('strategies', name, known)}")

@@ -15,7 +15,7 @@ from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, MarketTensor, Panel
-from finrl_pod.user_files import closest_part
+from finrl_pod_strategies import check_strategy_name
 from finrl_pod_strategies.optimised import (
     hierarchical_risk_parity,
     inverse_volatility,
@@ -59,10 +59,8 @@ def make_baseline(name: str, seed: int | None = None) -> Strategy:
     if name in SEEDED_BASELINES:
         return SEEDED_BASELINES[name](seed or 0)
     if name not in BASELINES:
-        if name.endswith(".py"):
-            raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
-        hint = closest_part("strategies", name, (*BASELINES, *SEEDED_BASELINES))
-        raise InputError(f"unknown strategy {name!r}; {hint}")
+        check_strategy_name(name)
+        raise InputError(f"strategy {name!r} is not a baseline; known are {', '.join((*BASELINES, *SEEDED_BASELINES))}")
     if seed is not None:
         raise InputError(f"strategy {name} uses no random numbers; leave out the seed")
     return BASELINES[name]()

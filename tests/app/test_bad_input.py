@@ -183,7 +183,7 @@ def test_empty_test_period_is_refused(error_of: ErrorOf) -> None:
     [
         (("tournament", "absent.toml"), "there is no config absent.toml"),
         (("tournament", "."), "cannot read config .: Is a directory"),
-        (("tournament", "good.toml", "--device", "tpu"), "'tpu' is not one of 'auto', 'cpu', 'cuda'"),
+        (("tournament", "good.toml", "--device", "tpu"), "--device must be one of auto, cpu, cuda, got tpu"),
         (("tournament", "good.toml", "--seed", "-1"), "--seed"),
         (("tournament", "good.toml", "--resume"), "--resume needs --out DIR"),
         (("tournament", "good.toml", "--resume", "--out", "missing"), "no run to resume in missing; start it without"),

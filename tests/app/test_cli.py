@@ -273,6 +273,7 @@ def test_options_of_markets_are_refused_with_environments(
 
 
 def test_backtest_forwards_given_options_only(services: FakeServices) -> None:
+    Path("runs/a").mkdir(parents=True)
     assert run(["backtest", "runs/a", "--start", "2020-01-01", "--cost-bps", "5"]) == 0
     target, options = services.calls[0]
     assert target == Path("runs/a")
@@ -346,6 +347,47 @@ def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finrl_pod_app, "bench", types.SimpleNamespace(main=main), raising=False)
     assert run(["bench", "learn", "--json", "--seeds", "20"]) == 3
     assert calls == [["learn", "--json", "--seeds", "20"]]
+
+
+MISSPELT = {
+    "tournament confg.toml": "there is no config confg.toml; did you mean config.toml?",
+    "walkforward confg.toml": "there is no config confg.toml; did you mean config.toml?",
+    "retrain confg.toml": "there is no config confg.toml; did you mean config.toml?",
+    "paper run confg.toml": "there is no config confg.toml; did you mean config.toml?",
+    "backtest --strategy own.py:Nmae": "own.py has no Nmae; did you mean Name?",
+    "backtest equal_wieght": "there is no run in 'equal_wieght'; did you mean the strategy equal_weight?",
+    "sweep --strategy wn.py:Name": "the current folder; did you mean own.py?",
+    "audit --strategy equal_wieght": "unknown strategy 'equal_wieght'; did you mean equal_weight?",
+    "backtest runz/mine": "there is no folder runz/mine; did you mean runs/mine?",
+    "promote runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
+    "export runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
+    "evaluate runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
+    "registry push runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
+    "migrate runs/mne": "there is no file or folder runs/mne; did you mean runs/mine?",
+    "data import prces.csv --name x": "there is no file prces.csv; did you mean prices.csv?",
+    "train --env wn.py:Name": "the current folder; did you mean own.py?",
+    "check own.py:Nmae": "own.py has no Nmae; did you mean Name?",
+    "tournament config.toml --data smaple": "there is no panel 'smaple' in",
+}
+
+
+def test_misspelt_names_are_refused_before_torch_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    for name, text in (("config.toml", "seed = 1"), ("own.py", "class Name:\n    pass"), ("prices.csv", "date,A")):
+        (tmp_path / name).write_text(text + "\n", encoding="utf-8")
+    program = (
+        "import sys\nfrom finrl_pod_app.cli.main import run\n"
+        "codes = [run(line.split()) for line in sys.argv[1:]]\nprint(codes, 'torch' in sys.modules)"
+    )
+    environment = {**os.environ, "FINRL_POD_HOME": str(tmp_path / "home")}
+    environment.pop("FINRL_POD_DATA", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *MISSPELT],
+        capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{[2] * len(MISSPELT)} False\n"
+    for line, sentence in zip(done.stderr.splitlines(), MISSPELT.values(), strict=True):
+        assert sentence in line
 
 
 def test_installed_script_returns_the_exit_code(tmp_path: Path) -> None:

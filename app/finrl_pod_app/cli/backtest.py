@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json, run_or_strategy, setting_option
+from finrl_pod_app.cli.options import (
+    Json,
+    check_exists,
+    check_panel,
+    check_run_folder,
+    print_json,
+    run_or_strategy,
+    setting_option,
+)
 
 if TYPE_CHECKING:
     from finrl_pod.evaluate.intrabar_orders import OrderRules
@@ -91,13 +99,18 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Backtest a run's champion, a baseline or your own strategy, with the accounting and costs used in training."""
+    from finrl_pod_strategies import check_strategy_name
+
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
-    from finrl_pod_app.services import backtests
 
     if (run_dir is None) == (strategy is None):
         raise InputError("backtest takes either a run directory or --strategy NAME; see finrl-pod backtest --help")
     target: str | Path = str(strategy) if run_dir is None else run_or_strategy(run_dir)
+    if isinstance(target, str):
+        check_strategy_name(target)
+    check_exists(paper, "config")
+    check_panel(data)
     given: dict[str, Any] = {"settings": setting} if setting else {}
     if execution is Execution.paper:
         given["execution"] = execution.value
@@ -109,6 +122,8 @@ def backtest(
         given["orders"] = _orders(orders)
     if capacity or adv is not None:
         given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
+    from finrl_pod_app.services import backtests
+
     document = backtests.run_backtest(
         target,
         data=data,
@@ -148,15 +163,24 @@ def sweep(
 
     Each strategy runs once per seed and period; the costs are applied to the same decisions.
     """
+    from finrl_pod_strategies import check_strategy_name
+
     from finrl_pod_app.cli import console
+
+    for name in strategy or ():
+        check_strategy_name(name)
+    for folder in run or ():
+        check_run_folder(folder)
+    check_panel(data)
+    costs, periods, numbers = _numbers(cost_bps), [_period(text) for text in period or ()], _seeds(seeds)
     from finrl_pod_app.services import sweeps
 
     with console.progress_display(quiet=as_json) as progress:
         document = sweeps.run_sweep(
             [*(strategy or ()), *(run or ())],
-            costs=_numbers(cost_bps),
-            periods=[_period(text) for text in period or ()],
-            seeds=_seeds(seeds),
+            costs=costs,
+            periods=periods,
+            seeds=numbers,
             data=data,
             split=None if split is None else split.value,
             cash=cash,

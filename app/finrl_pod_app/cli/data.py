@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.options import Json, check_exists, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
@@ -156,6 +156,8 @@ def import_file(
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
+    for path, kind in ((file, "file"), (members, "file of --members"), (actions, "file of --actions")):
+        check_exists(path, kind)
     from finrl_pod.data.sources.bounded import ReadLimits
     from finrl_pod.data.store import Store
     from finrl_pod_app.services.data_import import import_prices

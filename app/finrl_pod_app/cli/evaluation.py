@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume
+from finrl_pod_app.cli.options import (
+    ConfigFile,
+    Device,
+    Json,
+    OnDevice,
+    Out,
+    Resume,
+    check_panel,
+    check_run_folder,
+    print_json,
+    run_folder,
+    run_or_strategy,
+)
 
 REFUSED = 1
 
@@ -28,11 +40,11 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check for look-ahead, leakage between splits, wrong fills and flawed data. Exits with 1 if a check fails."""
+    from finrl_pod_strategies import check_strategy_name
+
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_audit
-    from finrl_pod_app.cli.options import print_json, run_or_strategy
-    from finrl_pod_app.services import audit_targets
 
     if sum(subject is not None for subject in (run_dir, strategy, env)) != 1:
         raise InputError("audit needs exactly one of a run directory, --strategy NAME and --env KIND")
@@ -40,6 +52,11 @@ def audit(
         raise InputError("a run is audited on its own data; leave out --data")
     if run_dir is not None and isinstance(target := run_or_strategy(run_dir), str):
         run_dir, strategy = None, target
+    if strategy is not None:
+        check_strategy_name(strategy)
+    check_panel(data)
+    from finrl_pod_app.services import audit_targets
+
     with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
         if run_dir is not None:
@@ -61,9 +78,9 @@ def promote(
     as_json: Json = False,
 ) -> None:
     """Show whether a run's champion is promoted, rule by rule. Exits with 1 if it is not."""
+    check_run_folder(run_dir)
     from finrl_pod.promotion.gate import read_verdict
     from finrl_pod_app.cli.console_evaluation import show_rules
-    from finrl_pod_app.cli.options import print_json
 
     verdict = read_verdict(run_dir)
     if as_json:
@@ -82,7 +99,6 @@ def trials(
     from finrl_pod.promotion.data_sets import list_data_sets
     from finrl_pod.promotion.trial_registry import TrialRegistry
     from finrl_pod_app.cli.console_evaluation import show_trials
-    from finrl_pod_app.cli.options import print_json
 
     registry = TrialRegistry()
     known = list_data_sets(registry, data)
@@ -102,14 +118,15 @@ def walkforward(
     as_json: Json = False,
 ) -> None:
     """Retrain on each fold and test on the bars that follow; apply the gate to the combined equity curve."""
-    from finrl_pod.promotion.gate import Verdict
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_rules, show_walkforward
-    from finrl_pod_app.cli.options import print_json, run_folder
-    from finrl_pod_app.services.walkforward import run_walkforward
 
     settings = load(config)
+    check_panel(settings.data.name)
+    from finrl_pod.promotion.gate import Verdict
+    from finrl_pod_app.services.walkforward import run_walkforward
+
     folder = run_folder(out, config, resume=resume)
     with console.progress_display(quiet=as_json) as progress:
         document = run_walkforward(

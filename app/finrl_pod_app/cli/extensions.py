@@ -76,6 +76,10 @@ def check(
     Exit code 0: nothing is wrong; 1: each fault is printed with its fix; 2: the file or the name cannot be used.
     """
     from finrl_pod.errors import InputError
+    from finrl_pod.user_files import check_file_defines, is_file_reference
+
+    if is_file_reference(target):
+        check_file_defines(target, f"the check of {target}")
     from finrl_pod_app.services.extension_checks import check_extension
     from finrl_pod_app.services.extensions import find_extension
 

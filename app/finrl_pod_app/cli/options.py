@@ -39,25 +39,51 @@ OnDevice = Annotated[Device, typer.Option(help="Training device; auto uses CUDA 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config file; `finrl-pod init` writes one.")]
 
 
+def check_exists(path: Path | None, kind: str) -> None:
+    """Check a file or folder before the imports of a command, which take seconds. kind: as in "there is no KIND PATH".
+
+    Raises InputError with the closest name of the same folder.
+    """
+    if path is not None and not path.exists():
+        from finrl_pod.errors import InputError, did_you_mean
+
+        raise InputError(f"there is no {kind} {path}{did_you_mean(path)}")
+
+
+def check_run_folder(path: Path) -> None:
+    """Check the folder of a run before the imports of a command. Raises RunError if it is missing."""
+    if not path.exists():
+        from finrl_pod.errors import RunError, did_you_mean
+
+        raise RunError(f"there is no folder {path}{did_you_mean(path) or '; name the one given as --out'}")
+
+
+def check_panel(name: str | None) -> None:
+    """Check the name of a stored panel before the imports of a command. Raises DataError for an unknown one."""
+    if name is not None:
+        from finrl_pod.data.store import Store
+
+        Store().show(name)
+
+
 def run_or_strategy(argument: Path) -> Path | str:
     """The folder of a run, or a strategy that was named without its option: file.py:Class or a baseline.
 
-    Raises InputError for what is neither but resembles a baseline's name.
+    Raises InputError for a file without the class and for what is neither but resembles a baseline's name, RunError for
+    a missing folder.
     """
-    from difflib import get_close_matches
+    from finrl_pod_strategies import BASELINE_NAMES, SEEDED_BASELINE_NAMES, check_strategy_name
 
-    from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
+    from finrl_pod.errors import InputError, closest_name
 
-    from finrl_pod.errors import InputError
-
-    name, known = str(argument), (*BASELINES, *SEEDED_BASELINES)
-    if argument.suffix.startswith(".py:"):
+    name, known = str(argument), (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
+    if argument.suffix.startswith(".py:") or (name in known and not argument.exists()):
+        check_strategy_name(name)
         return name
-    if argument.exists() or name not in known:
-        if not argument.exists() and (close := get_close_matches(name, known, n=1)):
-            raise InputError(f"there is no run in {name!r}; did you mean the strategy {close[0]}?")
-        return argument
-    return name
+    if not argument.exists() and (close := closest_name(name, known)):
+        raise InputError(f"there is no run in {name!r}; did you mean the strategy {close}?")
+    check_run_folder(argument)
+    return argument
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from finrl_pod_app.cli.fake_alpaca import fake_alpaca
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.options import Json, check_exists, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.paper.journal.commands import CommandName
@@ -36,11 +36,13 @@ def run(
 ) -> None:
     """Trade until stopped. Keys are read from APCA_API_KEY_ID and APCA_API_SECRET_KEY only."""
     from finrl_pod.paper.settings import load
+
+    settings = load(config)
     from finrl_pod_app.paper.runner import run_daemon
 
     if allow_unpromoted:
         typer.echo("*** Trading a champion that was NOT promoted, against a server on this machine. ***", err=True)
-    run_daemon(load(config), allow_unpromoted=allow_unpromoted, reload=lambda: load(config))
+    run_daemon(settings, allow_unpromoted=allow_unpromoted, reload=lambda: load(config))
 
 
 @app.command("status", epilog="Example: finrl-pod paper status paper.toml --json")
@@ -131,9 +133,11 @@ def rollback(
 ) -> None:
     """Return to the champion traded before. The daemon takes it at its next decision, also if it is down now."""
     from finrl_pod.paper.settings import load
+
+    settings = load(config)
     from finrl_pod_app.paper.sources import roll_back_champion
 
-    change = roll_back_champion(load(config), strategy)
+    change = roll_back_champion(settings, strategy)
     if as_json:
         print_json({"strategy": change.strategy, "champion": change.champion, "replaced": change.replaced,
                     "previous": change.previous})  # fmt: skip
@@ -214,12 +218,13 @@ def replay(
 
     from finrl_pod.data.dates import first_moment
     from finrl_pod.paper.settings import load
+
+    settings, days = load(config), (first_moment(start, "START").date(), first_moment(end, "END").date())
     from finrl_pod_app.paper.replay_report import run_replay
     from finrl_pod_app.paper.status_view import replay_progress, show_replay
 
-    days = first_moment(start, "START").date(), first_moment(end, "END").date()
     with tempfile.TemporaryDirectory() as folder, replay_progress(*days, quiet=as_json) as progress:
-        document = run_replay(load(config), *days, journal or Path(folder) / "replay.sqlite", progress)
+        document = run_replay(settings, *days, journal or Path(folder) / "replay.sqlite", progress)
     if journal is None:
         document["journal"] = None
     if as_json:
@@ -246,6 +251,8 @@ def track(
     import dataclasses
 
     from finrl_pod.paper.settings import load
+
+    check_exists(config if journal is None else journal, "config" if journal is None else "journal")
     from finrl_pod_app.paper.backtest_difference import compare_journal, recorded_settings
     from finrl_pod_app.paper.status_view import show_track
 

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from finrl_pod_app.cli.options import ConfigFile, Device, Json, OnDevice, Out, Resume, print_json, run_folder
+from finrl_pod_app.cli.options import (
+    ConfigFile,
+    Device,
+    Json,
+    OnDevice,
+    Out,
+    Resume,
+    check_panel,
+    check_run_folder,
+    print_json,
+    run_folder,
+)
 
 if TYPE_CHECKING:
     from finrl_pod.registry.agent_registry import AgentRegistry
@@ -74,6 +85,7 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Store the champion of a run. Exits with 1 if it was to be handed over and is not promoted."""
+    check_run_folder(run_dir)
     from finrl_pod.registry.handover import check_strategy_name, hand_over
 
     if strategy:
@@ -161,9 +173,11 @@ def retrain(
     """
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
-    from finrl_pod_app.services.retraining import retrain as run
 
     settings, folder = load(config), run_folder(out, config, resume=resume)
+    check_panel(settings.data.name)
+    from finrl_pod_app.services.retraining import retrain as run
+
     with console.progress_display(quiet=as_json) as progress:
         document = run(
             settings,

@@ -59,7 +59,10 @@ def migrate(
     Converts setting names in configs (comments are kept), runs, agents saved by the API, trial registries and journals
     of paper trading. Old files are backed up first; converting again changes nothing.
     """
-    from finrl_pod_app.cli.options import print_json
+    from finrl_pod_app.cli.options import check_exists, print_json
+
+    for path in paths:
+        check_exists(path, "file or folder")
     from finrl_pod_app.services.migrate import migrate as convert
 
     result = convert(paths, backup)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from finrl_pod.user_files import unpinned
-from finrl_pod_app.cli.options import Json, print_json
+from finrl_pod_app.cli.options import Json, check_run_folder, print_json
 
 
 class ExportFormat(StrEnum):
@@ -36,6 +36,7 @@ def evaluate(
     """Test the agents of a run of train --env on new episodes, without exploration: mean return and its deviation."""
     import dataclasses
 
+    check_run_folder(run_dir)
     from finrl_pod_app.cli.console import show_environment_evaluation
     from finrl_pod_app.environment_training.evaluation import evaluate as run
     from finrl_pod_app.environment_training.saved_agents import load_agents
@@ -67,6 +68,7 @@ def play(
     as_json: Json = False,
 ) -> None:
     """Watch the agents of a run of train --env: in a window, as text, or as a picture for the browser (--out)."""
+    check_run_folder(run_dir)
     from finrl_pod_app.environment_training.playback import play as run
     from finrl_pod_app.environment_training.saved_agents import load_agents
 
@@ -99,6 +101,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write trained agents for programs without finrl_pod: networks with their normalisation, and a description."""
+    check_run_folder(run_dir)
     from finrl_pod_app.services.agent_export import Format, export_run
 
     both: tuple[Format, ...] = ("torch", "onnx")

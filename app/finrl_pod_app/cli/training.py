@@ -17,6 +17,8 @@ from finrl_pod_app.cli.options import (
     Out,
     Resume,
     Seed,
+    check_exists,
+    check_panel,
     print_json,
     run_folder,
     setting_option,
@@ -133,13 +135,17 @@ def tournament(
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
     from finrl_pod.settings.run import load
-    from finrl_pod_app.services.engines import EngineOptions
     from finrl_pod_app.services.overrides import override_run
 
-    options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
+    check_exists(replay, "log")
     settings = override_run(load(config), data, cost_bps, setting or ())
     if seed is not None:
         settings = dataclasses.replace(settings, seed=seed)
+    if settings.environment.kind != "custom" and not resume:  # a run finds its prices under any name
+        check_panel(settings.data.name)
+    from finrl_pod_app.services.engines import EngineOptions
+
+    options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     if dry_run:
         _show_plan(settings, device, options, as_json=as_json)
         return
@@ -252,7 +258,10 @@ def train(
     assert env is not None
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, got {workers}; omit it to step in this process")
-    from finrl_pod.user_files import stdout_to_stderr
+    from finrl_pod.user_files import check_file_defines, is_file_reference, stdout_to_stderr
+
+    if is_file_reference(env):
+        check_file_defines(env, f"the environment {env}")
     from finrl_pod_app.cli import console
     from finrl_pod_app.environment_training.async_training import train_async
     from finrl_pod_app.environment_training.config import TrainingConfig, agent_config, default_algorithm
