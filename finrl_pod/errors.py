@@ -123,7 +123,8 @@ def _closest_path(path: Path) -> Path | None:
     if (folder / path.name).exists():
         return folder / path.name
     try:
-        close = closest_name(path.name, [entry.name for entry in folder.iterdir()])
+        names = [entry.name for entry in folder.iterdir() if entry.suffix == path.suffix]
     except OSError:
         return None
+    close = closest_name(path.name, names)
     return folder / close if close else None

@@ -110,7 +110,7 @@ def text_cell(column: int, prices: pd.DataFrame) -> pd.DataFrame:
         (frame().to_numpy(), "prices must be a panel, .* got ndarray"),
         ({"AAA": [1]}, "prices must be a panel, .* got dict"),
         (None, "prices must be a panel, .* got None"),
-        (frame().set_axis(["Open", "Close", "High"], axis=1), r"pass --symbol \(symbol= in Python\)"),
+        (frame().set_axis(["Open", "Close", "High"], axis=1), r"pass --symbol TICKER \(symbol='TICKER' in Python\)"),
         (named().reset_index().rename(columns={"Close": "Adj Close"}).assign(open=1), "but no 'close'"),
         (pd.concat({"a": fields()}, axis=1), "has 3 levels of column names"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,6 +115,7 @@ class Payment(StrEnum):
 
 @app.command("import", epilog="Example: finrl-pod data import prices.csv --name mine")
 def import_file(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -156,26 +159,30 @@ def import_file(
     as_json: Json = False,
 ) -> None:
     """Check a file of prices and store it. Errors name the line; nothing is stored then."""
-    for path, kind in ((file, "file"), (members, "file of --members"), (actions, "file of --actions")):
-        check_exists(path, kind)
+    check_exists(file, "file")
     from finrl_pod.data.sources.bounded import ReadLimits
+    from finrl_pod.data.sources.files import UnfitOptionsError
     from finrl_pod.data.store import Store
+    from finrl_pod.errors import DataError
     from finrl_pod_app.services.data_import import import_prices
     from finrl_pod_app.services.stored_prices import store_prices
 
     Store().check_name(name)
     given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
-    panel, query = import_prices(
-        file,
-        limits=ReadLimits(memory=int(memory * 1e9)),
-        adjusted=adjusted,
-        members=members,
-        actions=actions,
-        dividends=dividends.value,
-        bar=bar,
-        allow_gaps=allow_gaps,
-        **{key: value for key, value in given.items() if value is not None},
-    )
+    try:
+        panel, query = import_prices(
+            file,
+            limits=ReadLimits(memory=int(memory * 1e9)),
+            adjusted=adjusted,
+            members=members,
+            actions=actions,
+            dividends=dividends.value,
+            bar=bar,
+            allow_gaps=allow_gaps,
+            **{key: value for key, value in given.items() if value is not None},
+        )
+    except UnfitOptionsError as error:
+        raise DataError(f"{error.problem}; import it with: {_command(context, error.options)}{error.choice}") from None
     _show_saved(store_prices(dataclasses.replace(panel, name=name), query, replace=replace), as_json)
     if not as_json:
         preset = " --preset minutes" if bar == "1m" else ""
@@ -183,6 +190,23 @@ def import_file(
             f"Next: finrl-pod init {name}.toml --data {name}{preset}\n"
             f"then: finrl-pod tournament {name}.toml --out runs/{name}  # {TIMES_OF_PRESETS}"
         )
+
+
+def _command(context: typer.Context, options: Mapping[str, str]) -> str:
+    """The command of a context with further options, by the names of its parameters."""
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        value = options.get(str(parameter.name), context.params.get(str(parameter.name)))
+        if value is None or (value == parameter.default and parameter.name not in options):
+            continue
+        values = str(value.value if isinstance(value, StrEnum) else value)
+        if parameter.param_type_name == "argument":
+            words.append(values)
+        elif isinstance(value, bool):
+            words.append(parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0])
+        else:
+            words += [parameter.opts[0], values]
+    return shlex.join(words)
 
 
 @app.command("rename", epilog="Example: finrl-pod data rename mine european")

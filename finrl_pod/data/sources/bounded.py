@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.data.sources.files import ReadOptions, read_file
+from finrl_pod.data.sources.files import ReadOptions, UnfitOptionsError, read_file
 from finrl_pod.data.sources.tables import SUFFIXES
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FinrlPodError
@@ -102,6 +102,8 @@ def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Call
         answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):  # the child was killed, or a library failed to allocate
         raise _too_large(path, limits) from None
+    if "unfit" in answer:
+        raise UnfitOptionsError(*answer["unfit"])
     if "error" in answer:
         raise DataError(str(answer["error"]))
     return answer
@@ -120,6 +122,8 @@ def run_child() -> None:
         answer = {"name": panel.name}
     except MemoryError:
         answer = {"error": str(_too_large(path, limits))}
+    except UnfitOptionsError as error:
+        answer = {"unfit": [error.problem, error.options, error.alternative]}
     except FinrlPodError as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer))

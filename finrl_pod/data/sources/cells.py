@@ -12,7 +12,13 @@ import pandas as pd
 from finrl_pod.data.dates import YEARS
 from finrl_pod.errors import DataError
 
-MONTHS = 12
+SAMPLE = 50  # rows that a date format is tried on first
+# Of dates; with points the day is first. A slash or hyphen may be American.
+_DAYS = (
+    "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y",
+    "%m-%d-%y", "%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%b %d, %Y", "%d. %m. %Y",
+)  # fmt: skip
+_CLOCKS = ("", " %H:%M", " %H:%M:%S")
 _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -70,24 +76,36 @@ def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, dat
     if wrong.size:
         row = int(wrong[0])
         got = f"got {text.iloc[row]!r}" if text.iloc[row] else "it is blank"
-        fix = "" if date_format else f"; {_format_hint(text)} (date_format= in Python)"
-        raise DataError(f"{where(row)}: the time must be a date {example}, {got}{fix if text.iloc[row] else ''}")
+        hint = "; for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020 (date_format= in Python)"
+        fix = hint if text.iloc[row] and not date_format and not find_date_formats(text) else ""
+        raise DataError(f"{where(row)}: the time must be a date {example}, {got}{fix}")
     return parsed
 
 
-def _format_hint(text: pd.Series[Any]) -> str:
-    """Which --date-format reads dates that are not ISO 8601, as far as they show it."""
-    parts = text.str.extract(r"^(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})$").dropna()
-    if len(parts) < len(text):
-        return "for other formats pass --date-format, e.g. %d.%m.%Y for 31.01.2020"
-    mark, year = parts[1].iloc[0], "%Y" if len(parts[3].iloc[0]) == len("2020") else "%y"
-    day_first, month_first = f"%d{mark}%m{mark}{year}", f"%m{mark}%d{mark}{year}"
-    first, second = (int(parts[i].astype(int).max()) for i in (0, 2))
-    if first > MONTHS or (mark == "." and second <= MONTHS):
-        return f"pass --date-format {day_first}"
-    if second > MONTHS:
-        return f"pass --date-format {month_first}"
-    return f"pass --date-format {day_first} (day first) or {month_first} (month first)"
+def find_date_formats(text: pd.Series[Any]) -> list[str]:
+    """The formats, as in strftime, that read all of these times; the likelier first, two if days may be months.
+
+    Empty for ISO 8601 and for times that no known format reads.
+    """
+    text = text.astype(str).str.strip()
+    sample = text.iloc[:SAMPLE]
+    if text.empty or sample.str.match(_DATED).all():
+        return []
+    known = [f"{day}{clock}" for day in _DAYS for clock in _CLOCKS]
+    likely = [form for form in known if pd.to_datetime(sample, format=form, errors="coerce").notna().all()]
+    return [form for form in likely if pd.to_datetime(text, format=form, errors="coerce").notna().all()][:2]
+
+
+def has_decimal_commas(text: pd.Series[Any]) -> bool:
+    """Whether numbers as text have decimal commas: 12,50 and 1.234,5 have; 1,234.50 and 1,234,567 have not.
+
+    A column whose commas may all separate thousands, as in 1,234, counts as one without.
+    """
+    if pd.api.types.is_numeric_dtype(text.dtype):
+        return False
+    commas = text[text.astype(str).str.contains(",", regex=False)].astype(str).str.strip()
+    decimals = commas.str.fullmatch(r"[+-]?[\d.\s]*\d,\d+").all()
+    return bool(len(commas)) and bool(decimals) and not commas.str.fullmatch(r"[1-9]\d{0,2},\d{3}").all()
 
 
 def parse_numbers(column: pd.Series[Any], name: str, where: Callable[[int], str], decimal: str = ".") -> pd.Series[Any]:
@@ -106,8 +124,8 @@ def parse_numbers(column: pd.Series[Any], name: str, where: Callable[[int], str]
     wrong = np.flatnonzero(numbers.isna() & ~blank)
     if wrong.size:
         row = int(wrong[0])
-        comma = decimal == "." and bool(re.fullmatch(r"[\d.\s]*\d,\d+", text.iloc[row]))
-        fix = "; for decimal commas pass --decimal ," if comma else ""
         example = "12.5" if decimal == "." else "12,5"
+        thousands = decimal == "." and re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text.iloc[row])
+        fix = "; remove commas of thousands, or pass --decimal , if they separate decimals" if thousands else ""
         raise DataError(f"{where(row)}: {name} must be a number such as {example}, got {text.iloc[row]!r}{fix}")
     return numbers

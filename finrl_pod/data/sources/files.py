@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import between, select
-from finrl_pod.data.sources.cells import parse_numbers, parse_times
+from finrl_pod.data.sources.cells import find_date_formats, has_decimal_commas, parse_numbers, parse_times
 from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
@@ -84,6 +84,28 @@ class ReadOptions:
         """The options among the keys of a mapping, such as a manifest's query."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in names})
+
+
+class UnfitOptionsError(DataError):
+    """A file that can be read, with other options.
+
+    problem: what failed. options: all that fit the file, by the names of `ReadOptions`. alternative: another date
+    format that fits, where days may be months.
+    """
+
+    def __init__(self, problem: str, options: Mapping[str, str], alternative: str = "") -> None:
+        self.problem, self.options, self.alternative = problem, dict(options), alternative
+        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+        python = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        super().__init__(f"{problem}; pass {given} ({python} in Python){self.choice}")
+
+    @property
+    def choice(self) -> str:
+        """What to write instead if days and months are the other way round; empty if they cannot be."""
+        if not self.alternative:
+            return ""
+        first = "month" if self.alternative.startswith("%m") else "day"
+        return f"; with the {first} first the date format is {self.alternative}"
 
 
 @dataclass(frozen=True)
@@ -235,10 +257,9 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
-        raise DataError(
-            f"{file} has a column 'close' but none that names the ticker: add a column 'symbol', or pass --symbol "
-            f"(symbol= in Python). {SHAPES}"
-        )
+        ticker = re.match(r"[A-Za-z0-9^=-]+(?=\.)", file)
+        problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
+        raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())
         symbol = "symbol"
@@ -269,6 +290,42 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         place = origin.where(int(count[row]))
         return f"{place}, {cells['symbol'].iloc[row]}" if levels else place
 
+    try:
+        return _parsed(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
+    except DataError as error:
+        raise _unfit(str(error), cells, time, options) from None
+
+
+def _unfit(problem: str, cells: pd.DataFrame, time: str, options: ReadOptions, symbol: str | None = None) -> DataError:
+    """The error for a problem with a file's cells: an `UnfitOptionsError` if other options read them.
+
+    symbol: a ticker, where the file has none.
+    """
+    fitting: dict[str, str] = {} if symbol is None else {"symbol": symbol}
+    formats: list[str] = []
+    if options.date_format is None and cells[time].dtype.kind == "O":
+        formats = find_date_formats(cells[time])
+        fitting |= {"date_format": formats[0]} if formats else {}
+    if options.decimal == "." and any(has_decimal_commas(cells[c]) for c in cells.columns if c != time):
+        fitting["decimal"] = ","
+    return UnfitOptionsError(problem, fitting, *formats[1:]) if fitting else DataError(problem)
+
+
+def _parsed(
+    cells: pd.DataFrame,
+    time: str,
+    symbol: str | None,
+    values: Sequence[str],
+    names: Mapping[str, str],
+    where: Callable[[int], str],
+    options: ReadOptions,
+    notes: tuple[str, ...],
+    file: str,
+    *,
+    with_actions: bool,
+) -> _LongPart | _WidePart:
+    """The times and numbers of the cells. time, symbol: columns; without a symbol the table is wide."""
+    wide = symbol is None
     times = parse_times(cells[time], where, options.bar, options.date_format)
     sector = next((c for c in values if not wide and names[c] == SECTOR), None)
     if wide:
@@ -288,7 +345,7 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         if "close" not in rows:
             raise DataError(f"{file} has a column 'adj close' but no 'close', which it adjusts: add or rename it")
         rows, notes = _adjusted(rows, options.adjusted), (*notes, _ADJUSTED_NOTE[options.adjusted])
-    elif actions and options.adjusted:
+    elif with_actions and options.adjusted:
         notes = (*notes, _ACTIONS_NOTE)
     return _LongPart(rows, where, notes)
 
