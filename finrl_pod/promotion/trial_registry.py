@@ -132,7 +132,8 @@ class TrialRegistry:
     def data_sets(self) -> list[dict[str, Any]]:
         """Hash, trials, runs and looks of each data set, latest first, and the hashes of those of the same market.
 
-        "recorded_names": those that it had when it was used, oldest first. "number" of a look: what `look` returned.
+        "recorded_names": those that it had when it was used, oldest first. "number" of a look: what `look` returned;
+        "so_far": what `count_looks` returns for its period.
         """
         with self._open() as database:
             trials = database.execute(
@@ -171,7 +172,9 @@ class TrialRegistry:
             entry["recorded_names"] = recorded.get(data, [])
         listed = dict.fromkeys(known, 0)
         for i, (data, *_) in enumerate(looks):
-            known[data]["looks"][listed[data]]["number"] = _look_number(looks[: i + 1], known[data]["same_market"])
+            numbered = known[data]["looks"][listed[data]]
+            numbered["number"] = _look_number(looks[: i + 1], looks[i], known[data]["same_market"])
+            numbered["so_far"] = _look_number(looks, looks[i], known[data]["same_market"])
             listed[data] += 1
         return sorted(known.values(), key=lambda entry: (entry["last"], entry["data_sha256"]), reverse=True)
 
@@ -262,9 +265,9 @@ def _count(database: sqlite3.Connection, data: Sequence[str], look: Look, until:
     return int(count)
 
 
-def _look_number(looks: Sequence[tuple[str, ...]], same_market: Sequence[str]) -> int:
-    """Subjects in the overlapping looks up to the last of `looks`: rows of (data, first, last, what, made, subject)."""
-    data, first, last = looks[-1][:3]
+def _look_number(looks: Sequence[tuple[str, ...]], look: tuple[str, ...], same_market: Sequence[str]) -> int:
+    """Subjects in the looks that overlap one of them: rows of (data, first, last, what, made, subject)."""
+    data, first, last = look[:3]
     return len(
         {
             subject

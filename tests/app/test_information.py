@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
 from finrl_pod_app.report.verdict_text import verdict_lines
+
+from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
 
 
 @pytest.mark.parametrize("shell", Shell)
@@ -42,7 +46,7 @@ def test_commands_and_options_are_completed(
 
 def test_unknown_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "tcsh"]) == 2
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+    assert "must be one of bash, zsh, fish, got tcsh" in capsys.readouterr().err
 
 
 def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +56,34 @@ def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "](" not in capsys.readouterr().out
     assert run(["glossary", "tunrover"]) == 2
     assert "did you mean turnover?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "subjects", "earlier"),
+    [([], range(2, 7), ": 2 earlier looks, see --all\n"), (["--last", "1"], [6], "6 earlier looks"),
+     (["--all"], range(7), "")],
+)  # fmt: skip
+def test_trials_lists_the_last_looks_or_all(
+    options: list[str],
+    subjects: Iterable[int],
+    earlier: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
+    registry = TrialRegistry()
+    for i in range(7):
+        registry.look(Look("d" * 64, f"subject {i}", "2020-01-02", "2020-12-31", f"backtest of {i}"))
+    registry.add("d" * 64, "run", [Trial("a", 0, 0, "2019-01-02", "2019-12-31")], "mine")
+    assert run(["trials", *options]) == 0
+    lines = capsys.readouterr().out
+    listed = re.findall(
+        r"look (\d) of 7 at bars that overlap 2020-01-02 to 2020-12-31, on .* \(backtest of (\d)\)", lines
+    )
+    assert listed == [(str(i + 1), str(i)) for i in subjects]
+    assert earlier in lines
+    assert ("earlier look" in lines) is bool(earlier)
 
 
 def test_the_verdict_is_a_list_of_rules() -> None:

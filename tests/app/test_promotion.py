@@ -378,7 +378,9 @@ def test_trials_command_lists_the_registry(finished: Path, folder: Path, capsys:
     assert entry["trials"] == registry(folder).counts(small_panel().sha256).raw
     assert entry["looks"][0]["first"] == "2021-07-01"
     assert command(["trials"]) == 0
-    assert re.search(r"main: look \d+ at 2021-07-01 to 2021-10-31 on", capsys.readouterr().out)
+    assert re.search(
+        r"main: look \d+ of \d+ at bars that overlap 2021-07-01 to 2021-10-31, on", capsys.readouterr().out
+    )
     assert command(["trials", "--data", "other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data_sets"] == []
 

@@ -308,7 +308,7 @@ def test_optional_sections_appear_only_with_their_data() -> None:
     assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
     for text in (
         "1,234 trials on this data (17 distinct).",
-        "Look 3 at these bars",
+        "Look 3 of 3 so far at bars that overlap",
         "overfitting 43%",
         "Sensitivity to costs",
     ):

@@ -108,8 +108,11 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     ("document", "expected"),
     [
         ({}, ""),
-        ({"looks": 3}, "Look 3 at these bars. The n-th look needs a p-value of at most 0.025 / n"),
-        ({"looks": 1, "looks_so_far": 3}, "Look 1 of 3 so far at these bars."),
+        (
+            {"looks": 3},
+            "bars that overlap 2020-01-02 to 2023-12-29. The n-th look needs a p-value of at most 0.025 / n",
+        ),
+        ({"looks": 1, "looks_so_far": 3}, "Look 1 of 3 so far at bars that overlap 2020"),
         ({"looks": 1, "looks_so_far": 3}, "0.025 at this one, 0.00625 at the next."),
         (
             {"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}},
@@ -118,5 +121,6 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
     ],
 )
 def test_the_looks_and_their_cost_are_stated(document: dict[str, object], expected: str) -> None:
-    assert expected in looks_sentence(document)
-    assert bool(looks_sentence(document)) == bool(document)
+    sentence = looks_sentence({**document, "splits": {"test": ["2020-01-02", "2023-12-29"]}})
+    assert expected in sentence
+    assert bool(sentence) == bool(document)

@@ -61,10 +61,12 @@ def test_baselines_that_did_better_are_named_best_first() -> None:
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
     found = document()
-    assert "look 3 at this test period and needs a p-value of at most 0.00833." in next_sentence(found, Path("a run"))
+    assert "look 3 at bars that overlap this test period and needs a p-value of at most 0.00833." in next_sentence(
+        found, Path("a run")
+    )
     assert next_sentence(found, Path("a run")).startswith("Next: compare other settings on validation")
     assert "finrl-pod audit 'a run', then" in next_sentence(document(promoted=True), Path("a run"))
-    assert "is look 6 at this" in next_sentence({**found, "looks_so_far": 5}, Path("a"))
+    assert "is look 6 at bars that overlap this" in next_sentence({**found, "looks_so_far": 5}, Path("a"))
     assert "paper account" in next_sentence(document(promoted=True), Path("a"))
 
 

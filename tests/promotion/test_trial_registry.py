@@ -75,6 +75,9 @@ def test_looks_count_once_per_subject_and_only_with_overlapping_days(registry: T
     assert registry.look(look("d", "2023-07-01", "2024-06-01")) == 1
     assert registry.look(look("e", data="e" * 64)) == 1
     assert registry.look(look("a")) == 1  # an earlier look does not count later ones
+    (listed,) = [entry for entry in registry.data_sets() if entry["data_sha256"] == DATA]
+    # d begins after c ends
+    assert [(one["number"], one["so_far"]) for one in listed["looks"]] == [(1, 3), (2, 3), (3, 3), (1, 1)]
 
 
 def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.audit import Audit
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
-SHOWN_LOOKS = 5
 
 
 def show_audit(audit: Audit) -> None:
@@ -62,8 +61,8 @@ def show_rules(verdict: Verdict) -> None:
     console.print(f"The champion is {outcome}. Words explained: finrl-pod glossary", markup=False)
 
 
-def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
-    """Print one line per data set, and its latest looks."""
+def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | None = None) -> None:
+    """Print one line per data set, and its looks. last: number of looks of each; None for all."""
     console = make_console()
     if not data_sets:
         console.print(f"No trials in {path} yet.", markup=False, soft_wrap=True)
@@ -76,16 +75,18 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
     console.print(table)
     console.print(
-        "trials: agents that were scored; distinct: those that do not behave alike; look N at a period: the N-th "
-        "at any of its bars.",
+        "trials: agents that were scored; distinct: those that do not behave alike; look N of M at a period: "
+        "the N-th of M looks so far at bars that overlap it; what was tested before counts once.",
         markup=False,
     )
     for entry in data_sets:
-        if (earlier := len(entry["looks"]) - SHOWN_LOOKS) > 0:
-            console.print(f"{_name(entry)}: {earlier} earlier look{'s' * (earlier > 1)}, see --json", markup=False)
-        for look in entry["looks"][-SHOWN_LOOKS:]:
-            bars = f"{look['first']} to {look['last']}"
-            line = f"{_name(entry)}: look {look['number']} at {bars} on {look['made'][:10]} ({look['what']})"
+        shown = entry["looks"] if last is None else entry["looks"][-last:]
+        if (earlier := len(entry["looks"]) - len(shown)) > 0:
+            console.print(f"{_name(entry)}: {earlier} earlier look{'s' * (earlier > 1)}, see --all", markup=False)
+        for look in shown:
+            number = f"look {look['number']} of {look['so_far']}"
+            bars = f"{look['first'][:10]} to {look['last'][:10]}"
+            line = f"{_name(entry)}: {number} at bars that overlap {bars}, on {look['made'][:10]} ({look['what']})"
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
         if entry["same_market"]:

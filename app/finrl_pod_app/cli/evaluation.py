@@ -22,6 +22,7 @@ from finrl_pod_app.cli.options import (
 )
 
 REFUSED = 1
+SHOWN_LOOKS = 5  # of each data set
 
 
 def audit(
@@ -93,6 +94,10 @@ def promote(
 
 def trials(
     data: Annotated[str | None, typer.Option(help="Stored panel; default: all data sets.")] = None,
+    last: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Looks of each data set that are listed.")
+    ] = SHOWN_LOOKS,
+    every: Annotated[bool, typer.Option("--all", help="List all looks; --json has all.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show the number of trials on each data set, and every look at a test period."""
@@ -105,7 +110,7 @@ def trials(
     if as_json:
         print_json({"register": str(registry.path), "data_sets": known})
     else:
-        show_trials(str(registry.path), known)
+        show_trials(str(registry.path), known, None if every else last)
 
 
 def walkforward(

@@ -409,7 +409,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     typer.echo(f"training: {plan.samples:,} environment steps")
     typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
     if planned.look is not None:
-        typer.echo(f"test period: a new champion would be look {planned.look} at it")
+        typer.echo(f"test period: a new champion would be look {planned.look} at bars that overlap it")
 
 
 def _single_agent(

@@ -98,7 +98,7 @@ def next_sentence(document: Mapping[str, Any], out: Path) -> str:
     so_far = max(verdict["looks"], document.get("looks_so_far") or 0)
     return (
         "Next: compare other settings on validation, with finrl-pod tournament --no-test. A further champion is look "
-        f"{so_far + 1} at this test period and needs a p-value of at most "
+        f"{so_far + 1} at bars that overlap this test period and needs a p-value of at most "
         f"{_level(verdict) * verdict['looks'] / (so_far + 1):.3g}."
     )
 
@@ -132,11 +132,12 @@ def looks_sentence(document: Mapping[str, Any]) -> str:
     if not looks:
         return ""
     so_far = max(looks, document.get("looks_so_far") or 0)
-    later = f" of {so_far:,} so far" if so_far > looks else ""
     level = _level({**verdict, "looks": looks})
+    first, last = document["splits"]["test"]
     return (
-        f"Look {looks:,}{later} at these bars. The n-th look needs a p-value of at most {level * looks:.3g} / n for an "
-        f"edge: {level:.3g} at this one, {level * looks / (so_far + 1):.3g} at the next."
+        f"Look {looks:,} of {so_far:,} so far at bars that overlap {first[:10]} to {last[:10]}. The n-th look needs a "
+        f"p-value of at most {level * looks:.3g} / n for an edge: {level:.3g} at this one, "
+        f"{level * looks / (so_far + 1):.3g} at the next."
     )
 
 

@@ -232,7 +232,7 @@ def test_ctrl_c_saves_and_leaves_no_process_behind(tmp_path: Path, whole_group: 
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--algorithm", "ppo", "--pipeline", "async"], "--pipeline async needs an off-policy algorithm, got ppo"),
         (["--env", "gym:Nope-v0"], "there is no Gymnasium environment 'Nope-v0'"),
-        (["--seed", str(2**63)], "should be less than or equal to 9223372036854775807"),
+        (["--seed", str(2**63)], "--seed must be at most 9,223,372,036,854,775,807"),
         (["--worker-timeout", "nan"], "--worker-timeout must be more than 0 and at most 86400 s, got nan"),
         (["--save-every", "nan"], "--save-every must be 0 seconds or more, got nan"),
         (["config.toml"], "train takes one of a config file, --env and --market"),
