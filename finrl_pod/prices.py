@@ -6,9 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from finrl_pod.display import growth_figure, table_html
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -16,6 +22,7 @@ Times = NDArray[np.datetime64]
 
 PRICE_COLUMNS = ("open", "high", "low", "close", "volume")
 PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend")
+FLAWS_SHOWN = 3  # in a notebook
 
 
 def fills_sentence(columns: Sequence[str]) -> str:
@@ -74,13 +81,49 @@ class Panel:
     flaws: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
+        return (
+            f"Panel({self.name!r}, symbols {self._listed()}; {self._period()}; "
+            f"columns {', '.join(self.columns)}; {fills_sentence(self.columns)})"
+        )
+
+    def _repr_html_(self) -> str:
+        missing = 1 - float(self.tradable.mean())
+        index = self.benchmark
+        shown = len(self.flaws) if len(self.flaws) <= FLAWS_SHOWN + 1 else FLAWS_SHOWN
+        more = f"{len(self.flaws) - shown:,} more, see Panel.flaws" if shown < len(self.flaws) else ""
+        rows = [
+            ("symbols", f"{len(self.symbols):,}: {self._listed()}"),
+            ("bars", self._period()),
+            *([("without a price", f"{missing:.1%} of all bars and symbols")] if missing else []),
+            ("columns", f"{', '.join(self.columns)}; {fills_sentence(self.columns)}"),
+            ("adjusted", "for splits and dividends" if self.adjusted else "no"),
+            *([("index", f"{index.name}{', without dividends' * index.price_only}")] if index is not None else []),
+            *([("source", self.source)] if self.source else []),
+            *(("known flaw", flaw) for flaw in self.flaws[:shown]),
+            *([("known flaws", more)] if more else []),
+        ]
+        return table_html(f"Panel {self.name}".strip(), rows)
+
+    def plot(self) -> Figure:
+        """Close of each symbol as a multiple of its first, on a log axis, and of the index; a Plotly figure."""
+        lines = dict(zip(self.symbols, self.close.T, strict=True))
+        index = self.benchmark
+        if index is not None:
+            lines[f"index: {index.name}"] = index.close
+        figure = growth_figure(self.times, lines, f"{self.name or 'Prices'}: closes, {self._period()}")
+        if index is not None:
+            figure.data[-1].line = {"color": "#000000", "dash": "dot", "width": 2}
+        return figure
+
+    def _listed(self) -> str:
+        """The first symbols, and how many more there are."""
+        return ", ".join(self.symbols[:5]) + f" and {len(self.symbols) - 5} more" * (len(self.symbols) > 5)
+
+    def _period(self) -> str:
+        """Number and length of the bars, and the first and last of them."""
         unit = "D" if self.bar == "1d" else "m"
         first, last = (str(self.times[i].astype(f"datetime64[{unit}]")) for i in (0, -1))
-        listed = ", ".join(self.symbols[:5]) + f" and {len(self.symbols) - 5} more" * (len(self.symbols) > 5)
-        return (
-            f"Panel({self.name!r}, symbols {listed}; {len(self.times):,} bars of {self.bar}, "
-            f"{first} to {last}; columns {', '.join(self.columns)}; {fills_sentence(self.columns)})"
-        )
+        return f"{len(self.times):,} bars of {self.bar}, {first} to {last}"
 
     @property
     def columns(self) -> tuple[str, ...]:

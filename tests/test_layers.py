@@ -26,8 +26,9 @@ MAY_IMPORT = {
 # Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
-    "prices": 0,
-    "types": 1,
+    "display": 0,
+    "prices": 1,
+    "types": 2,
     "random": 0,
     "process": 0,
     "settings": 2,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
@@ -30,6 +30,7 @@ from finrl_pod_strategies.user_strategy import UserStrategy
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds
+from finrl_pod.display import table_html
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
@@ -46,6 +47,9 @@ from finrl_pod_app.services.prices import check_prices, load_panel
 from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
 from finrl_pod_app.services.trial_log import strategy_identity
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 
 @dataclass(frozen=True, eq=False)
 class Setup:
@@ -61,6 +65,19 @@ class Setup:
         spans = ", ".join(f"{name} {len(self.span(name)):,}" for name in ("train", "validation", "test"))
         features = len(self.market.feature_names)
         return f"Setup({self.panel!r}; {features} features; bars: {spans}; agent {self.config.agent.algorithm!r})"
+
+    def _repr_html_(self) -> str:
+        spans = [(name, *dates, f"{len(self.span(name)):,}") for name, dates in self.splits.dates().items()]
+        features, agent = self.market.feature_names, self.config.agent.algorithm
+        note = f"{len(features)} features: {', '.join(features)}. Agent: {agent}."
+        head = ("split", "first bar", "last bar", "bars")
+        return f"<div>{self.panel._repr_html_()}{table_html('Splits', spans, head, note)}</div>"
+
+    def plot(self) -> Figure:
+        """The panel's closes as in `Panel.plot`, with the splits shaded; a Plotly figure."""
+        from finrl_pod_app.notebook_figures import splits_figure
+
+        return splits_figure(self.panel.plot(), self.splits.dates())
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
         """Return environments on the training split, or its variations, for the given population members."""

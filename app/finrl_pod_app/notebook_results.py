@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -12,13 +11,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from finrl_pod.errors import RunError
+from finrl_pod.display import cell_text
+from finrl_pod.display import table_html as table_html
+from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
-from finrl_pod.files import read_json, to_plain, write_json
+from finrl_pod.files import read_json, read_regular, to_plain, write_json
 from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, display_name, format_metric
+from finrl_pod_app.notebook_figures import (
+    audit_figure,
+    backtest_figure,
+    tournament_figure,
+    verdict_figure,
+    walkforward_figure,
+)
+from finrl_pod_app.notebook_figures import line_figure as line_figure
+from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, champion_first, display_name, format_metric
+from finrl_pod_app.report.curves import FILE as CURVES
+from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
+from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import added_sentence
 from finrl_pod_app.report.verdict_text import rule_cells, verdict_lines
 
@@ -27,34 +39,6 @@ if TYPE_CHECKING:
 
 METRICS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
 COLUMNS = [column for column in STRATEGY_COLUMNS if column.key in METRICS]  # shown in notebooks
-DIGITS = 4
-
-
-def table_html(title: str, rows: Sequence[Sequence[object]], head: Sequence[str] = (), note: str = "") -> str:
-    """A small HTML table; all texts are escaped."""
-
-    def cells(row: Sequence[object], tag: str) -> str:
-        return "".join(f"<{tag}>{html.escape(_text(cell))}</{tag}>" for cell in row)
-
-    header = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    below = f"<p>{html.escape(note)}</p>" if note else ""
-    return f"<div><b>{html.escape(title)}</b><table>{header}<tbody>{body}</tbody></table>{below}</div>"
-
-
-def _text(cell: object) -> str:
-    if cell is None or (isinstance(cell, float) and not np.isfinite(cell)):
-        return "–"
-    return f"{cell:,.{DIGITS}g}" if isinstance(cell, float) else str(cell)
-
-
-def line_figure(frame: pd.DataFrame, title: str, y: str) -> Figure:
-    """A Plotly figure with one line for each column of a frame."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure([go.Scatter(x=frame.index, y=frame[name], name=str(name)) for name in frame.columns])
-    figure.update_layout(title=title, yaxis_title=y, hovermode="x unified")
-    return figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +46,15 @@ class Backtest:
     """A backtest. split: the tested bars. looks: at the test split, None if it was not shown.
 
     result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
-    `finrl_pod.evaluate.trades`.
+    `finrl_pod.evaluate.trades`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
+    to compare with.
     """
 
     result: BacktestResult
     split: str
     looks: int | None = None
     trades: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRADE_COLUMNS)))
+    baselines: Mapping[str, BacktestResult] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -86,60 +72,52 @@ class Backtest:
         return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
 
     def plot(self) -> Figure:
-        """Equity over time."""
-        return line_figure(self.to_frame()[["equity"]], f"{self.result.name} on {self.split}", "equity")
+        """Equity as a multiple of its first value on a log axis and its drawdown, beside those of the baselines."""
+        return backtest_figure(self._compared(), self._title())
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
+        baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
         parts = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
-        return _save(path, parts, "backtest")
+        return _save(path, {**parts, "baselines": baselines}, "backtest")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a saved backtest. Raises RunError for another file."""
         values = _load(path, "backtest")
-        found = values["result"]
-        arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
-        parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
-        rate, optional = found["risk_free"], ("dividends", "paid")
-        given = {name: np.asarray(found[name], np.float64) for name in optional if found.get(name) is not None}
         trades = pd.DataFrame(values.get("trades") or {}, columns=list(TRADE_COLUMNS))
         for name in ("price", "profit"):
             trades[name] = trades[name].astype(float)
         return cls(
-            BacktestResult(
-                name=found["name"],
-                times=np.asarray(found["times"], "datetime64[ns]"),
-                symbols=tuple(found["symbols"]),
-                metrics={name: np.nan if x is None else x for name, x in found["metrics"].items()},
-                cost_parts=parts,
-                risk_free=None if rate is None else np.asarray(rate, np.float64),
-                carry=found["carry"],
-                **arrays,
-                **given,
-            ),
+            _saved_result(values["result"]),
             values["split"],
             values["looks"],
             trades.assign(time=pd.to_datetime(trades["time"])),
+            {name: _saved_result(found) for name, found in (values.get("baselines") or {}).items()},
         )
 
+    def _compared(self) -> dict[str, BacktestResult]:
+        """The result and the baselines by name, the result first."""
+        return {self.result.name: self.result, **{k: x for k, x in self.baselines.items() if k != self.result.name}}
+
+    def _title(self) -> str:
+        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
+        bars = {"all": "all bars", "dates": "chosen dates"}.get(self.split, f"the {self.split} split")
+        return f"{display_name(self.result.name)} on {bars}, {first} to {last}"
+
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
+        shown = ", ".join(f"{name}={cell_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
         look = "" if self.looks is None else f", look={self.looks}"
         return f"Backtest({self.result.name!r}, split={self.split!r}{look}, bars={len(self.result.times)}, {shown})"
 
     def _repr_html_(self) -> str:
-        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
-        rows = [
-            (f"{column.label} {column.unit}".strip(), format_metric(column, self.metrics.get(column.key)))
-            for column in COLUMNS
-        ]
+        metrics = {name: result.metrics for name, result in self._compared().items()}
         looks = ""
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
             looks = f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}."
-        return table_html(f"{self.result.name} on {self.split}, {first} to {last}", rows, note=looks)
+        return _metrics_html(self._title(), metrics, looks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,41 +146,99 @@ class Document:
 
 
 class TournamentResult(Document):
-    """A finished tournament: report.json of its folder."""
+    """A finished tournament: report.json of its folder; on an environment without a market, result.json."""
 
     KIND = "tournament"
 
     @property
     def promoted(self) -> bool:
-        """Whether the champion passes all rules of the gate."""
+        """Whether the champion passes all rules of the gate.
+
+        Raises InputError for a tournament on an environment without a market, which has no gate.
+        """
+        if not self._has_verdict:
+            raise InputError("a tournament on an environment without a market has no verdict")
         return bool(self.document["verdict"]["promoted"])
 
     def to_frame(self) -> pd.DataFrame:
-        """Metrics on the test split, one row for each strategy."""
-        return pd.DataFrame(self.document["test"]["strategies"]).T
+        """Metrics on the test split: one row for each strategy, the champion first.
+
+        On an environment without a market, mean and standard deviation of the champion's return over test episodes.
+        """
+        test = self.document["test"]
+        found = test["strategies"] if self._has_verdict else {CHAMPION: test}
+        names = dict.fromkeys(column.key for column in STRATEGY_COLUMNS) | dict.fromkeys(found[CHAMPION])
+        columns = [name for name in names if name in found[CHAMPION]]
+        rows = [[found[name].get(column) for column in columns] for name in champion_first(found)]
+        return pd.DataFrame(rows, pd.Index(champion_first(found), name="strategy"), columns, dtype=float)
 
     def plot(self) -> Figure:
-        """Scores of the leaderboard by generation."""
-        import plotly.graph_objects as go
+        """Test equity of the champion and the baselines, and below it the validation scores by generation, from 1.
 
-        rows = self.document["leaderboard"]
-        generations, scores = [row["generation"] for row in rows], [row["score"] for row in rows]
-        figure = go.Figure(go.Scatter(x=generations, y=scores, mode="markers", text=[row["id"] for row in rows]))
-        return figure.update_layout(title="Leaderboard", xaxis_title="generation", yaxis_title="validation Sharpe")
+        Without the run's folder the scores stand alone, those of the leaderboard. Raises RunError if a file of the run
+        is damaged.
+        """
+        curves = None if self.folder is None else self.folder / CURVES
+        results = parse_curves(read_regular(curves, MAX_BYTES)) if curves is not None and curves.exists() else {}
+        if not self._has_verdict:
+            title = f"Tournament on {self.document['environment']}"
+            return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
+        dates = " to ".join(self.document["splits"]["test"])
+        title = f"Champion on the test split, {dates}" if results else "Validation scores of the leaderboard"
+        base = self.document.get("base_score")
+        return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
+
+    def _scores(self) -> pd.DataFrame:
+        """Id, generation (from 1) and score of all agents, or without the run's folder of those of the leaderboard."""
+        from finrl_pod.tournament.run_directory import RunDirectory
+
+        saved = [] if self.folder is None else RunDirectory(self.folder).agents()
+        rows = {row["id"]: row for row in (*saved, *self.document["leaderboard"]) if row["score"] is not None}
+        values = [(row["id"], row["generation"] + 1, row["score"]) for row in rows.values()]
+        return pd.DataFrame(values, columns=["id", "generation", "score"])
+
+    @property
+    def _has_verdict(self) -> bool:
+        return self.document.get("verdict") is not None
 
     def _summary(self) -> str:
         return "promoted" if self.promoted else "not promoted"
 
+    def _test(self) -> str:
+        """The champion's figure on test, and that of what it is compared with."""
+        test = self.document["test"]
+        if not self._has_verdict:
+            return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
+        sharpe = next(figure for figure in key_figures(self.document) if figure.key == "sharpe")
+        return f"test Sharpe ratio {sharpe.text}" + (f" ({sharpe.against})" if sharpe.against else "")
+
+    def __repr__(self) -> str:
+        outcome = [self._summary()] if self._has_verdict else []
+        folder = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
+        return f"TournamentResult({', '.join([self.document['champion']['id'], *outcome, self._test(), *folder])})"
+
+    def __str__(self) -> str:
+        champion, folder = self.document["champion"], self.folder
+        where = "" if folder is None else f" in {folder}"
+        lines = [f"Tournament{where}: champion {champion['id']} ({champion['algorithm']})"]
+        if not self._has_verdict:
+            return "\n".join([*lines, f"On test: {self._test()}"])
+        lines.append(f"Test split, {' to '.join(self.document['splits']['test'])}:")
+        for figure in key_figures(self.document):
+            lines.append(f"- {figure.label}: {figure.text}" + (f" ({figure.against})" if figure.against else ""))
+        lines += verdict_lines(self.document["verdict"])
+        return "\n".join([*lines, *([] if folder is None else [f"Report: {folder / 'report.html'}"])])
+
     def _repr_html_(self) -> str:
+        champion = self.document["champion"]["id"]
+        if not self._has_verdict:
+            return table_html(f"Champion {champion}: {self._test()}", [])
         strategies = self.document["test"]["strategies"]
-        rows = [
-            (display_name(name), *(format_metric(column, values.get(column.key)) for column in COLUMNS))
-            for name, values in strategies.items()
-        ]
-        head = ("strategy", *(f"{column.label} {column.unit}".strip() for column in COLUMNS))
+        metrics = {name: strategies[name] for name in champion_first(strategies)}
         reasons = "; ".join(self.document["verdict"]["reasons"])
         note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
-        return table_html("Test split", rows, head, note.strip())
+        title = f"Champion {champion} on the test split, {' to '.join(self.document['splits']['test'])}"
+        return _metrics_html(title, metrics, note.strip())
 
 
 class WalkforwardResult(Document):
@@ -215,9 +251,9 @@ class WalkforwardResult(Document):
         return pd.DataFrame(self.document["runs"])
 
     def plot(self) -> Figure:
-        """Sharpe ratios by fold, one line for each seed."""
-        frame = self.to_frame().pivot_table(index="fold", columns="seed", values="sharpe")
-        return line_figure(frame, "Walk-forward", "Sharpe ratio")
+        """Sharpe ratio of each fold: one marker for each seed, their mean, and equal weight."""
+        equal_weight = {fold["fold"]: fold["equal_weight_sharpe"] for fold in self.document["folds"]}
+        return walkforward_figure(self.to_frame(), equal_weight)
 
     def _summary(self) -> str:
         return "promoted" if self.document["verdict"]["promoted"] else "not promoted"
@@ -225,7 +261,7 @@ class WalkforwardResult(Document):
     def _repr_html_(self) -> str:
         frame = self.to_frame()[["fold", "seed", "sharpe"]]
         rows = [tuple(row) for row in frame.itertuples(index=False)]
-        return table_html("Walk-forward", rows, ("fold", "seed", "sharpe"), f"The champion is {self._summary()}.")
+        return table_html("Walk-forward", rows, ("fold", "seed", "Sharpe ratio"), f"The champion is {self._summary()}.")
 
 
 class AuditResult(Document):
@@ -239,28 +275,30 @@ class AuditResult(Document):
         return bool(self.document["clean"])
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each finding."""
-        return pd.DataFrame(self.document["findings"])
+        """One row for each finding, by check and part: status, first bar, value and message; failures first."""
+        rows = self._findings()
+        index = pd.MultiIndex.from_tuples([(row["check"], row["part"]) for row in rows], names=["check", "part"])
+        return pd.DataFrame(rows, columns=["status", "bar", "value", "message"]).set_index(index)
 
     def plot(self) -> Figure:
-        """Number of findings by status."""
-        import plotly.graph_objects as go
+        """Every finding by check and part, in the colour of its status."""
+        return audit_figure(self._findings(), f"Audit of {self.document['subject']}: {self._summary()}")
 
-        counts = self.to_frame()["status"].value_counts()
-        return go.Figure(go.Bar(x=list(counts.index), y=list(counts))).update_layout(title="Findings")
+    def _findings(self) -> list[dict[str, Any]]:
+        """The findings, failures first, then warnings."""
+        return sorted(self.document["findings"], key=lambda row: ("fail", "warn", "pass").index(row["status"]))
 
     def _summary(self) -> str:
         warnings = sum(finding["status"] == "warn" for finding in self.document["findings"])
         return f"{'no check failed' if self.clean else 'checks failed'}, {warnings} warning{'s' * (warnings != 1)}"
 
     def __str__(self) -> str:
-        lines = [f"{f['status']}: {f['message']}" for f in self.document["findings"] if f["status"] != "pass"]
+        lines = [f"{f['status']}: {f['message']}" for f in self._findings() if f["status"] != "pass"]
         return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines])
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        columns = ["status", "check", "part", "message"]
-        rows = [tuple(str(cell) for cell in row) for row in frame[columns].itertuples(index=False)]
+        columns = ("status", "check", "part", "message")
+        rows = [tuple(row[column] for column in columns) for row in self._findings()]
         return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, columns)
 
 
@@ -275,23 +313,15 @@ class VerdictResult(Document):
         return bool(self.document["promoted"])
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each rule."""
-        return pd.DataFrame(self.document["rules"])
+        """One row for each rule, by name: value, limit, whether it passed, and a sentence. NaN: not computed."""
+        rules = self.document["rules"]
+        index = pd.Index([rule["name"] for rule in rules], name="rule")
+        frame = pd.DataFrame(rules, columns=["value", "limit", "passed", "sentence"]).set_index(index)
+        return frame.astype({"value": float, "limit": float, "passed": bool})
 
     def plot(self) -> Figure:
         """Values of the rules as shares of their limits, since each has its own unit; others are left out."""
-        import plotly.graph_objects as go
-
-        rules = [rule for rule in self.document["rules"] if rule["value"] is not None and rule["limit"]]
-        colours = ["seagreen" if rule["passed"] else "firebrick" for rule in rules]
-        names, shares = (
-            [display_name(rule["name"]) for rule in rules],
-            [rule["value"] / rule["limit"] for rule in rules],
-        )
-        texts = [" of ".join(rule_cells(rule)) for rule in rules]
-        figure = go.Figure(go.Bar(x=shares, y=names, text=texts, orientation="h", marker_color=colours))
-        figure.add_vline(x=1, line_dash="dot")
-        return figure.update_layout(title="Promotion gate: green passes", xaxis_title="value over limit")
+        return verdict_figure(self.document["rules"], f"Promotion gate: the champion is {self._summary()}")
 
     def __str__(self) -> str:
         return "\n".join(verdict_lines(self.document))
@@ -306,6 +336,34 @@ class VerdictResult(Document):
         ]
         head = ("rule", "value", "limit", "", "what")
         return table_html(f"The champion is {self._summary()}", rows, head)
+
+
+def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:
+    """A table of metrics: one row for each strategy, by name."""
+    rows = [
+        (display_name(name), *(format_metric(column, values.get(column.key)) for column in COLUMNS))
+        for name, values in metrics.items()
+    ]
+    return table_html(title, rows, ("strategy", *(f"{column.label} {column.unit}".strip() for column in COLUMNS)), note)
+
+
+def _saved_result(found: Mapping[str, Any]) -> BacktestResult:
+    """A result from its JSON values."""
+    arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
+    parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
+    rate, optional = found["risk_free"], ("dividends", "paid")
+    given = {name: np.asarray(found[name], np.float64) for name in optional if found.get(name) is not None}
+    return BacktestResult(
+        name=found["name"],
+        times=np.asarray(found["times"], "datetime64[ns]"),
+        symbols=tuple(found["symbols"]),
+        metrics={name: np.nan if x is None else x for name, x in found["metrics"].items()},
+        cost_parts=parts,
+        risk_free=None if rate is None else np.asarray(rate, np.float64),
+        carry=found["carry"],
+        **arrays,
+        **given,
+    )
 
 
 def _save(path: str | Path, values: Mapping[str, Any], kind: str) -> Path:

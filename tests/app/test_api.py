@@ -43,6 +43,19 @@ def test_agent_is_trained_saved_loaded_and_backtested(setup: api.Setup, tmp_path
     np.testing.assert_array_equal(result.equity, again.equity)
 
 
+def test_setup_shows_its_prices_and_splits(setup: api.Setup) -> None:
+    shown = setup._repr_html_()
+    assert "<td>3: AAPL, JNJ, XOM</td>" in shown
+    assert "<td>validation</td><td>2016-01-04</td><td>2018-12-21</td><td>749</td>" in shown
+    assert "2 features: return_1, return_21. Agent: ppo." in shown
+    figure = setup.plot()
+    assert [trace.name for trace in figure.data] == [trace.name for trace in setup.panel.plot().data]
+    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [
+        (first, last) for first, last in setup.splits.dates().values()
+    ]
+    assert [note.text for note in figure.layout.annotations] == ["train", "validation", "test"]
+
+
 def test_warm_start_continues_from_the_saved_weights(setup: api.Setup, tmp_path: Path) -> None:
     agent = api.train(setup, 256, seed=3)
     api.save(agent, tmp_path / "one", setup)

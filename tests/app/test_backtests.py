@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.backtests import run_backtest
+from finrl_pod_app.services.backtests import prepare, run_backtest, run_references
 from finrl_pod_app.services.sweeps import run_sweep
 
 from finrl_pod.data.panel import make_panel
@@ -474,3 +474,24 @@ def test_stops_are_given_on_the_command_line(
     ):
         assert run([*plain, *arguments]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("tested", "data", "names"),
+    [
+        ("momentum_12_1", "main", ["equal_weight", "index"]),
+        ("equal_weight", "main", ["index"]),
+        ("index", "main", ["equal_weight"]),
+        ("momentum_12_1", "other", ["equal_weight"]),
+    ],
+)
+def test_references_are_those_of_the_report_without_the_tested_strategy(
+    tested: str, data: str, names: list[str]
+) -> None:
+    prepared = prepare(tested, data=data, **SPAN)
+    found = run_references(tested, prepared.panel, prepared.market, *prepared.terms)
+    assert list(found) == names
+    document = run_backtest(tested, data=data, **SPAN)
+    for name, result in found.items():
+        assert result.metrics["sharpe"] == document["test"]["strategies"][name]["sharpe"]
+        assert (result.times[0], len(result.times)) == (prepared.panel.times[prepared.first], len(result.equity))

@@ -284,7 +284,7 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "<table>" in result._repr_html_()
     judged = fp.judge(result)
     assert judged.promoted == result.promoted
-    assert set(judged.to_frame().columns) >= {"name", "value", "limit", "passed"}
+    assert set(judged.to_frame().columns) >= {"value", "limit", "passed"}
     drawn = judged.plot()
     assert type(drawn).__name__ == "Figure"
     assert list(drawn.data[0].y)[:2] == ["edge", "drawdown"]

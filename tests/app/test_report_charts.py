@@ -13,6 +13,7 @@ import pytest
 from finrl_pod_app.report import charts, contribution, palette
 from finrl_pod_app.report.palette import styles
 
+from finrl_pod.display import MAX_POINTS
 from finrl_pod.evaluate.tearsheet import equity_band
 from finrl_pod.types import BacktestResult
 from tests.app.report_data import STRATEGIES, synthetic_document, synthetic_results
@@ -188,17 +189,9 @@ def test_long_lines_are_thinned_and_keep_first_and_last_points() -> None:
     times = np.datetime64("2020-01-01T09:30", "ns") + np.arange(bars) * np.timedelta64(1, "m")
     long = replace(result, times=times, equity=np.linspace(1.0, 2.0, bars), weights=np.full((bars, 20), 0.05))
     line = charts.equity_figure({"champion": long}).data[0]
-    assert len(line.x) == len(line.y) <= charts.MAX_POINTS + 1
+    assert len(line.x) == len(line.y) <= MAX_POINTS + 1
     assert (line.x[0], line.x[-1]) == ("2020-01-01T09:30", "2020-01-07T15:30")
     assert line.y[-1] == 2.0
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.7, 2.4), (0.05, 900.0), (1.0, 1.0), (0.98, 1.03), (0.5, 8.0)])
-def test_log_ticks_are_sorted_few_and_in_range(low: float, high: float) -> None:
-    ticks = charts.log_ticks(low, high)
-    assert ticks == sorted(ticks)
-    assert 1 <= len(ticks) <= 12
-    assert all(low <= tick <= high for tick in ticks)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.98, 1.03), (1.0, 1.9), (2.31, 2.33), (0.4, 3.0), (0.001, 90.0)])

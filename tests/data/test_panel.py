@@ -270,3 +270,39 @@ def test_a_bare_end_date_includes_the_whole_day_of_intraday_bars() -> None:
     assert len(between(panel, None, "2020-01-01").times) == 10
     assert len(between(panel, None, pd.Timestamp("2020-01-01T15:30")).times) == 2
     assert len(between(panel, "2020-01-01T10:30-05:00", None).times) == T - 1
+
+
+def test_panel_shows_its_symbols_bars_and_flaws() -> None:
+    close = closes()
+    close[:3, 1] = np.nan
+    index = Benchmark("<S&P>", np.linspace(100, 120, T), price_only=True)
+    flaws = tuple(f"Flaw {i}." for i in range(6))
+    panel = dataclasses.replace(make(close, name="mine"), benchmark=index, flaws=flaws, source="a file")
+    shown = panel._repr_html_()
+    for row in (
+        "<b>Panel mine</b>",
+        "<td>symbols</td><td>3: AAA, BBB, CCC</td>",
+        "<td>bars</td><td>12 bars of 1d, 2020-01-01 to 2020-01-12</td>",
+        "<td>without a price</td><td>8.3% of all bars and symbols</td>",
+        "<td>index</td><td>&lt;S&amp;P&gt;, without dividends</td>",
+        "<td>source</td><td>a file</td>",
+        "<td>known flaw</td><td>Flaw 2.</td>",
+        "<td>known flaws</td><td>3 more, see Panel.flaws</td>",
+    ):
+        assert row in shown
+    assert "Flaw 3." not in shown
+    assert "without a price" not in make()._repr_html_()
+
+
+def test_panel_draws_each_close_from_its_first_and_the_index() -> None:
+    close = closes()
+    close[:3, 1] = np.nan
+    panel = dataclasses.replace(make(close, name="mine"), benchmark=Benchmark("I", np.linspace(100, 120, T), True))
+    figure = panel.plot()
+    drawn = {trace.name: trace for trace in figure.data}
+    assert list(drawn) == [*SYMBOLS, "index: I"]
+    np.testing.assert_allclose(drawn["BBB"].y, close[:, 1] / close[3, 1])
+    np.testing.assert_allclose(drawn["index: I"].y, np.linspace(1, 1.2, T))
+    assert drawn["index: I"].line.dash == "dot"
+    assert figure.layout.title.text == "mine: closes, 12 bars of 1d, 2020-01-01 to 2020-01-12"
+    assert list({trace.name: trace for trace in make().plot().data}) == list(SYMBOLS)

@@ -10,6 +10,8 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from finrl_pod.display import COLOURS as COLOURS
+from finrl_pod.display import DASHES as DASHES
 from finrl_pod_app.report.palette import BASELINES, Style, baseline_style
 
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
@@ -17,10 +19,6 @@ MISSING = "–"
 SPARK_HEIGHT = 26  # pixels
 FONT = "'Source Sans', 'Source Sans Pro', system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
-# The Okabe-Ito palette, safe for colour blindness, without yellow; darkened or lightened to a contrast of at least 3:1
-# on the white and the dark page. Dashes are a second cue.
-COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
-DASHES = ("solid", "dash", "dot", "dashdot")
 _BASELINE_COLOURS = {style.colour for style in map(baseline_style, BASELINES) if style is not None}
 # Colours that no baseline has come first, each with every dash.
 _RUN_LINES = [

@@ -12,20 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
 from finrl_pod_app.report.palette import Style, area_colours, report_styles, styles
 
-MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
-TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # per decade, the roundest first
-MIN_TICK_GAP = 0.09  # as a share of the axis
-NARROW = 2.0  # a log axis up to this ratio of its ends has evenly spaced ticks, about `NARROW_TICKS`
-NARROW_TICKS = 6
 MARGIN = 0.04  # of a log axis above and below its curves, as a share of their range
 MIN_MARGIN = 0.005  # in natural logs, for curves that are flat
 # Digits by the distance of ticks, so that no two labels are equal; also after zooming.
@@ -350,27 +345,6 @@ def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **place: int) -> 
     figure.update_yaxes(type="log", range=limits, tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Round, sorted tick values for a log axis from `low` to `high` > 0, spaced widely enough for their labels."""
-    if low < high < NARROW * low:
-        return _even_ticks(low, high)
-    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
-    gap = MIN_TICK_GAP * math.log10(high / low)
-    ticks: list[float] = []
-    for tick in (round(tick * 10.0**decade, 12) for tick in TICKS for decade in decades):
-        if low <= tick <= high and all(abs(math.log10(tick / other)) >= gap for other in ticks):
-            ticks.append(tick)
-    return sorted(ticks)
-
-
-def _even_ticks(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most about `NARROW_TICKS`."""
-    exact = (high - low) / NARROW_TICKS
-    power = math.floor(math.log10(exact))
-    step = next(round(digit * 10.0**power, 12) for digit in (1, 2, 5, 10) if digit * 10.0**power >= exact * (1 - 1e-9))
-    return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
 def add_band(figure: Any, times: Times, band: Mapping[str, Any], **attributes: Any) -> None:
     """Add a filled band behind the other lines. attributes: Plotly attributes of both of its edges."""
     x = dates(times, np.asarray(band["places"]))
@@ -378,23 +352,6 @@ def add_band(figure: Any, times: Times, band: Mapping[str, Any], **attributes: A
     figure.add_scatter(y=band["low"], **hidden, **{**attributes, "showlegend": False})
     figure.add_scatter(y=band["high"], fill="tonexty", fillcolor=BAND_COLOUR, **hidden, **attributes)
     figure.data = (*figure.data[-2:], *figure.data[:-2])
-
-
-def dates(times: Times, places: NDArray[np.intp] | None = None) -> list[str]:
-    """ISO text of the thinned times, or of those at `places`: dates if all times are at midnight, else minutes."""
-    days = times.astype("datetime64[D]")
-    shown = days if (days == times).all() else times.astype("datetime64[m]")
-    return [str(time) for time in shown[_decimated_places(len(times)) if places is None else places]]
-
-
-def decimated(values: Floats) -> Floats:
-    """Every k-th value and the last, at most about `MAX_POINTS`."""
-    return values[_decimated_places(len(values))]
-
-
-def _decimated_places(length: int) -> NDArray[np.intp]:
-    step = math.ceil(length / MAX_POINTS)
-    return np.unique(np.append(np.arange(0, length, step), length - 1))
 
 
 def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:

@@ -213,12 +213,10 @@ def _on_weights(
     recorder = None if champion is None else MandateRecorder(champion)
     strategy = RecordingStrategy(recorder or prepared.strategy)
     strategy.orders = prepared.orders
-    results: dict[str, BacktestResult] = {}
-    if prepared.name != "index":
-        results[prepared.name] = backtest(strategy, prepared.panel, prepared.market, *prepared.terms)
-    for name in dict.fromkeys((prepared.name, *REFERENCES) if prepared.name == "index" else REFERENCES):
-        if name not in results and (name != "index" or prepared.panel.benchmark is not None or name == prepared.name):
-            results[name] = run_baseline(name, prepared.panel, prepared.market, *prepared.terms)
+    on_prices = (prepared.panel, prepared.market, *prepared.terms)
+    index = prepared.name == "index"
+    own = run_baseline("index", *on_prices) if index else backtest(strategy, *on_prices)
+    results = {prepared.name: own, **run_references(prepared.name, *on_prices)}
     if against is not None and against.strategy.name not in results:
         results[against.strategy.name] = against.result(prepared.panel, prepared.market, *prepared.terms)
     curve = None
@@ -232,6 +230,17 @@ def _on_weights(
     if recorder is not None:
         document |= to_plain(_mandate_parts(prepared, recorder, results))
     return document, results, strategy
+
+
+def run_references(
+    tested: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
+) -> dict[str, BacktestResult]:
+    """Backtests of the strategies that a tested one is shown next to, on its prices, bars and rules, by name.
+
+    tested: name of the tested strategy, which is left out, as is the index if the panel has none.
+    """
+    names = (name for name in REFERENCES if name != tested and (name != "index" or panel.benchmark is not None))
+    return {name: run_baseline(name, panel, market, first, last, rules, cash) for name in names}
 
 
 def _mandate_parts(

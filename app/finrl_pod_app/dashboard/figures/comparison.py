@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from finrl_pod.display import dates, decimated
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, compound_return, monthly_returns, rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
@@ -15,8 +16,6 @@ from finrl_pod_app.dashboard.queries.comparison import Curve
 from finrl_pod_app.report.charts import (
     PERCENT_TICKS,
     add_band,
-    dates,
-    decimated,
     growth,
     logit_bars,
     monthly_turnover,

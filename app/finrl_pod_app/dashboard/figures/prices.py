@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.report.charts import dates, decimated, log_ticks
 
 MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
 PARTLY = "#e0c27a"  # between the colours of all and none

@@ -1,0 +1,247 @@
+"""Plotly figures of the Python API's results, in the colours and under the names of the report."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from finrl_pod.display import dates, decimated, set_layout
+from finrl_pod.types import BacktestResult
+from finrl_pod_app.report.charts import (
+    equity_and_drawdown,
+    growth,
+    reference_names,
+    set_log_axis,
+)
+from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
+from finrl_pod_app.report.palette import Style, styles
+from finrl_pod_app.report.verdict_text import rule_cells
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+STATUS_COLOURS = {"fail": "#d55e00", "warn": "#b87a00", "pass": "#078b4d"}  # worst first
+TABLE_LINE, MAX_TABLE_HEIGHT = 24, 900  # pixels; longer tables scroll
+MESSAGE_WIDTH, PART_WIDTH = 66, 20  # characters of a line in a notebook of the usual width
+_INK = "#1b1f24"
+_AGENT, _BEST, _NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
+
+
+def line_figure(frame: pd.DataFrame, title: str, y: str) -> Figure:
+    """One line for each column of a frame, over its index. y: title of the axis."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name in frame.columns:
+        figure.add_scatter(x=frame.index, y=frame[name], name=html.escape(str(name)), mode="lines")
+    figure.update_traces(hovertemplate="%{y:.4g}")
+    figure.update_xaxes(title=str(frame.index.name or ""))
+    figure.update_yaxes(title=y, exponentformat="none")
+    set_layout(figure, title)
+    return figure
+
+
+def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure:
+    """Growth of 1 on a log axis above the drawdown, with the report's styles. results: the tested strategy first."""
+    figure = equity_and_drawdown(results)
+    set_layout(figure, title, height=520)
+    figure.update_layout(legend_traceorder="reversed")  # the tested strategy is drawn last and named first
+    return figure
+
+
+def splits_figure(figure: Figure, spans: Mapping[str, Sequence[str]]) -> Figure:
+    """Shade the splits of a figure over time. spans: first and last date of each as ISO text."""
+    for (name, (first, last)), colour in zip(spans.items(), (_NEUTRAL, _AGENT, _BEST), strict=True):
+        figure.add_vrect(
+            x0=first,
+            x1=last,
+            fillcolor=colour,
+            opacity=0.12,
+            line_width=0,
+            layer="below",
+            annotation_text=name,
+            annotation_position="bottom left",
+        )
+    return figure
+
+
+def tournament_figure(
+    results: Mapping[str, BacktestResult], scores: pd.DataFrame, base: float | None, title: str, measure: str
+) -> Figure:
+    """Test equity of the champion and the baselines, and below it the scores of the agents by generation.
+
+    results: on the test split; without any, the scores stand alone. scores: columns id, generation (from 1), score.
+    base: score of the base portfolio, if known. measure: what a score is.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    row = {"row": 2, "col": 1} if results else {}
+    if results:
+        figure.set_subplots(rows=2, cols=1, row_heights=[0.6, 0.4], vertical_spacing=0.12)
+        _add_equity(figure, results)
+    _add_scores(figure, scores, base, row)
+    set_layout(figure, title, height=680 if results else 420)
+    beside = {"orientation": "v", "x": 1.01, "xanchor": "left", "yanchor": "top"}
+    figure.update_layout(showlegend=True, legend={**beside, "y": 1})
+    figure.update_xaxes(title="generation", dtick=max(1, -(-int(scores["generation"].max()) // 10)), **row)
+    figure.update_yaxes(title=measure, **row)
+    if results:
+        figure.update_layout(legend2={**beside, "y": figure.layout.yaxis2.domain[1]})
+        figure.update_traces(legend="legend2", **row)
+    return figure
+
+
+def _add_equity(figure: Figure, results: Mapping[str, BacktestResult]) -> None:
+    """Growth of 1 of each result; baselines that the report hides at first are a click away."""
+    style_by_name, shown = styles(results), {CHAMPION, *reference_names(results)}
+    multiples = {name: growth(result.equity) for name, result in results.items()}
+    ordered = champion_first(results)
+    for name in reversed(ordered):  # the champion comes last, so that its line is on top
+        figure.add_scatter(
+            x=dates(results[name].times),
+            y=decimated(multiples[name]),
+            name=html.escape(display_name(name)),
+            mode="lines",
+            line=_line_of(style_by_name[name]),
+            visible=True if name in shown else "legendonly",
+            legendrank=ordered.index(name) + 1,
+            hovertemplate="%{y:.2f}×",
+            row=1,
+            col=1,
+        )
+    set_log_axis(figure, multiples, row=1, col=1)
+    figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
+
+
+def _add_scores(figure: Figure, scores: pd.DataFrame, base: float | None, row: Mapping[str, int]) -> None:
+    """Each agent's score, and the best and the median of each generation."""
+    figure.add_scatter(
+        x=scores["generation"],
+        y=scores["score"],
+        name="agent",
+        mode="markers",
+        marker={"color": _AGENT, "size": 7, "opacity": 0.5},
+        text=[html.escape(str(agent)) for agent in scores["id"]],
+        hovertemplate="%{text}: %{y:.2f}<extra></extra>",
+        **row,
+    )
+    by_generation = scores.groupby("generation")["score"]
+    for name, values, line in (
+        ("median", by_generation.median(), {"color": _AGENT, "width": 2}),
+        ("best", by_generation.max(), {"color": _BEST, "width": 2.4}),
+    ):
+        figure.add_scatter(
+            x=values.index, y=values, name=name, mode="lines+markers", line=line, hovertemplate="%{y:.2f}", **row
+        )
+    if base is not None:
+        ends = [scores["generation"].min(), scores["generation"].max()]
+        line = {"color": _NEUTRAL, "dash": "dash", "width": 1.6}
+        figure.add_scatter(
+            x=ends, y=[base, base], name="base portfolio", mode="lines", line=line, hovertemplate="%{y:.2f}", **row
+        )
+
+
+def walkforward_figure(runs: pd.DataFrame, equal_weight: Mapping[int, float | None]) -> Figure:
+    """Sharpe ratio out of sample by fold: one marker for each seed, their mean, and equal weight.
+
+    runs: columns fold, seed, sharpe. equal_weight: Sharpe ratio by fold.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    figure.add_scatter(
+        x=runs["fold"],
+        y=runs["sharpe"],
+        name="seed",
+        mode="markers",
+        marker={"color": _AGENT, "size": 8, "opacity": 0.6},
+        text=[f"seed {seed}" for seed in runs["seed"]],
+        hovertemplate="%{text}: %{y:.2f}<extra></extra>",
+    )
+    mean = runs.groupby("fold")["sharpe"].mean()
+    equal = _line_of(styles(["equal_weight"])["equal_weight"])
+    lines = {
+        "mean of the seeds": (list(mean.index), list(mean), {"color": _BEST, "width": 2.4}),
+        "equal weight": (list(equal_weight), list(equal_weight.values()), equal),
+    }
+    for name, (x, y, line) in lines.items():
+        figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", line=line, hovertemplate="%{y:.2f}")
+    figure.update_xaxes(title="fold", dtick=1)
+    figure.update_yaxes(title="Sharpe ratio out of sample")
+    set_layout(figure, "Walk-forward")
+    return figure
+
+
+def verdict_figure(rules: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Value of each rule as a share of its limit, since each has its own unit; no bar where there is no such share."""
+    import plotly.graph_objects as go
+
+    outcomes = ["pass" if rule["passed"] else "fail" for rule in rules]
+    texts = [
+        "{}: {}, limit {}".format(outcome, *rule_cells(rule)) for outcome, rule in zip(outcomes, rules, strict=True)
+    ]
+    shares = [rule["value"] / rule["limit"] if rule["value"] is not None and rule["limit"] else 0 for rule in rules]
+    figure = go.Figure()
+    figure.add_bar(
+        x=shares,
+        y=[display_name(rule["name"]) for rule in rules],
+        orientation="h",
+        marker_color=[STATUS_COLOURS[outcome] for outcome in outcomes],
+        text=texts,
+        textposition=["auto" if share else "outside" for share in shares],
+        cliponaxis=False,
+        customdata=[_wrapped(rule["sentence"]) for rule in rules],
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    set_layout(figure, title, height=180 + 50 * len(rules))
+    figure.add_vline(x=1, line={"color": _NEUTRAL, "dash": "dot"}, annotation_text="limit", annotation_position="top")
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(title="value as a share of the limit", tickformat=".0%", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
+
+def _line_of(style: Style) -> dict[str, Any]:
+    return {"color": style.colour, "dash": style.dash, "width": style.width}
+
+
+def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """A table of findings in the given order, with the colour of each one's status."""
+    import plotly.graph_objects as go
+
+    columns = {"status": 1.2, "check": 2, "part": 3, "message": 9}  # widths
+    status = [STATUS_COLOURS[finding["status"]] for finding in findings]
+    figure = go.Figure(
+        go.Table(
+            columnwidth=list(columns.values()),
+            header={
+                "values": [f"<b>{name}</b>" for name in columns],
+                "align": "left",
+                "fill": {"color": "#e9ecef"},
+                "font": {"size": 13, "color": _INK},
+            },
+            cells={
+                "values": [[html.escape(finding[name]) for finding in findings] for name in columns],
+                "align": "left",
+                "height": TABLE_LINE,
+                "fill": {"color": [status, *["#ffffff"] * (len(columns) - 1)]},
+                "line": {"color": "#d0d4d9"},
+                "font": {"size": 13, "color": ["#ffffff", *[_INK] * (len(columns) - 1)]},
+            },
+        )
+    )
+    lines = sum(
+        max(-(-len(finding["message"]) // MESSAGE_WIDTH), -(-len(finding["part"]) // PART_WIDTH))
+        for finding in findings
+    )
+    set_layout(figure, title, height=min(120 + TABLE_LINE * lines, MAX_TABLE_HEIGHT))
+    return figure
+
+
+def _wrapped(text: str, width: int = 80) -> str:
+    return "<br>".join(html.escape(line) for line in textwrap.wrap(text, width))
