@@ -89,8 +89,9 @@ class Panel:
     def _repr_html_(self) -> str:
         missing = 1 - float(self.tradable.mean())
         index = self.benchmark
-        shown = len(self.flaws) if len(self.flaws) <= FLAWS_SHOWN + 1 else FLAWS_SHOWN
-        more = f"{len(self.flaws) - shown:,} more, see Panel.flaws" if shown < len(self.flaws) else ""
+        flaws = list(self.flaws)
+        if len(flaws) > FLAWS_SHOWN + 1:
+            flaws = [*flaws[:FLAWS_SHOWN], f"{len(flaws) - FLAWS_SHOWN:,} more, see Panel.flaws"]
         rows = [
             ("symbols", f"{len(self.symbols):,}: {self._listed()}"),
             ("bars", self._period()),
@@ -99,8 +100,7 @@ class Panel:
             ("adjusted", "for splits and dividends" if self.adjusted else "no"),
             *([("index", f"{index.name}{', without dividends' * index.price_only}")] if index is not None else []),
             *([("source", self.source)] if self.source else []),
-            *(("known flaw", flaw) for flaw in self.flaws[:shown]),
-            *([("known flaws", more)] if more else []),
+            *(("" if place else "known flaws", flaw) for place, flaw in enumerate(flaws)),
         ]
         return table_html(f"Panel {self.name}".strip(), rows)
 

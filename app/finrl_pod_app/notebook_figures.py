@@ -49,6 +49,7 @@ def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure
     """Growth of 1 on a log axis above the drawdown, with the report's styles. results: the tested strategy first."""
     figure = equity_and_drawdown(results)
     set_layout(figure, title, height=520)
+    figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
     figure.update_layout(legend_traceorder="reversed")  # the tested strategy is drawn last and named first
     return figure
 
@@ -65,6 +66,7 @@ def splits_figure(figure: Figure, spans: Mapping[str, Sequence[str]]) -> Figure:
             layer="below",
             annotation_text=name,
             annotation_position="bottom left",
+            annotation_textangle=-90,  # short splits have no room for a name
         )
     return figure
 
@@ -202,7 +204,7 @@ def verdict_figure(rules: Sequence[Mapping[str, Any]], title: str) -> Figure:
     figure.add_vline(x=1, line={"color": _NEUTRAL, "dash": "dot"}, annotation_text="limit", annotation_position="top")
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title="value as a share of the limit", tickformat=".0%", rangemode="tozero")
-    figure.update_yaxes(autorange="reversed")
+    figure.update_yaxes(autorange="reversed", ticklabelstandoff=8)
     return figure
 
 
@@ -214,7 +216,7 @@ def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """A table of findings in the given order, with the colour of each one's status."""
     import plotly.graph_objects as go
 
-    columns = {"status": 1.2, "check": 2, "part": 3, "message": 9}  # widths
+    columns = {"status": 1.6, "check": 2.3, "part": 3, "message": 9}  # widths
     status = [STATUS_COLOURS[finding["status"]] for finding in findings]
     figure = go.Figure(
         go.Table(
@@ -240,6 +242,7 @@ def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
         for finding in findings
     )
     set_layout(figure, title, height=min(120 + TABLE_LINE * lines, MAX_TABLE_HEIGHT))
+    figure.update_layout(margin={"l": 8, "r": 8, "b": 8})
     return figure
 
 
