@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
+from finrl_pod_strategies.baselines import index_market, index_rules
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
@@ -31,6 +32,7 @@ from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
+from finrl_pod.display import table_html
 from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.evaluate.trades import trades_table
@@ -44,16 +46,15 @@ from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, Sp
 from finrl_pod.types import Panel
 from finrl_pod_app import api
 from finrl_pod_app.arguments import as_path, check_callback, whole_number
+from finrl_pod_app.notebook_figures import line_figure
 from finrl_pod_app.notebook_results import (
     AuditResult,
     Backtest,
     TournamentResult,
     VerdictResult,
     WalkforwardResult,
-    line_figure,
-    table_html,
 )
-from finrl_pod_app.services.backtests import SplitName, prepare, splits_of_panel
+from finrl_pod_app.services.backtests import SplitName, prepare, run_references, splits_of_panel
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
@@ -294,9 +295,13 @@ def backtest(
         looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}").number
     environment = settings.environment
     rules = rules_of(environment)
+    baselines = run_references(chosen.name, panel, market, first, last, rules, environment.cash)
+    if strategy == "index":  # a market of one asset
+        panel, market = index_market(panel, market.fill_rule)
+        rules = index_rules(rules)
     result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
     named = split if not (start or end) else "dates"
-    return Backtest(result, named, looks, trades_table(result, market, rules))
+    return Backtest(result, named, looks, trades_table(result, market, rules), baselines)
 
 
 def _folder_of_run(given: object) -> Path | None:
@@ -329,7 +334,8 @@ def _backtest_champion(
     first, last, rules, cash = prepared.terms
     result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
     trades = trades_table(result, prepared.market, rules)
-    return Backtest(result, prepared.period or "dates", None if looks is None else looks.number, trades)
+    baselines = run_references(result.name, prepared.panel, prepared.market, *prepared.terms)
+    return Backtest(result, prepared.period or "dates", None if looks is None else looks.number, trades, baselines)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:

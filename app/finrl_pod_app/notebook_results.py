@@ -146,7 +146,10 @@ class Document:
 
 
 class TournamentResult(Document):
-    """A finished tournament: report.json of its folder; on an environment without a market, result.json."""
+    """A finished tournament: report.json of its folder; on an environment without a market, result.json.
+
+    Of a run without a test the strategies' figures are those on validation, and there is no verdict.
+    """
 
     KIND = "tournament"
 
@@ -154,10 +157,12 @@ class TournamentResult(Document):
     def promoted(self) -> bool:
         """Whether the champion passes all rules of the gate.
 
-        Raises InputError for a tournament on an environment without a market, which has no gate.
+        Raises InputError without a verdict: for a run that was not tested, and on an environment without a market.
         """
-        if not self._has_verdict:
+        if not self._has_market:
             raise InputError("a tournament on an environment without a market has no verdict")
+        if not self._tested:
+            raise InputError("this run was not tested and has no verdict: repeat it with resume=True and test=True")
         return bool(self.document["verdict"]["promoted"])
 
     def to_frame(self) -> pd.DataFrame:
@@ -166,7 +171,7 @@ class TournamentResult(Document):
         On an environment without a market, mean and standard deviation of the champion's return over test episodes.
         """
         test = self.document["test"]
-        found = test["strategies"] if self._has_verdict else {CHAMPION: test}
+        found = test["strategies"] if self._has_market else {CHAMPION: test}
         names = dict.fromkeys(column.key for column in STRATEGY_COLUMNS) | dict.fromkeys(found[CHAMPION])
         columns = [name for name in names if name in found[CHAMPION]]
         rows = [[found[name].get(column) for column in columns] for name in champion_first(found)]
@@ -175,16 +180,16 @@ class TournamentResult(Document):
     def plot(self) -> Figure:
         """Test equity of the champion and the baselines, and below it the validation scores by generation, from 1.
 
-        Without the run's folder the scores stand alone, those of the leaderboard. Raises RunError if a file of the run
-        is damaged.
+        Without a test or the run's folder the scores stand alone; without the folder, those of the leaderboard. Raises
+        RunError if a file of the run is damaged.
         """
-        curves = None if self.folder is None else self.folder / CURVES
+        curves = None if self.folder is None or not self._tested else self.folder / CURVES
         results = parse_curves(read_regular(curves, MAX_BYTES)) if curves is not None and curves.exists() else {}
-        if not self._has_verdict:
+        if not self._has_market:
             title = f"Tournament on {self.document['environment']}"
             return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
-        dates = " to ".join(self.document["splits"]["test"])
-        title = f"Champion on the test split, {dates}" if results else "Validation scores of the leaderboard"
+        of = "the leaderboard" if self.folder is None else "all agents"
+        title = f"Champion on {self._bars()}" if results else f"Validation scores of {of}"
         base = self.document.get("base_score")
         return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
 
@@ -198,47 +203,61 @@ class TournamentResult(Document):
         return pd.DataFrame(values, columns=["id", "generation", "score"])
 
     @property
-    def _has_verdict(self) -> bool:
+    def _has_market(self) -> bool:
+        return "strategies" in self.document["test"]
+
+    @property
+    def _tested(self) -> bool:
         return self.document.get("verdict") is not None
 
     def _summary(self) -> str:
-        return "promoted" if self.promoted else "not promoted"
+        return ("promoted" if self.promoted else "not promoted") if self._tested else "not tested"
 
-    def _test(self) -> str:
-        """The champion's figure on test, and that of what it is compared with."""
+    def _bars(self) -> str:
+        """The bars of the strategies' figures, which a report without a test has in the place of the test's."""
+        split = "test" if self._tested else "validation"
+        return f"the {split} split, {' to '.join(self.document['splits']['test'])}"
+
+    def _figure(self) -> str:
+        """The champion's figure, and that of what it is compared with."""
         test = self.document["test"]
-        if not self._has_verdict:
+        if not self._has_market:
             return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
         sharpe = next(figure for figure in key_figures(self.document) if figure.key == "sharpe")
-        return f"test Sharpe ratio {sharpe.text}" + (f" ({sharpe.against})" if sharpe.against else "")
+        split = "test" if self._tested else "validation"
+        return f"{split} Sharpe ratio {sharpe.text}" + (f" ({sharpe.against})" if sharpe.against else "")
 
     def __repr__(self) -> str:
-        outcome = [self._summary()] if self._has_verdict else []
+        outcome = [self._summary()] if self._has_market else []
         folder = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
-        return f"TournamentResult({', '.join([self.document['champion']['id'], *outcome, self._test(), *folder])})"
+        return f"TournamentResult({', '.join([self.document['champion']['id'], *outcome, self._figure(), *folder])})"
 
     def __str__(self) -> str:
         champion, folder = self.document["champion"], self.folder
         where = "" if folder is None else f" in {folder}"
         lines = [f"Tournament{where}: champion {champion['id']} ({champion['algorithm']})"]
-        if not self._has_verdict:
-            return "\n".join([*lines, f"On test: {self._test()}"])
-        lines.append(f"Test split, {' to '.join(self.document['splits']['test'])}:")
+        if not self._has_market:
+            return "\n".join([*lines, f"On test: {self._figure()}"])
+        lines.append(f"On {self._bars()}:")
         for figure in key_figures(self.document):
             lines.append(f"- {figure.label}: {figure.text}" + (f" ({figure.against})" if figure.against else ""))
+        if not self._tested:
+            return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
         lines += verdict_lines(self.document["verdict"])
         return "\n".join([*lines, *([] if folder is None else [f"Report: {folder / 'report.html'}"])])
 
     def _repr_html_(self) -> str:
         champion = self.document["champion"]["id"]
-        if not self._has_verdict:
-            return table_html(f"Champion {champion}: {self._test()}", [])
+        if not self._has_market:
+            return table_html(f"Champion {champion}: {self._figure()}", [])
         strategies = self.document["test"]["strategies"]
         metrics = {name: strategies[name] for name in champion_first(strategies)}
-        reasons = "; ".join(self.document["verdict"]["reasons"])
-        note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
-        title = f"Champion {champion} on the test split, {' to '.join(self.document['splits']['test'])}"
-        return _metrics_html(title, metrics, note.strip())
+        if self._tested:
+            reasons = "; ".join(self.document["verdict"]["reasons"])
+            note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
+        else:
+            note = "Not tested: repeat it with resume=True and test=True."
+        return _metrics_html(f"Champion {champion} on {self._bars()}", metrics, note.strip())
 
 
 class WalkforwardResult(Document):

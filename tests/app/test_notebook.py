@@ -226,6 +226,14 @@ class Half:
         return np.array([0.5, 0.0, 0.0])
 
 
+def test_baselines_stand_beside_a_backtest() -> None:
+    index, equal = (fp.backtest(name) for name in ("index", "equal_weight"))
+    assert list(index.baselines) == ["equal_weight"]
+    assert list(equal.baselines) == ["index"]
+    assert index.metrics == equal.baselines["index"].metrics
+    assert list(index.trades["side"]) == ["buy"]
+
+
 def test_looks_count_only_on_test() -> None:
     spans = {split: fp.backtest(Half(), frame(), split=split) for split in ("train", "validation", "test")}  # type: ignore[arg-type]
     assert [result.looks for result in spans.values()] == [None, None, 1]
@@ -273,6 +281,23 @@ def test_agent_is_trained_shown_and_saved(tmp_path: Path, capsys: pytest.Capture
     loaded = fp.backtest(fp.load_agent(tmp_path / "one"), market)
     np.testing.assert_array_equal(tested.result.equity, loaded.result.equity)
     assert "tensor(" not in capsys.readouterr().err
+
+
+def test_tournament_without_a_test_shows_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    fp.Store().save(small_panel())
+    config = small_config(generations=1)
+    result = fp.run_tournament(config, out=tmp_path / "run", test=False, device="cpu", progress=False)
+    assert result.to_frame().index[0] == "champion"
+    assert "not tested, validation Sharpe ratio" in repr(result)
+    assert "On the validation split, " in str(result)
+    assert str(result).endswith("Not tested: repeat it with resume=True and test=True.")
+    assert "on the validation split" in result._repr_html_()
+    assert [trace.yaxis for trace in result.plot().data] != []
+    with pytest.raises(InputError, match="was not tested"):
+        _ = result.promoted
+    tested = fp.run_tournament(config, out=tmp_path / "run", resume=True, device="cpu", progress=False)
+    assert tested.document["verdict"]["looks"] == 1
 
 
 def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from finrl_pod_app.notebook_results import (
     VerdictResult,
     WalkforwardResult,
 )
+from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.report.palette import styles
@@ -69,7 +70,7 @@ def test_backtest_draws_growth_and_drawdown_beside_its_baselines() -> None:
         np.testing.assert_allclose(declines[name].y, drawdown(result.equity))
     assert growth["minimum variance"].line.width > growth["equal weight"].line.width
     assert figure.layout.xaxis.matches == "x2"
-    assert figure.layout.yaxis2.tickformat == ".0%"
+    assert figure.layout.yaxis2.tickformatstops[-1].value == ".0%"
     assert figure.layout.title.text == "minimum variance on the test split, 2019-01-02 to 2020-02-25"
 
 
@@ -103,7 +104,7 @@ def test_a_baseline_with_the_name_of_the_tested_strategy_does_not_replace_it() -
 def test_tournament_draws_test_equity_above_the_scores_by_generation(tournament: TournamentResult) -> None:
     figure = tournament.plot()
     growth, scores = lines(figure), lines(figure, "y2")
-    assert set(growth) == {name.replace("_", " ") for name in STRATEGIES}
+    assert set(growth) == {display_name(name) for name in STRATEGIES}
     assert {name for name, trace in growth.items() if trace.visible is True} == {
         "champion", "index", "equal weight", "equal weight buy and hold",
     }  # fmt: skip
@@ -148,7 +149,7 @@ def test_tournament_states_its_champion_outcome_and_figures(tournament: Tourname
     assert repr(TournamentResult(tournament.document)) == f"{short})"
     text = str(tournament).splitlines()
     assert text[0] == f"Tournament in {tournament.folder}: champion g5p0+3 (ppo)"
-    assert text[1] == "Test split, 2019-01-02 to 2022-12-28:"
+    assert text[1] == "On the test split, 2019-01-02 to 2022-12-28:"
     assert f"- Sharpe ratio: {sharpe[0]} (index {sharpe[1]})" in text
     assert any(line.startswith("The champion is not promoted") for line in text)
     assert text[-1] == f"Report: {tournament.folder}/report.html"

@@ -104,7 +104,7 @@ def build_document(
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),
         "champion": None if champion is None else vars(champion),
-        "leaderboard": [_leaderboard_row(score) for score in leaderboard],
+        "leaderboard": leaderboard_rows(leaderboard),
         "test": {
             "strategies": {name: strategy_metrics(result, results, benchmark) for name, result in results.items()},
             "benchmark": benchmark,
@@ -122,6 +122,22 @@ def build_document(
     }
     plain: dict[str, Any] = to_plain(document)
     return plain
+
+
+def leaderboard_rows(leaderboard: Sequence[Score]) -> list[dict[str, Any]]:
+    """The leaderboard as plain values: one row for each agent."""
+    rows: list[dict[str, Any]] = to_plain(
+        [
+            vars(score)
+            | {
+                "assignment": score.generation,
+                "hyperparameters": dict(score.hyperparameters),
+                "metrics": dict(score.metrics),
+            }
+            for score in leaderboard
+        ]
+    )
+    return rows
 
 
 def strategy_metrics(
@@ -304,15 +320,6 @@ def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
 def write_json(path: Path, document: Mapping[str, Any]) -> Path:
     """Write a report's object as JSON with sorted keys, NaN as null, atomically. Raises RunError."""
     return files.write_json(path, to_plain(document), indent=2)
-
-
-def _leaderboard_row(score: Score) -> dict[str, Any]:
-    return {
-        **vars(score),
-        "assignment": score.generation,
-        "hyperparameters": dict(score.hyperparameters),
-        "metrics": dict(score.metrics),
-    }
 
 
 def _date(time: np.datetime64) -> str:

@@ -36,7 +36,14 @@ from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.document import Champion, Timing, bootstrap_band, build_document, subject_of
+from finrl_pod_app.report.document import (
+    Champion,
+    Timing,
+    bootstrap_band,
+    build_document,
+    leaderboard_rows,
+    subject_of,
+)
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
@@ -69,8 +76,9 @@ def run_tournament(
     test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
     nothing but the run itself is written; resumed with a test, the run is tested.
 
-    Returns the contents of report.json; on an environment without a market those of result.json
-    (`custom_tournament`). Raises Interrupted on Ctrl-C; finished generations are on disk.
+    Returns the contents of report.json, or those of its backtest on validation with champion and leaderboard; on an
+    environment without a market those of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
+    generations are on disk.
     """
     start = time.perf_counter()
     engine.check()
@@ -103,8 +111,11 @@ def run_tournament(
                 base = base_score(context)
                 callback = with_base(both_callbacks(progress, write_progress), base)
                 if not test:
-                    train(context, run, TrialRegistry(), torch_device, callback, engine)
-                    return run_backtest(out, split="validation")
+                    outcome, members, _ = train(context, run, TrialRegistry(), torch_device, callback, engine)
+                    untested = run_backtest(out, split="validation")
+                    rows = leaderboard_rows(outcome.leaderboard.scores)
+                    champion = to_plain(vars(_described(config, members, outcome)))
+                    return untested | {"champion": champion, "leaderboard": rows, "base_score": base}
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
