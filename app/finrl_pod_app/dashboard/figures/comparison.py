@@ -151,8 +151,9 @@ def _lines(curves: Mapping[str, Curve], values: Mapping[str, Floats], styles: St
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for name, curve in curves.items():
-        add_line(figure, name, curve.times, values[name], styles, hover)
+    for name in reversed(list(curves)):  # the first is drawn last, on top
+        add_line(figure, name, curves[name].times, values[name], styles, hover)
+    figure.update_layout(legend={"traceorder": "reversed"})
     return figure
 
 

@@ -61,6 +61,7 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     alt = "Return, risk, ratios, turnover and costs of each strategy under the chosen transaction cost."
     table = comparison.metrics_table(curves)
     table["strategy"] = table["strategy"].map(display_name)
+    table["costs_paid"] = table["costs_paid"].round()
     show_table(table, strategy_columns(), "compare: metrics", alt=alt)
     period = _period(curves)
     st.caption(f"Period: {theme.escape_markdown(period)}.")
