@@ -141,7 +141,7 @@ def show_market_training(result: Mapping[str, Any]) -> None:
     """Print the result of `train --market`, from the contents of result.json."""
     lines = [f"{result['algorithm']} on {result['market']}: {result['samples']:,} steps in {result['seconds']:.0f} s."]
     if (excess := result.get("excess_cost")) is not None:
-        lines.append(f"Cost + risk over the optimum or equilibrium: {excess:+.2%}")
+        lines.append(f"Cost + risk over the optimum or equilibrium: {excess:+z.2%}")
     if (share := result.get("share_of_optimum")) is not None:
         lines.append(f"Share of the optimal value: {share:.2%}, spread at the start {result['spread']:.3f}")
     if gains := result.get("best_response_gain"):
@@ -276,8 +276,8 @@ def progress_summary(progress: Progress, seconds: float | None = None) -> str:
         return ", ".join([*words, *([progress.detail] if progress.detail else [])])
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
     if progress.best is not None:
-        base = "" if progress.base is None else f" (base {progress.base:.2f})"
-        words.append(f"best validation Sharpe {progress.best:.2f}{base}")
+        base = "" if progress.base is None else f" (base {progress.base:z.2f})"
+        words.append(f"best validation Sharpe {progress.best:z.2f}{base}")
     if progress.seconds_left is not None and progress.seconds_left < LONGEST_ESTIMATE:
         words.append(f"{_clock(progress.seconds_left)} left")
     if progress.detail:

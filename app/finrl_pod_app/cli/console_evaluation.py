@@ -122,7 +122,7 @@ def show_walkforward(document: Mapping[str, Any]) -> None:
 
 
 def _ratio(x: float | None) -> str:
-    return "–" if x is None or not math.isfinite(x) else f"{x:.2f}"
+    return "–" if x is None or not math.isfinite(x) else f"{x:z.2f}"
 
 
 def plain_table(title: str) -> Table:

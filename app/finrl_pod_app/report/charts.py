@@ -249,7 +249,7 @@ def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colou
         y=returns,
         mode="lines+markers",
         line={"color": colour, "width": 2},
-        hovertemplate="%{x:g} bp: CAGR %{y:.1%}<extra></extra>",
+        hovertemplate="%{x:g} bp: CAGR %{y:.2%}<extra></extra>",
     )
     figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1.5})
     label = {"yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 4, "showarrow": False}

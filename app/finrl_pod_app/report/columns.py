@@ -122,4 +122,4 @@ def diversity_of(champion: Mapping[str, Any]) -> str:
     text = f" from {len(roots)} root{plural} (first ancestor{plural} {', '.join(sorted(roots))})"
     if correlation is None:
         return text
-    return f"{text}; the mean correlation of their active returns on validation is {correlation:.2f}"
+    return f"{text}; the mean correlation of their active returns on validation is {number(correlation)}"

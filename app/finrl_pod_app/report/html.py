@@ -13,7 +13,7 @@ from finrl_pod.data.sources.files import taken_as
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
@@ -150,7 +150,8 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
     base, count = document.get("base_score"), len(champion["members"])
     how = SELECTED.get(str(champion.get("selection")))
     notes = [
-        "Scores are Sharpe ratios on the validation period" + ("." if base is None else f"; the base's is {base:.3f}."),
+        "Scores are Sharpe ratios on the validation period"
+        + ("." if base is None else f"; the base's is {number(base, 3)}."),
         f"The champion ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
         f"{f', {how},' if how else ''}{diversity_of(champion)}.",
         "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",

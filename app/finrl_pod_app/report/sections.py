@@ -164,7 +164,10 @@ def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], s
             "off beyond the curves."
         )
     figure = chart("equity", charts.equity_figure(results, band), "tall")
-    first = note("Growth of 1 on a logarithmic axis, after costs, and decline from the running peak below.")
+    first = (
+        '<p class="note">Growth of 1 on a logarithmic axis, after costs, and decline from the running peak below.'
+        '<span class="screen"> Click a name to show or hide its lines in all charts.</span></p>'
+    )
     return section("Equity", first + key(styles, label) + figure + words)
 
 
@@ -261,5 +264,4 @@ def key(styles: Mapping[str, Style], band: str = "") -> str:
         for name in champion_first(styles)
     )
     label = f'<span class="band">{html.escape(band)}</span>' if band else ""
-    hint = '<p class="note screen">Click a name to show or hide its lines in all charts.</p>' if band else ""
-    return f'{hint}<div class="keys">{buttons}{label}</div>'
+    return f'<div class="keys">{buttons}{label}</div>'
