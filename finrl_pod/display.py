@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The Okabe-Ito palette, safe for colour blindness, without yellow; darkened or lightened to a contrast of at least 3:1
 # on the white and the dark page. Dashes are a second cue.
-COLOURS = ("#d55e00", "#148acd", "#078b4d", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
+COLOURS = ("#d55e00", "#148acd", "#00a05a", "#b8629b", "#b87a00", "#5b74d6", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot")
 DIGITS = 4  # of numbers in tables
 MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
