@@ -226,7 +226,7 @@ def test_active_growth_is_the_ratio_of_both_curves() -> None:
     assert line.line.color == styles(results)["index"].colour
 
 
-def test_a_month_that_towers_above_the_others_is_cut_off_and_labelled() -> None:
+def test_a_month_far_above_the_others_is_cut_off_and_labelled() -> None:
     result = synthetic_results(bars=300)["champion"]
     months, even = charts.monthly_turnover(result)
     assert charts.turnover_figure(result, "#000000").layout.yaxis.range is None

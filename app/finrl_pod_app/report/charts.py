@@ -157,7 +157,7 @@ def stacked_weights(result: BacktestResult) -> Any:
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
     """One-sided turnover of each month as a share of equity.
 
-    A month that towers above the others, such as that of the first purchase, is cut off and labelled with its value.
+    A month far above the others, such as that of the first purchase, is cut off and labelled with its value.
     """
     import plotly.graph_objects as go
 
