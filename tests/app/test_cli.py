@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -298,7 +299,7 @@ def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys
         in output.out
     )
     # Repeated progress of one stage is one line if standard error is not a terminal.
-    assert output.err == "training: 29,740 samples/s, best validation Sharpe 1.23, 1:01 left\n"
+    assert output.err == "training: 29,740 samples/s, best validation Sharpe 1.23\n"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -338,6 +339,30 @@ def test_live_line_accepts_every_progress(monkeypatch: pytest.MonkeyPatch) -> No
     with console.progress_display(quiet=False) as report:
         report(progress(stage="[bold]reading", samples=0, total_samples=0))
         report(progress())
+
+
+def test_the_time_left_waits_for_progress_and_is_smooth() -> None:
+    now = 0.0
+    left = console.TimeLeft(lambda: now)
+
+    def shown(samples: int, seconds: float | None) -> float | None:
+        return left.smooth(progress(samples=samples, total_samples=1000, seconds_left=seconds)).seconds_left
+
+    assert shown(1, 9000.0) is None
+    now = 5.0
+    assert (shown(40, 900.0), shown(0, None)) == (None, None)
+    now = 10.0  # seconds, with less than 5% of the samples
+    assert shown(45, 100.0) == 100.0
+    now = 11.0
+    assert shown(50, 200.0) == pytest.approx(99 + 101 * (1 - math.exp(-1 / 15)))
+    fast = console.TimeLeft(lambda: 0.0)
+    assert fast.smooth(progress(samples=50, total_samples=1000, seconds_left=3.0)).seconds_left == 3.0
+    steady = console.TimeLeft(lambda: now)
+    estimates = []
+    for step in range(100):  # an estimate that is right is kept
+        now = float(step)
+        estimates.append(steady.smooth(progress(samples=10 * step + 100, total_samples=2000, seconds_left=200.0 - step)))
+    assert [one.seconds_left for one in estimates] == pytest.approx([200.0 - step for step in range(100)])
 
 
 def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import sys
 import time
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from finrl_pod_app.services.doctor import Finding
 
 PIPE_WIDTH = 160
+EARLY_SHARE, EARLY_SECONDS = 0.05, 10.0  # of the training, before which there is no estimate of its end
+SMOOTHING_SECONDS = 15.0  # after which an estimate has lost 63% of its weight
 LONGEST_ESTIMATE = 30 * 24 * 3600  # seconds; more is a guess from the first moments of a run
 # Dropped in this order on a narrow terminal.
 OPTIONAL_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
@@ -285,6 +289,33 @@ def progress_summary(progress: Progress, seconds: float | None = None) -> str:
     return ", ".join(words)
 
 
+class TimeLeft:
+    """Smooths the estimates of the time left, which jump while the first iterations compile and caches fill.
+
+    clock: in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start: float | None = None
+        self._end, self._last = math.nan, 0.0
+
+    def smooth(self, progress: Progress) -> Progress:
+        """The progress with a smoothed estimate; without one before 5% of the samples or 10 seconds of training."""
+        now = self._clock()
+        if progress.seconds_left is None:
+            return progress
+        if self._start is None:
+            self._start = now
+        if progress.samples < EARLY_SHARE * progress.total_samples and now - self._start < EARLY_SECONDS:
+            return dataclasses.replace(progress, seconds_left=None)
+        end = now + progress.seconds_left
+        weight = 1.0 if math.isnan(self._end) else 1 - math.exp(-(now - self._last) / SMOOTHING_SECONDS)
+        self._end = end if weight == 1 else self._end + weight * (end - self._end)
+        self._last = now
+        return dataclasses.replace(progress, seconds_left=max(self._end - now, 0.0))
+
+
 def _clock(seconds: float) -> str:
     """61.4 -> 1:01; 3661 -> 1:01:01."""
     minutes, rest = divmod(round(seconds), 60)
@@ -329,9 +360,10 @@ def _live_line() -> Iterator[ProgressCallback]:
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=None, words="")
-        start = time.monotonic()
+        start, time_left = time.monotonic(), TimeLeft()
 
         def report(progress: Progress) -> None:
+            progress = time_left.smooth(progress)
             bars.update(
                 task,
                 description=progress.stage,
@@ -344,10 +376,11 @@ def _live_line() -> Iterator[ProgressCallback]:
 
 
 def _line_per_stage() -> ProgressCallback:
-    last_stage, start = "", time.monotonic()
+    last_stage, start, time_left = "", time.monotonic(), TimeLeft()
 
     def report(progress: Progress) -> None:
         nonlocal last_stage
+        progress = time_left.smooth(progress)
         if progress.stage == last_stage:
             return
         last_stage = progress.stage
