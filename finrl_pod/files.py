@@ -20,8 +20,8 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.user_files import kept_files, kept_neighbours
 
 MAX_JSON_BYTES = 256_000_000
-ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices
-HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registry, the prices and the kernels
+ROOT_VARIABLE = "FINRL_POD_DATA"  # folder of the stored prices, if they lie elsewhere
+HOME_VARIABLE = "FINRL_POD_HOME"  # folder of the registries and the prices
 
 
 def default_root() -> Path:

@@ -361,7 +361,9 @@ def test_the_time_left_waits_for_progress_and_is_smooth() -> None:
     estimates = []
     for step in range(100):  # an estimate that is right is kept
         now = float(step)
-        estimates.append(steady.smooth(progress(samples=10 * step + 100, total_samples=2000, seconds_left=200.0 - step)))
+        estimates.append(
+            steady.smooth(progress(samples=10 * step + 100, total_samples=2000, seconds_left=200.0 - step))
+        )
     assert [one.seconds_left for one in estimates] == pytest.approx([200.0 - step for step in range(100)])
 
 

@@ -40,8 +40,9 @@ def test_high_load_suggests_thread_settings(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding_of("idle cores") == Finding("devices", "idle cores", "ok", "3 of 4 (load of the last minute: 0.9)")
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (7.2, 0.0, 0.0))
     busy = finding_of("idle cores")
-    assert (busy.status, busy.value) == ("missing", "0 of 4 (load of the last minute: 7.2)")
-    assert "OMP_WAIT_POLICY=PASSIVE" in busy.fix
+    assert (busy.status, busy.fix) == ("ok", "")  # nothing requires them
+    assert busy.value.startswith("0 of 4 (load of the last minute: 7.2)")
+    assert "OMP_WAIT_POLICY=PASSIVE" in busy.value
 
 
 def test_keys_are_named_and_never_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +64,28 @@ def test_missing_optional_package_is_not_a_failure(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
     for name in ("yfinance", "alpaca-py", "isaacgym", "ray"):
         assert finding_of(name).status == "missing"
+        assert finding_of(name).need == ("machine" if name == "isaacgym" else "optional")
     assert run(["doctor", "--json"]) == 0
+
+
+def test_the_list_tells_required_from_optional_and_unavailable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    findings = [
+        Finding("versions", "numpy", "ok", "2.0"),
+        Finding("devices", "cuda", "missing", "no device", "nothing to do", "machine"),
+        Finding("optional", "ray", "missing", "not installed", "pip install ray", "optional"),
+    ]
+    monkeypatch.setattr(doctor, "check_installation", lambda: findings)
+    assert run(["doctor"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ok", "numpy", "2.0"] in lines
+    assert ["unavailable", "cuda", "no", "device"] in lines
+    assert ["optional", "ray", "not", "installed"] in lines
+    assert lines[-1][-1] == "1."
+    findings.append(Finding("versions", "torch", "broken", "cannot be imported", "install it"))
+    assert run(["doctor"]) == 1
+    assert capsys.readouterr().out.endswith("1 required part is broken: fix what is marked so.\n")
 
 
 def test_core_that_cannot_be_imported_is_broken(

@@ -254,19 +254,28 @@ def show_findings(findings: Sequence[Finding]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console, colours = make_console(), {"ok": "green", "missing": "yellow", "broken": "red"}
+    console, colours = make_console(), {"ok": "green", "optional": "cyan", "unavailable": "dim", "broken": "red"}
     width = max(len(finding.name) for finding in findings)
-    group = ""
+    group, labels = "", list[str]()
     for finding in findings:
         if finding.group != group:
             group = finding.group
             console.print(Text(group, style="bold"))
-        line = Text.assemble(
-            (f"{finding.status:8}", colours[finding.status]), f"{finding.name:{width}}  {finding.value}"
-        )
+        label = finding.status
+        if finding.status == "missing":
+            label = "unavailable" if finding.need == "machine" else "optional"
+        labels.append(label)
+        line = Text.assemble((f"{label:13}", colours[label]), f"{finding.name:{width}}  {finding.value}")
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
         if finding.fix:
-            console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 12), expand=False))
+            console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 17), expand=False))
+    broken, optional = labels.count("broken"), labels.count("optional")
+    console.print(
+        f"{broken} required part{'s are' if broken > 1 else ' is'} broken: fix what is marked so."
+        if broken
+        else f"All that finrl-pod requires works. Optional parts that are not installed: {optional}.",
+        markup=False,
+    )
 
 
 def progress_summary(progress: Progress, seconds: float | None = None) -> str:

@@ -27,8 +27,9 @@ INSTALL = "install finrl-pod again: pip install --force-reinstall finrl-pod, or 
 class Finding:
     """The result of one check.
 
-    status: "ok"; "missing": optional and not available; "broken": required and not working.
-    fix: what to do about it, empty when ok.
+    status: "ok"; "missing": not available, and nothing fails without it; "broken": required and not working.
+    need: "required"; "optional": can be installed; "machine": depends on the hardware or its operating system.
+    fix: what to do about it and what it would give, empty when ok.
     """
 
     group: Literal["versions", "devices", "data", "optional", "parts of packages"]
@@ -36,6 +37,7 @@ class Finding:
     status: Literal["ok", "missing", "broken"]
     value: str
     fix: str = ""
+    need: Literal["required", "optional", "machine"] = "required"
 
 
 def check_installation() -> list[Finding]:
@@ -96,10 +98,11 @@ def _devices() -> Iterator[Finding]:
             device = torch.cuda.get_device_properties(i)
             yield Finding("devices", f"cuda:{i}", "ok", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
     elif torch.version.cuda is None:
-        fix = "nothing to do without an NVIDIA GPU; with one, install a CUDA build of torch"
-        yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix)
+        fix = "nothing to do without an NVIDIA GPU; with one, install a CUDA build of torch to train faster"
+        yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix, "machine")
     else:
-        yield Finding("devices", "cuda", "missing", "no device", "check nvidia-smi and the driver if there is a GPU")
+        fix = "nothing to do without an NVIDIA GPU; with one, check nvidia-smi and the driver"
+        yield Finding("devices", "cuda", "missing", "no device", fix, "machine")
     yield _kernels()
 
 
@@ -111,12 +114,12 @@ def _kernels() -> Finding:
     compiler, slower = find_compiler(), "the slower plain versions, up to nine times in training"
     if os.environ.get(SWITCH, "1") == "0":
         fix = f"unset {SWITCH}; {slower}, run while it is set"
-        return Finding("devices", "kernels", "missing", "switched off", fix)
+        return Finding("devices", "kernels", "missing", "switched off", fix, "optional")
     if libraries := prebuilt_libraries(SOURCE):
         return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {libraries[0].parent}")
     if compiler is None:
         fix = f"install g++ or clang++; {slower}, run without one"
-        return Finding("devices", "kernels", "missing", "no C++ compiler", fix)
+        return Finding("devices", "kernels", "missing", "no C++ compiler", fix, "optional")
     return Finding("devices", "kernels", "ok", f"compiled by {compiler}, cached in {cache_folder()}")
 
 
@@ -127,11 +130,9 @@ def _idle_cores() -> Iterator[Finding]:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     idle = max(cores - round(load), 0)
     value = f"{idle} of {cores} (load of the last minute: {load:.1f})"
-    if idle * 2 > cores:
-        yield Finding("devices", "idle cores", "ok", value)
-    else:
-        fix = "stop other work, or set OMP_WAIT_POLICY=PASSIVE so that waiting threads sleep"
-        yield Finding("devices", "idle cores", "missing", value, fix)
+    if idle * 2 <= cores:
+        value += "; training is slower beside other work, less so with OMP_WAIT_POLICY=PASSIVE"
+    yield Finding("devices", "idle cores", "ok", value)
 
 
 def _data() -> Iterator[Finding]:
@@ -152,18 +153,18 @@ def _optional() -> Iterator[Finding]:
     for package in OPTIONAL_PACKAGES:
         if util.find_spec(package.module) is None:
             fix = f"{package.install_command}, {package.purpose}"
-            yield Finding("optional", package.name, "missing", "not installed", fix)
+            yield Finding("optional", package.name, "missing", "not installed", fix, "optional")
         else:
             yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
     if util.find_spec("isaacgym") is None:
-        fix = "download it from NVIDIA's developer site; nothing requires it"
-        yield Finding("optional", "isaacgym", "missing", "not installed", fix)
+        fix = "with an NVIDIA GPU, download it from NVIDIA's developer site, to train in its simulators"
+        yield Finding("optional", "isaacgym", "missing", "not installed", fix, "machine")
     else:
         yield Finding("optional", "isaacgym", "ok", _version("isaacgym") or "installed")
     absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
     if absent:
         fix = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
-        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", fix)
+        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", fix, "optional")
     else:
         yield Finding("optional", "Alpaca keys", "ok", "both set")
 
