@@ -49,3 +49,15 @@ def mean_z_score(series: ArrayLike) -> float:
     statistic = studentised + a * studentised**2 / 3 + a**2 * studentised**3 / 27 + a / 6
     score = float(norm.isf(t.sf(abs(statistic), len(values) - 1)))
     return math.copysign(min(score, MAX_Z_SCORE), statistic)
+
+
+def smallest_significant_ratio(bars: int, bars_per_year: float, level: float) -> float:
+    """Annual information ratio (mean over standard deviation of active returns) from which a period is significant.
+
+    That of `bars` active returns without autocorrelation or skewness at which `mean_z_score` has the one-sided p-value
+    `level`: t sqrt(bars_per_year / (bars - 1)) with the quantile t of Student's distribution with bars - 1 degrees of
+    freedom. An edge of this size is shown half of the time.
+    """
+    from scipy.stats import t
+
+    return float(t.isf(level, bars - 1)) * math.sqrt(bars_per_year / (bars - 1))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
+    few_bars_sentence,
     next_sentence,
     overfitting_sentence,
     reference_sentence,
@@ -75,3 +76,14 @@ def test_overfitting_above_chance_is_called_so() -> None:
     assert "overfitting 97%: how often, over 12,870 splits" in high
     assert "ranking trials on validation says nothing good" in high
     assert low.endswith("Trials of equal skill give 50%.")
+
+
+def test_a_short_test_is_told_what_it_can_show() -> None:
+    sentence = few_bars_sentence(21, 252, 0.025)
+    # 20 returns: 2.093, the 97.5% quantile of Student's t with 19 degrees of freedom, times sqrt(252 / 19).
+    assert "only 21 bars (0.083 years)" in sentence
+    assert "reference is 7.6 or more" in sentence
+    assert sentence.endswith("for 2, which is rare, it needs 1.0 years")
+    assert "is 8.9 or more" in few_bars_sentence(21, 252, 0.025 / 2)  # at the second look
+    assert few_bars_sentence(4 * 252, 252, 0.025) == ""
+    assert few_bars_sentence(2, 252, 0.025) == ""  # no statistic: refused elsewhere

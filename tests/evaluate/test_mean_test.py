@@ -7,7 +7,7 @@ import pytest
 from scipy import signal, stats
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.mean_test import MAX_Z_SCORE, long_run_variance, mean_z_score
+from finrl_pod.evaluate.mean_test import MAX_Z_SCORE, long_run_variance, mean_z_score, smallest_significant_ratio
 
 
 def autoregressive(rng: np.random.Generator, coefficient: float, shape: tuple[int, ...]) -> np.ndarray:
@@ -68,3 +68,10 @@ def test_size_with_skewness() -> None:
     naive = stats.ttest_1samp(series, 0.0, axis=1, alternative="greater").pvalue
     assert (naive < 0.025).mean() > 0.033
     assert 0.018 <= (scores > stats.norm.isf(0.025)).mean() <= 0.034
+
+
+@pytest.mark.parametrize(("bars", "level"), [(21, 0.025), (252, 0.025), (1000, 0.0125)])
+def test_the_smallest_significant_ratio_is_just_significant(bars: int, level: float) -> None:
+    series = np.random.default_rng(5).normal(size=bars)
+    series = (series - series.mean()) / series.std() + smallest_significant_ratio(bars, 252, level) / np.sqrt(252)
+    assert stats.ttest_1samp(series, 0.0, alternative="greater").pvalue == pytest.approx(level)

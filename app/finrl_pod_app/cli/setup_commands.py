@@ -25,7 +25,7 @@ def init(
 ) -> None:
     """Write a commented config file."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app.services.presets import tournament_command, write_config, write_preset
+    from finrl_pod_app.services.presets import few_test_bars, tournament_command, write_config, write_preset
 
     if env is None:
         if algorithm is not None:
@@ -42,6 +42,8 @@ def init(
         print_json({"file": str(file), "preset": None if env else preset, "env": env, "data": data, "run": command})
     else:
         typer.echo(f"wrote {file}: run it with {command}")
+    if data is not None and env is None and (note := few_test_bars(file)):
+        typer.echo(f"note: {note}", err=True)
 
 
 def migrate(

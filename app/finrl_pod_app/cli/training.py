@@ -368,7 +368,14 @@ def _run_tournament(
 
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         document = training.run_tournament(
-            config, out, resume=resume, device=device.value, progress=progress, engine=engine or LOCAL, test=test
+            config,
+            out,
+            resume=resume,
+            device=device.value,
+            progress=progress,
+            engine=engine or LOCAL,
+            test=test,
+            on_note=lambda note: typer.echo(f"note: {note}", err=True),
         )
     if as_json:
         print_json(document)
@@ -396,6 +403,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
                 "samples": plan.samples,
                 "seconds": plan.seconds,
                 "look": planned.look,
+                "warning": planned.warning or None,
             }
         )
         return
@@ -410,6 +418,8 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
     if planned.look is not None:
         typer.echo(f"test period: a new champion would be look {planned.look} at bars that overlap it")
+    if planned.warning:
+        typer.echo(f"note: {planned.warning}")
 
 
 def _single_agent(

@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from finrl_pod.settings.run import GateConfig
@@ -21,6 +22,8 @@ _RULES = {
     "break_even": ("break-even cost", "≥"),
     "audit": ("audit failures", "≤"),
 }
+
+CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should be able to show
 
 
 def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
@@ -138,6 +141,24 @@ def looks_sentence(document: Mapping[str, Any]) -> str:
         f"Look {looks:,} of {so_far:,} so far at bars that overlap {first[:10]} to {last[:10]}. The n-th look needs a "
         f"p-value of at most {level * looks:.3g} / n for an edge: {level:.3g} at this one, "
         f"{level * looks / (so_far + 1):.3g} at the next."
+    )
+
+
+def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
+    """What a short test can show at all; empty if that is an edge that strategies have.
+
+    bars: of the test split. level: significance level of its test for an edge.
+    """
+    from finrl_pod.evaluate.mean_test import smallest_significant_ratio
+
+    returns = bars - 1
+    if returns < 2 or (smallest := smallest_significant_ratio(returns, bars_per_year, level)) <= CREDIBLE_RATIO:
+        return ""
+    years = (NormalDist().inv_cdf(1 - level) / CREDIBLE_RATIO) ** 2
+    return (
+        f"the test has only {bars:,} bars ({bars / bars_per_year:.2g} years): alone it can show an edge at the level "
+        f"{level:.3g} only if its annual Sharpe ratio over the reference is {smallest:.1f} or more; for "
+        f"{CREDIBLE_RATIO:g}, which is rare, it needs {years:.1f} years"
     )
 
 

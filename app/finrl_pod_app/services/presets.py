@@ -28,6 +28,7 @@ from finrl_pod.settings.run import (
     RunConfig,
     SplitConfig,
     TournamentConfig,
+    load,
 )
 from finrl_pod.settings.toml import closest_key, record_lines
 
@@ -198,6 +199,20 @@ def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
     return dataclasses.replace(
         splits, train=inside(splits.train), validation=inside(splits.validation), test=inside(splits.test)
     )
+
+
+def few_test_bars(path: Path) -> str:
+    """A warning if the test of a config file is too short to show an edge that a strategy may have; else empty."""
+    from finrl_pod.data.store import Store
+    from finrl_pod.evaluate.metrics import bars_per_year
+    from finrl_pod_app.report.verdict_text import few_bars_sentence
+
+    config = load(path)
+    times = Store().times(config.data.name)
+    first, last = (np.datetime64(day) for day in config.splits.test)
+    days = times.astype("datetime64[D]")
+    bars = int(((days >= first) & (days <= last)).sum())
+    return few_bars_sentence(bars, bars_per_year(times), config.gate.significance_level)
 
 
 def preset_text(name: str, data: str | None = None, path: Path | None = None) -> str:

@@ -23,6 +23,7 @@ from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.memory import release_freed_memory
+from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
@@ -45,6 +46,7 @@ from finrl_pod_app.report.document import (
     subject_of,
 )
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
@@ -70,11 +72,13 @@ def run_tournament(
     progress: ProgressCallback = lambda _: None,
     engine: EngineOptions = LOCAL,
     test: bool = True,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
     test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
-    nothing but the run itself is written; resumed with a test, the run is tested.
+    nothing but the run itself is written; resumed with a test, the run is tested. on_note: called before the training
+    with a warning that the test has few bars.
 
     Returns the contents of report.json, or those of its backtest on validation with champion and leaderboard; on an
     environment without a market those of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
@@ -100,6 +104,8 @@ def run_tournament(
     panel = load_panel(config) if found is None else found
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
+    if note := _few_bars(config, panel, splits):
+        on_note(note)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     open_run = RunDirectory.resume if resume else RunDirectory.create
@@ -151,10 +157,14 @@ def run_tournament(
 
 
 class Plan(NamedTuple):
-    """What a tournament will take. look: number of a new champion's look at test bars, None off a market."""
+    """What a tournament will take. look: number of a new champion's look at test bars, None off a market.
+
+    warning: that the test has few bars, empty if it has enough.
+    """
 
     estimate: Estimate
     look: int | None
+    warning: str = ""
 
 
 def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Plan:
@@ -173,7 +183,13 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     check_settings(config, make_market(panel, config, splits), splits)
-    return Plan(estimate, looks_so_far(panel, splits.test) + 1)
+    return Plan(estimate, looks_so_far(panel, splits.test) + 1, _few_bars(config, panel, splits))
+
+
+def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
+    """A warning if the test is too short to show an edge that a strategy may have, at the next look; else empty."""
+    level = significance_per_look(config.gate.significance_level, looks_so_far(panel, splits.test) + 1)
+    return few_bars_sentence(len(splits.test), bars_per_year(panel.times), level)
 
 
 def compete(
