@@ -95,13 +95,19 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         """A run to read. Raises RunError if it has no finished generation."""
         run = cls(path)
-        if not run._config_file.exists() or not run._state_file.exists():
+        if not cls.is_run(path):
             unfinished = f"{path} holds no run with a finished generation; name the folder given as --out"
             missing = f"there is no folder {path}; name the one given as --out"
             raise RunError(other_folder(path) or (unfinished if path.exists() else missing))
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         return run
+
+    @classmethod
+    def is_run(cls, path: Path) -> bool:
+        """Whether a folder has a run with a finished generation."""
+        run = cls(path)
+        return run._config_file.exists() and run._state_file.exists()
 
     # ------------------------------------------------------------------ reading
 

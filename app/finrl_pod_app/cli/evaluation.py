@@ -84,10 +84,16 @@ def promote(
     from finrl_pod_app.cli.console_evaluation import show_rules
 
     verdict = read_verdict(run_dir)
+    from finrl_pod_app.services.stored_prices import run_prices
+
+    prices = run_prices(run_dir)
     if as_json:
-        print_json(verdict.to_dict())
+        stored = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
+        print_json(verdict.to_dict() | stored)
     else:
         show_rules(verdict)
+        if prices is not None:
+            typer.echo(prices.sentence)
     if not verdict.promoted:
         raise typer.Exit(REFUSED)
 

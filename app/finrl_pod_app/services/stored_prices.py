@@ -11,6 +11,7 @@ from typing import Any, Literal
 from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, SetupError
+from finrl_pod.promotion.data_sets import SHORT_HASH
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
@@ -87,6 +88,36 @@ def consequences(sha256: str) -> str:
     more = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
     made = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{more}. " if runs else ""
     return f"{made}To backtest or audit runs made on them, import the same prices again, under any name."
+
+
+@dataclasses.dataclass(frozen=True)
+class RunPrices:
+    """The prices of a run. stored_as: a name under which the store has them, None if it no longer does."""
+
+    sha256: str
+    stored_as: str | None
+    sentence: str
+
+
+def run_prices(path: Path) -> RunPrices | None:
+    """Whether the prices of a finished run are still stored, and what follows; None for a folder that is no run.
+
+    Raises RunError as `RunDirectory.open`.
+    """
+    if not RunDirectory.is_run(path):
+        return None
+    run = RunDirectory.open(path)
+    described = f"The prices of this run (sha256 {run.data_sha256[:SHORT_HASH]})"
+    try:
+        name = load_run_panel(run.config, run.data_sha256, path).name
+    except DataError:
+        now = f"; {run.config.data.name} has others now" if Store().exists(run.config.data.name) else ""
+        sentence = (
+            f"{described} are no longer stored{now}: the verdict stands, but its champion cannot be backtested or "
+            "audited until the same prices are imported again, under any name."
+        )
+        return RunPrices(run.data_sha256, None, sentence)
+    return RunPrices(run.data_sha256, name, f"{described} are stored as {name}: backtest and audit use them.")
 
 
 def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
