@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -175,11 +175,18 @@ def closest_key(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close}?" if close else f"known are {', '.join(names)}"
 
 
-def record_lines(record: Any) -> Iterator[str]:
-    """Commented TOML of a record's plain settings, nested records left out: `name = value  # comment (choices)`."""
+def record_lines(record: Any, names: Container[str] | None = None) -> Iterator[str]:
+    """Commented TOML of a record's plain settings, nested records left out: `name = value  # comment (choices)`.
+
+    names: of the settings; None for all.
+    """
     for item in describe_settings(type(record)).values():
         value = getattr(record, item.name)
-        if dataclasses.is_dataclass(value) or _is_list_of_tables(item.type):
+        if (
+            (names is not None and item.name not in names)
+            or dataclasses.is_dataclass(value)
+            or _is_list_of_tables(item.type)
+        ):
             continue
         comment = item.comment + (f" ({' | '.join(item.choices)})" if len(item.choices) > 1 else "")
         text = f"{item.name} = {value_text(value)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import tomllib
 from datetime import date
@@ -12,7 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.services.presets import PRESETS, config_text, preset, preset_text, propose_splits, write_preset
+from finrl_pod_app.services.presets import (
+    CHANGED_FIRST,
+    PRESETS,
+    config_text,
+    preset,
+    preset_text,
+    propose_splits,
+    short_config_text,
+    write_preset,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,8 +47,28 @@ SECTIONS = [field.name for field in dataclasses.fields(RunConfig) if field.name 
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_text_parses_to_the_preset(name: str) -> None:
-    assert parse(tomllib.loads(preset_text(name))) == PRESETS[name]
+@pytest.mark.parametrize("full", [False, True])
+def test_preset_text_parses_to_the_preset(name: str, full: bool) -> None:
+    assert parse(tomllib.loads(preset_text(name, full=full))) == PRESETS[name]
+    assert parse(tomllib.loads(preset_text(name, "us74", full=full))) == preset(name, "us74")
+
+
+def test_the_short_text_begins_with_the_settings_that_users_change() -> None:
+    text = preset_text("laptop")
+    first, _, rest = text.partition("# ---------- rarely changed ----------")
+    names = [name for section in CHANGED_FIRST.values() for name in section]
+    assert all(re.search(rf"^{name} = .*", first, re.MULTILINE) for name in names)
+    assert [line for line in rest.splitlines() if line.startswith("[")] == ["[features]", "[augmentation]", "[agent]"]
+    settings = [line for line in text.splitlines() if " = " in line.split("#")[0]]
+    assert len(settings) < 40 < len(preset_text("laptop", full=True).splitlines())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_short_text_of_any_agent_and_cohort_is_read_back(name: str) -> None:
+    agent = ALGORITHMS[name].config_class(algorithm=name)
+    changed = dataclasses.replace(agent, learning_rate=0.123)
+    for config in (RunConfig(agent=agent), RunConfig(agent=PPOConfig(), cohorts=(agent, changed), threads=2)):
+        assert parse(tomllib.loads(short_config_text(config))) == config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -61,8 +91,8 @@ def test_every_field_is_declared_with_a_comment() -> None:
 
 
 def test_choices_are_listed() -> None:
-    assert 'fill = "next"' in preset_text("laptop")
-    assert "(next | same_close)" in preset_text("laptop")
+    assert 'fill = "next"' in preset_text("laptop", full=True)
+    assert "(next | same_close)" in preset_text("laptop", full=True)
 
 
 @settings(max_examples=25, deadline=None)  # building the validator takes most of the time
@@ -84,6 +114,7 @@ def test_any_config_is_unchanged_after_writing_and_parsing(
         tournament=TournamentConfig(seconds=rate),
     )
     assert parse(tomllib.loads(config_text(config))) == config
+    assert parse(tomllib.loads(short_config_text(config))) == config
 
 
 def test_unknown_preset_names_the_known_ones() -> None:

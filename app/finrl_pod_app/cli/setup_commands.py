@@ -21,17 +21,20 @@ def init(
         str | None, typer.Option(metavar="FILE.py:CLASS", help="Instead of a market: an environment of your own.")
     ] = None,
     algorithm: Annotated[str | None, typer.Option(help="With --env: default ppo.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Write all settings, also those with their defaults.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented config file."""
+    """Write a commented config file with the settings that are changed first; --full writes all."""
     from finrl_pod.errors import InputError
     from finrl_pod_app.services.presets import few_test_bars, tournament_command, write_config, write_preset
 
     if env is None:
         if algorithm is not None:
             raise InputError("--algorithm is only valid with --env; set agent.algorithm in the file")
-        write_preset(preset, file, data)
+        write_preset(preset, file, data, full=full)
     else:
+        if full:
+            raise InputError("--full is only valid without --env; docs/configuration.md lists all settings")
         from finrl_pod_app.services.custom_tournament import custom_config_text
 
         write_config(custom_config_text(env, algorithm or "ppo", file), file)

@@ -15,7 +15,7 @@ import numpy as np
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.prices import Times
-from finrl_pod.settings.algorithm_configs import AnalyticConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig, AnalyticConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
     BUILT_IN_SPLITS,
@@ -109,6 +109,16 @@ PURPOSES: Mapping[str, str] = {
 
 # Market rules of the presets on a built-in panel, where they differ: spreads are charged by asset and day.
 PANEL_RULES: Mapping[str, Mapping[str, Any]] = {"us74": {"cost_bps": 5.0, "half_spread": "from data"}}
+# The settings that users change first, by section; others are written if they differ from their defaults.
+CHANGED_FIRST: Mapping[str, tuple[str, ...]] = {
+    "": ("seed",),
+    "data": ("name",),
+    "splits": ("train", "validation", "test"),
+    "environment": ("cost_bps", "cash"),
+    "mandate": ("base", "tilt", "max_turnover"),
+    "tournament": ("pods", "generations", "samples_per_generation"),
+    "gate": ("significance_level",),
+}
 MAX_WARM_UP = 1 / 6  # share of a panel's bars that features may look back
 SHORT_FEATURES = ("return_1", "return_5", "return_21", "volatility_21")
 UNNAMED_WINDOWS: Mapping[str, int] = {"residual_momentum": 252}  # features whose name does not have their window
@@ -215,14 +225,17 @@ def few_test_bars(path: Path) -> str:
     return few_bars_sentence(bars, bars_per_year(times), config.gate.significance_level)
 
 
-def preset_text(name: str, data: str | None = None, path: Path | None = None) -> str:
+def preset_text(name: str, data: str | None = None, path: Path | None = None, *, full: bool = False) -> str:
     """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config.
 
-    path: of the file, for the command in its head.
+    path: of the file, for the command in its head. full: with the settings that have their defaults.
     """
     config = preset(name, data)
-    head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# {tournament_command(path)}\n\n"
-    return head + config_text(config)
+    head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# {tournament_command(path)}\n"
+    if full:
+        return f"{head}\n{config_text(config)}"
+    rest = "# Settings that are not here have their defaults: finrl-pod init --full FILE.toml lists all with comments."
+    return f"{head}{rest}\n\n{short_config_text(config)}"
 
 
 def tournament_command(path: Path | None) -> str:
@@ -244,9 +257,44 @@ def config_text(config: RunConfig) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def write_preset(name: str, path: Path, data: str | None = None) -> None:
+def short_config_text(config: RunConfig) -> str:
+    """Commented TOML of the settings that users change first, then of the others that differ from their defaults.
+
+    `finrl_pod.settings.run.parse` reads it back to an equal config.
+    """
+    first, rest = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed(config)}))], []
+    for name, item in describe_settings(RunConfig).items():
+        values = getattr(config, name)
+        for record in values if name == "cohorts" else [values]:
+            if not dataclasses.is_dataclass(record):
+                continue
+            header = f"[[{name}]]" if name == "cohorts" else f"[{name}]"
+            important = CHANGED_FIRST.get(name, ())
+            lines, others = [*record_lines(record, important)], [*record_lines(record, _changed(record) - {*important})]
+            if not lines and not others:
+                continue
+            heading = ["# rarely changed:"] if lines and others else []
+            block = "\n".join([f"# {item.comment}", header, *lines, *heading, *others])
+            (first if important else rest).append(block)
+    return "\n\n".join([*first, "# ---------- rarely changed ----------", *rest]) + "\n"
+
+
+def _changed(record: Any) -> set[str]:
+    """Names of the settings of a record whose values `parse` does not give to a record without them."""
+    if isinstance(record, AgentConfig):
+        usual = [type(record)(algorithm=record.algorithm)]
+    elif isinstance(record, SplitConfig):  # those of a built-in panel take the place of the defaults
+        usual = [SplitConfig(), *BUILT_IN_SPLITS.values()]
+    else:
+        usual = [type(record)()]
+    names = {item.name for item in dataclasses.fields(record) if item.name != "cohorts"}
+    changed = {name for name in names if any(getattr(record, name) != getattr(one, name) for one in usual)}
+    return changed | ({"algorithm"} if isinstance(record, AgentConfig) else set())
+
+
+def write_preset(name: str, path: Path, data: str | None = None, *, full: bool = False) -> None:
     """Write a preset to a new file. Raises ConfigError when the file exists already or cannot be written."""
-    write_config(preset_text(name, data, path), path)
+    write_config(preset_text(name, data, path, full=full), path)
 
 
 def write_config(text: str, path: Path) -> None:
