@@ -22,8 +22,10 @@ FinrlPodError                 base; the command line prints the message and exit
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+MAX_LISTED = 24  # names in a message
 
 
 class FinrlPodError(Exception):
@@ -107,6 +109,13 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
     return lower[close[0]] if close else None
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, separated by commas; the first ones of a long list."""
+    if len(names) <= MAX_LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_LISTED])} and {len(names) - MAX_LISTED} more"
+
+
 def did_you_mean(path: Path) -> str:
     """The end of a message on a missing path: "; did you mean X?" with the closest path that exists, or empty."""
     close = _closest_path(path)
@@ -123,8 +132,8 @@ def _closest_path(path: Path) -> Path | None:
     if (folder / path.name).exists():
         return folder / path.name
     try:
-        names = [entry.name for entry in folder.iterdir() if entry.suffix == path.suffix]
+        stems = [entry.stem for entry in folder.iterdir() if entry.suffix == path.suffix]
     except OSError:
         return None
-    close = closest_name(path.name, names)
-    return folder / close if close else None
+    close = closest_name(path.stem, stems)
+    return folder / f"{close}{path.suffix}" if close else None

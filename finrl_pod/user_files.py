@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from finrl_pod.errors import InputError, closest_name, did_you_mean
+from finrl_pod.errors import InputError, closest_name, did_you_mean, listed
 
 T = TypeVar("T")
 DIGITS = 16
@@ -344,10 +344,8 @@ def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
     """A hint for a name that is neither built in nor offered by an installed package."""
     known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
     if close := closest_name(name, known):
-        if close.lower() == name.lower():
-            return f"did you mean {close}?"
-        return f"did you mean {close}? N{not_offered(group, name)[1:]}"
-    return f"known are {', '.join(known)}; {not_offered(group, name)}"
+        return f"did you mean {close}?"
+    return f"known are {listed(known)}; {not_offered(group, name)}"
 
 
 def not_offered(group: str, name: str) -> str:

@@ -34,7 +34,15 @@ SHARE_TOLERANCE = 1e-9
 MAX_SLICES = 80  # of an order; the ids of its orders have two digits
 PARTIAL_LIMITS = ("max_position", "max_order", "max_turnover")  # that each of several strategies may set
 PAPER_ONLY = {"strategy", "run", "champion", "strategies", "symbols", "journal", "broker", "schedule"}
-OF_TOURNAMENTS = ("tournament", "agent", "features", "environment", "splits")  # sections of a run's config
+OF_TOURNAMENTS = (
+    "tournament",
+    "agent",
+    "features",
+    "environment",
+    "splits",
+    "mandate",
+    "gate",
+)  # sections of a run's config
 RENAMED = {"outside": "monitoring"}  # former sections
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from finrl_pod.errors import ConfigError, closest_name, did_you_mean
+from finrl_pod.errors import ConfigError, closest_name, did_you_mean, listed
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.toml_errors import quoted_number_fix, syntax_sentence
 
@@ -95,7 +95,19 @@ def build_record(
         for part in first["loc"][:-1]:
             nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]
         known = [field.name for field in dataclasses.fields(nested)]
+        if not parent and (section := _section_of(record, key)):
+            raise ConfigError(
+                f"{where}: {key} is a setting of [{section}]; write it below a line [{section}]"
+            ) from None
         raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
+
+
+def _section_of(record: type[Any], key: str) -> str:
+    """Name of the section of a record that has a setting of this name; empty if none has."""
+    for name, hint in get_type_hints(record).items():
+        if dataclasses.is_dataclass(hint) and key in describe_settings(hint):  # type: ignore[arg-type]
+            return name
+    return ""
 
 
 @lru_cache(maxsize=64)  # compiling one takes milliseconds
@@ -172,7 +184,7 @@ def closest_key(name: str, known: Iterable[str]) -> str:
     """A hint for an unknown name: "did you mean X?", or the list of known names."""
     names = list(known)
     close = closest_name(name, names)
-    return f"did you mean {close}?" if close else f"known are {', '.join(names)}"
+    return f"did you mean {close}?" if close else f"known are {listed(names)}"
 
 
 def record_lines(record: Any, names: Container[str] | None = None) -> Iterator[str]:

@@ -46,7 +46,7 @@ def test_commands_and_options_are_completed(
 
 def test_unknown_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", "tcsh"]) == 2
-    assert "must be one of bash, zsh, fish, got tcsh" in capsys.readouterr().err
+    assert "SHELL must be one of bash, zsh, fish, got tcsh" in capsys.readouterr().err
 
 
 def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +56,8 @@ def test_glossary_explains_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "](" not in capsys.readouterr().out
     assert run(["glossary", "tunrover"]) == 2
     assert "did you mean turnover?" in capsys.readouterr().err
+    assert run(["glossary", "shrape"]) == 2
+    assert "did you mean Sharpe?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_reported_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot write .*No such file"):
+    with pytest.raises(ConfigError, match=r"cannot write .*: there is no folder .*no; create it first"):
         write_preset("quick", tmp_path / "no" / "config.toml")
 
 

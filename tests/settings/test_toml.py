@@ -85,6 +85,18 @@ def test_wrong_types_are_one_sentence(values: dict[str, Any], message: str) -> N
         build_record(Sample, values, "here")
 
 
+def test_settings_without_their_section_are_named_with_it() -> None:
+    with pytest.raises(ConfigError, match=r"^a: cost_bps is a setting of \[environment\]; write it below a line \[env"):
+        parse({"cost_bps": 5.0}, "a")
+    with pytest.raises(ConfigError, match=r"^a: unknown key sead; did you mean seed\?"):
+        parse({"sead": 5}, "a")
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key agent\.zzz; known are algorithm, .* and \d+ more$"):
+        parse({"agent": {"algorithm": "sac", "zzz": 1}})
+
+
 def test_booleans_are_no_integers_beside_texts() -> None:
     with pytest.raises(ConfigError, match=r"mandate\.decide_every must be a whole number or text, got true"):
         parse({"mandate": {"decide_every": True}})

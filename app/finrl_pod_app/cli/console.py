@@ -261,7 +261,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
         if finding.group != group:
             group = finding.group
             console.print(Text(group, style="bold"))
-        label = finding.status
+        label: str = finding.status
         if finding.status == "missing":
             label = "unavailable" if finding.need == "machine" else "optional"
         labels.append(label)

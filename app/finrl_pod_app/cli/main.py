@@ -198,6 +198,8 @@ def _value_sentence(error: typer.TyperException) -> str | None:
     from finrl_pod.settings.toml_errors import number_fix
 
     name, reason = found.groups()
+    if "|" in name:  # the metavar lists the choices
+        name = str(getattr(getattr(error, "param", None), "name", name)).upper()
     details = read_errors()[0]
     kind, value, limits = details["type"], details["input"], details.get("ctx") or {}
     if kind in ("float_parsing", "int_parsing", "int_from_float"):

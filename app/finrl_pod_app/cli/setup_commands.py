@@ -79,7 +79,8 @@ def migrate(
     for file in converted:
         typer.echo(f"converted {file.kind} {file.path}")
     if not converted:
-        typer.echo(f"already current: {len(result.files)} files")
+        count = len(result.files)
+        typer.echo(f"already current: {count} file{'s' * (count != 1)}")
     for path in result.backups:
         typer.echo(f"backup: {path}")
 

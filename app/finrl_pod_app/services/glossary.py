@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 
-from finrl_pod.errors import InputError
+from finrl_pod.errors import InputError, closest_name
 
 GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "active return": "return of an account less that of its base",
@@ -89,8 +88,9 @@ def meanings(word: str | None = None) -> dict[str, str]:
         return plain
     found = {name: meaning for name, meaning in plain.items() if word.lower() in name.lower()}
     if not found:
-        close = get_close_matches(word.lower(), [name.lower() for name in plain], n=1)
-        hint = f"did you mean {close[0]}?" if close else "finrl-pod glossary lists all words"
+        parts = [part for name in plain for part in (name, *name.split())]  # "shrape" is near a word of "Sharpe ratio"
+        close = closest_name(word, parts)
+        hint = f"did you mean {close}?" if close else "finrl-pod glossary lists all words"
         raise InputError(f"{word!r} is not in the glossary; {hint}")
     return found
 

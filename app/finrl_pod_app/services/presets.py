@@ -262,7 +262,8 @@ def short_config_text(config: RunConfig) -> str:
 
     `finrl_pod.settings.run.parse` reads it back to an equal config.
     """
-    first, rest = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed(config)}))], []
+    first = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed(config)}))]
+    rest: list[str] = []
     for name, item in describe_settings(RunConfig).items():
         values = getattr(config, name)
         for record in values if name == "cohorts" else [values]:
@@ -281,6 +282,7 @@ def short_config_text(config: RunConfig) -> str:
 
 def _changed(record: Any) -> set[str]:
     """Names of the settings of a record whose values `parse` does not give to a record without them."""
+    usual: list[Any]
     if isinstance(record, AgentConfig):
         usual = [type(record)(algorithm=record.algorithm)]
     elif isinstance(record, SplitConfig):  # those of a built-in panel take the place of the defaults
@@ -307,5 +309,7 @@ def write_config(text: str, path: Path) -> None:
             os.fsync(file.fileno())
     except FileExistsError:
         raise ConfigError(f"{path} already exists; choose another name or remove it") from None
+    except FileNotFoundError:
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}; create it first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
