@@ -404,6 +404,9 @@ def period_sentence(prepared: PreparedBacktest) -> str:
     if not prepared.shows_test:
         unseen = "Test bars are not shown; look at them once, at the end, with --split test."
         return f"Period: {name}, {first} to {last}. {unseen}"
+    if prepared.period == "all" and prepared.subject is None:
+        compare = "Strategies of your own are tested on validation by default: compare with --split validation."
+        return f"Period: {name}, {first} to {last}. {compare}"
     return f"Period: {name}, {first} to {last}."
 
 
