@@ -173,6 +173,8 @@ def _rule(error: Any) -> str:
         "too_long": f"a list of at most {context.get('max_length')} values",
         "too_short": f"a list of at least {context.get('min_length')} values",
     }
+    if kind == "tuple_type" and isinstance(value, str):
+        return f"must be a list, got {_shown(value)}: write [{value_text(value)}]"
     return f"must be {rules[kind]}, got {_shown(value)}" if kind in rules else f"is not valid, got {_shown(value)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ def test_overrides_of_a_tournament() -> None:
         override_run(config, settings=("tournament.podz=3",))
     with pytest.raises(ConfigError, match="there is no section 'tournaments'; did you mean tournament"):
         override_run(config, settings=("tournaments.pods=3",))
+    with pytest.raises(
+        ConfigError, match=r"it is a section; name one of its settings, such as gate\.significance_level="
+    ):
+        override_run(config, settings=("gate=3",))
     with pytest.raises(InputError, match="--set takes name=value"):
         override_run(config, settings=("tournament.pods",))
 
@@ -88,6 +93,19 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run(["tournament", config, "--set", "tournament.pods=0", "--dry-run"]) == 2
     assert "tournament.pods is out of its range" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_dry_run_warns_of_a_short_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(tmp_path / "mine.toml")
+    assert run(["init", "--preset", "quick", config, "--json"]) == 0
+    assert capsys.readouterr().err == ""
+    arguments = ["tournament", config, "--dry-run", "--set"]
+    assert run([*arguments, 'splits.test=["2022-10-03","2022-12-28"]']) == 0
+    assert re.search(r"^note: the test has only \d+ bars \(0\.2\d years\)", capsys.readouterr().out, re.MULTILINE)
+    assert run([*arguments, 'splits.test=["2022-10-03","2022-12-28"]', "--json"]) == 0
+    assert "the test has only" in json.loads(capsys.readouterr().out)["warning"]
+    assert run([*arguments, "seed=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warning"] is None
 
 
 @pytest.mark.parametrize(

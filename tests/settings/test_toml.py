@@ -74,6 +74,7 @@ class Sample:
         ({"count": float("nan")}, "count must be a whole number, got nan"),
         ({"many": [1, True]}, r"many\.1 must be a whole number, got true"),
         ({"many": 3}, "many must be a list, got 3"),
+        ({"many": "a"}, r"many must be a list, got 'a': write \[\"a\"\]$"),
         ({"inner": {"pair": [True, 1.0]}}, r"inner\.pair\.0 must be a whole number"),
         ({"inner": {"pair": [1, False]}}, r"inner\.pair\.1 must be a number, got false"),
         ({"inner": 3}, "inner must be a section with settings, got 3"),

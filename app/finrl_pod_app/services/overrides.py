@@ -60,6 +60,11 @@ def override_run(
     for line in settings:
         name, value = parse_assignment(line)
         section, _, key = name.rpartition(".")
+        if isinstance(values.get(name), dict):
+            example = next(iter(values[name]))
+            raise ConfigError(
+                f"--set {name}: it is a section; name one of its settings, such as {name}.{example}=VALUE"
+            )
         if not section and not (name in values and not isinstance(values[name], dict)):
             section = "environment"
         table = values if not section else values.get(section)
