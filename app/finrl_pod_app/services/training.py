@@ -104,8 +104,6 @@ def run_tournament(
     panel = load_panel(config) if found is None else found
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
-    if note := _few_bars(config, panel, splits):
-        on_note(note)
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     open_run = RunDirectory.resume if resume else RunDirectory.create
@@ -113,6 +111,8 @@ def run_tournament(
     try:
         with locked_folder(out, RUN):
             run = open_run(out, config, panel.sha256)
+            if test and (note := _few_bars(config, panel, splits)):
+                on_note(note)
             with live_progress(out) as write_progress:
                 base = base_score(context)
                 callback = with_base(both_callbacks(progress, write_progress), base)
