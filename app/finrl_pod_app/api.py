@@ -16,6 +16,7 @@ print(result.metrics["sharpe"])
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,7 +38,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.training.learner import Callback, Learner
-from finrl_pod.settings.run import MAX_SEED, MAX_THREADS, RunConfig
+from finrl_pod.settings.run import MAX_SEED, MAX_THREADS, RunConfig, parse
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod.user_files import pinned
@@ -118,7 +119,8 @@ def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Pan
     config: default settings if None. device: "auto", "cpu" or "cuda". panel: prices, by default the
     config's. Raises DataError, FeatureError or ConfigError.
     """
-    config = pinned(config or RunConfig())
+    config = RunConfig() if config is None else parse(dataclasses.asdict(config), "the config")  # checks types
+    config = pinned(config)
     panel = load_panel(config) if panel is None else panel
     check_prices(config.environment, panel)
     splits = make_splits(panel.times, config.splits)
@@ -168,7 +170,7 @@ def train(
 
 def save(learner: Learner, path: str | Path, setup: Setup, member: int = 0) -> Path:
     """Write one member as `path`.json and `path`.safetensors and return the path of the JSON file."""
-    target = Path(path)
+    target = as_path(path, "an agent is saved under a path")
     target = target.with_name(target.name.removesuffix(".json"))
     snapshot = learner.snapshot(member, id=target.name, data_sha256=setup.panel.sha256)
     return snapshots.save(target.parent, snapshot)
@@ -221,9 +223,18 @@ def backtest(
     return run_strategy(strategy, setup.panel, market, *period, *account)
 
 
+def is_saved(path: str | Path) -> bool:
+    """Whether `load` finds a saved agent there."""
+    file = _file_of(Path(path))
+    return file.is_file() and file.with_suffix(".safetensors").is_file()
+
+
+def _file_of(path: Path) -> Path:
+    return path.parent / f"{path.name.removesuffix('.json').removesuffix('.safetensors')}.json"
+
+
 def _read(path: str | Path) -> AgentSnapshot:
-    target = as_path(path, "a saved agent must be the path that fp.save_agent or agent.save wrote")
-    file = target.parent / f"{target.name.removesuffix('.json').removesuffix('.safetensors')}.json"
+    file = _file_of(as_path(path, "a saved agent must be the path that fp.save_agent or agent.save wrote"))
     if not file.is_file():
         raise RunError(f"there is no saved agent {str(path)!r}: give the path that fp.save_agent or agent.save wrote")
     return snapshots.load(file)

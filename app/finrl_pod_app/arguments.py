@@ -21,6 +21,20 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
     return number
 
 
+def flag(name: str, value: Any) -> bool:
+    """An argument as bool. Raises InputError for anything but True and False: "no" would count as true."""
+    if value is True or value is False:
+        return bool(value)
+    raise InputError(f"{name} must be True or False, got {value!r}")
+
+
+def number(name: str, value: Any) -> float:
+    """An argument as float. Raises InputError unless it is a number, also one of NumPy's."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise InputError(f"{name} must be a number, got {value!r}")
+
+
 def check_callback(callback: object) -> None:
     """Raises InputError for what is neither None nor can be called."""
     if not (callback is None or callable(callback)):

@@ -42,10 +42,11 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import is_registered as is_registered_policy
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_registry import is_registered as is_registered_algorithm
-from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load
+from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
+from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app import api
-from finrl_pod_app.arguments import as_path, check_callback, whole_number
+from finrl_pod_app.arguments import as_path, check_callback, flag, number, whole_number
 from finrl_pod_app.notebook_figures import line_figure
 from finrl_pod_app.notebook_results import (
     AuditResult,
@@ -54,10 +55,11 @@ from finrl_pod_app.notebook_results import (
     VerdictResult,
     WalkforwardResult,
 )
-from finrl_pod_app.services.backtests import SplitName, prepare, run_references, splits_of_panel
+from finrl_pod_app.services.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
+from finrl_pod_app.services.stored_prices import load_run_panel, names_of
 from finrl_pod_app.services.trial_log import strategy_identity
 
 if TYPE_CHECKING:
@@ -210,12 +212,12 @@ def train(
             return None if callback is None else callback(learner, metrics)
 
         learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
-    return TrainedAgent(learner, setup, history, samples)
+    return TrainedAgent(learner, setup, history, samples if warm_start is None else None)
 
 
 def _shown(progress: bool | None) -> bool:
     """Whether to show progress: by default on a terminal and in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else flag("progress", progress)
 
 
 @contextlib.contextmanager
@@ -256,7 +258,7 @@ def _line_per_tenth() -> Callable[[int, int, float], None]:
 
 def backtest(
     strategy: Strategy | TrainedAgent | str | object,
-    prices: api.Setup | Prices = "sample",
+    prices: api.Setup | Prices | None = None,
     *,
     split: SplitName = "validation",
     start: str | None = None,
@@ -266,17 +268,26 @@ def backtest(
 ) -> Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
-    strategy: an agent, a baseline's name, file.py:Class, an object with `target_weights(window, positions)`, or a
-    tournament's result or folder, whose champion is tested on the run's own prices and rules. prices: a market of
-    `make_market`, or prices as in `load_prices`. split: "train", "validation", "test" or "all"; start, end:
-    dates that replace its own. cost_bps: cost of a trade in basis points of its value, in place of the config's.
-    config: rules of the market, by default those of the market. Each test result of a strategy that is not a baseline
-    counts as a look. Raises InputError and DataError for bad input.
+    strategy: an agent or the path of a saved one, a baseline's name, file.py:Class, an object with
+    `target_weights(window, positions)`, or a tournament's result or folder, whose champion is tested on the run's own
+    prices and rules. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
+    agent was trained on, the prices of a run, and the built-in sample for others.
+
+    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
+    basis points of its value, in place of the config's. config: rules of the market, by default those of the market.
+    Each test result of a strategy that is not a baseline counts as a look. Raises InputError and DataError for bad
+    input.
     """
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"split must be train, validation, test or all, got {split!r}")
+    cost_bps = None if cost_bps is None else number("cost_bps", cost_bps)
+    if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
+        raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
         return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
+    chosen, counted = _strategy_of(strategy)
+    if prices is None:
+        prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(chosen)
     if isinstance(prices, api.Setup):
         panel, settings = prices.panel, config or prices.config
         splits = settings.splits
@@ -284,7 +295,6 @@ def backtest(
         panel, settings = load_prices(prices), config or RunConfig()
         splits = splits_of_panel(panel)
     settings = override_config(settings, cost_bps=cost_bps)
-    chosen, counted = _strategy_of(strategy)
     if isinstance(chosen, PolicyStrategy):
         chosen.check_universe(panel.symbols)
     first, last = backtest_period(panel, start, end, splits, split)
@@ -301,7 +311,20 @@ def backtest(
         rules = index_rules(rules)
     result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
     named = split if not (start or end) else "dates"
-    return Backtest(result, named, looks, trades_table(result, market, rules), baselines)
+    known = None
+    if isinstance(strategy, TrainedAgent) and strategy.market.panel.sha256 == panel.sha256:
+        learned = strategy.market.config.splits
+        learned = dataclasses.replace(learned, validation=learned.train)  # nothing was selected on validation
+        known = in_sample(learned, panel.times[first : last + 1])
+        known = known and known.replace("the champion was trained or selected", "the agent was trained")
+    return Backtest(result, named, looks, trades_table(result, market, rules), baselines, known)
+
+
+def _sample_for(strategy: Strategy) -> str:
+    """The built-in sample. Raises InputError for an agent that was trained on other prices."""
+    if isinstance(strategy, PolicyStrategy) and strategy.data_sha256 != Store().load("sample").sha256:
+        raise InputError(f"{strategy.name} was trained on other prices than the built-in sample: pass the prices")
+    return "sample"
 
 
 def _folder_of_run(given: object) -> Path | None:
@@ -315,27 +338,30 @@ def _folder_of_run(given: object) -> Path | None:
 
 def _backtest_champion(
     folder: Path,
-    prices: api.Setup | Prices,
+    prices: api.Setup | Prices | None,
     config: RunConfig | None,
     cost_bps: float | None,
     split: SplitName,
     start: str | None,
     end: str | None,
 ) -> Backtest:
+    run = RunDirectory.open(folder)
+    if prices is not None:
+        panel = prices.panel if isinstance(prices, api.Setup) else load_prices(prices)
+        if panel.sha256 != run.data_sha256:
+            raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
+        _stored(panel)  # where the run finds them
+    if config is not None:
+        raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
+    load_run_panel(run.config, run.data_sha256, folder, fix=f", or pass them: fp.backtest({str(folder)!r}, prices)")
     prepared = prepare(folder, split=split, start=start, end=end, cost_bps=cost_bps)
-    if isinstance(prices, api.Setup):
-        same = prices.panel.sha256 == prepared.panel.sha256
-    else:  # the default is no choice of prices
-        default = isinstance(prices, str) and prices == "sample"
-        same = default or load_prices(prices).sha256 == prepared.panel.sha256
-    if config is not None or not same:
-        raise InputError(f"the champion of {folder} is tested on the run's own prices and rules; leave out others")
     looks = prepared.log_look()
     first, last, rules, cash = prepared.terms
     result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
     trades = trades_table(result, prepared.market, rules)
     baselines = run_references(result.name, prepared.panel, prepared.market, *prepared.terms)
-    return Backtest(result, prepared.period or "dates", None if looks is None else looks.number, trades, baselines)
+    number_of_look = None if looks is None else looks.number
+    return Backtest(result, prepared.period or "dates", number_of_look, trades, baselines, prepared.in_sample)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:
@@ -350,6 +376,8 @@ def _strategy_of(given: object) -> tuple[Strategy, bool]:
     """A strategy, and whether its results on test count as looks."""
     if isinstance(given, TrainedAgent):
         return given.strategy(), True
+    if isinstance(given, Path) or (isinstance(given, str) and api.is_saved(given)):
+        return api.load(given), True
     if isinstance(given, str):
         return load_strategy(given), is_user_strategy(given)
     if isinstance(given, type):
@@ -376,14 +404,17 @@ def run_tournament(
 ) -> TournamentResult:
     """Train a population, pick its champion on validation and test it once; the run is written into `out`.
 
-    config: a RunConfig, a TOML file, or a preset: "quick", "laptop" or "gpu". prices: other prices than the config's,
-    which are stored under their name; splits and features then fit them. test: with False the test period stays
-    unseen, and the result has the champion's metrics on validation and no verdict; resume=True tests it later.
-    progress: show stages, rate and time left; by default on a terminal and in a notebook.
+    config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
+    prices: other prices than the config's, which are stored under their name; splits and features then fit them. test:
+    with False the test period stays unseen, and the result has the champion's metrics on validation and no verdict;
+    resume=True tests it later. progress: show stages, rate and time left; by default on a terminal and in a notebook.
     """
     from finrl_pod_app.cli.console import progress_display
     from finrl_pod_app.services.training import run_tournament as run
 
+    if isinstance(config, Panel | pd.DataFrame):
+        raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
+    test, resume = flag("test", test), flag("resume", resume)
     settings, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
         settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
@@ -398,7 +429,7 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
     Raises ConfigError for an invalid file and an unknown preset.
     """
     if isinstance(config, RunConfig):
-        return config
+        return parse(dataclasses.asdict(config), "the config")  # checks types, which Python does not
     path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
     return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
 
@@ -421,10 +452,20 @@ def _warn_of_registered(config: RunConfig) -> None:
 
 
 def _stored(panel: Panel) -> str:
-    """Name under which a panel is in the store; it is saved if it is not."""
+    """Name under which the store has a panel; it is saved if it is not there, and never takes the place of others.
+
+    Raises DataError if the store has other prices of that name, unless it is that of a DataFrame without one.
+    """
     store = Store()
-    if any(manifest.sha256 == panel.sha256 and manifest.name == panel.name for manifest in store.list()):
-        return panel.name
+    if names := names_of(store, panel.sha256):
+        return panel.name if panel.name in names else names[0]
+    if store.exists(panel.name):
+        if panel.name != FRAME:
+            raise DataError(
+                f"the store has other prices named {panel.name!r}: give these another name, such as "
+                "fp.load_prices(frame, name='mine')"
+            )
+        panel = dataclasses.replace(panel, name=f"{FRAME}-{panel.sha256[:8]}")
     store.save(panel, {"source": "Python"})
     return panel.name
 
@@ -448,6 +489,7 @@ def audit(target: str | Path | TournamentResult, data: Prices | None = None) -> 
 
 def walkforward(
     config: RunConfig | str | Path = "quick",
+    prices: Prices | None = None,
     *,
     out: str | Path,
     folds: int = 6,
@@ -457,11 +499,14 @@ def walkforward(
 ) -> WalkforwardResult:
     """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
 
-    Raises InputError for invalid arguments.
+    prices: other prices than the config's, as in `run_tournament`. Raises InputError for invalid arguments.
     """
     from finrl_pod_app.services.walkforward import run_walkforward
 
     settings, out = load_config(config), as_path(out, "out must be a folder")
+    if prices is not None:
+        settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
+    resume = flag("resume", resume)
     folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
     _warn_of_registered(settings)
     document = run_walkforward(settings, out, folds=folds, seeds=seeds, resume=resume, device=device)

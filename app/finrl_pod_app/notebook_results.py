@@ -47,7 +47,7 @@ class Backtest:
 
     result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
     `finrl_pod.evaluate.trades`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
-    to compare with.
+    to compare with. in_sample: a warning if the agent was trained or selected on some of these bars.
     """
 
     result: BacktestResult
@@ -55,6 +55,7 @@ class Backtest:
     looks: int | None = None
     trades: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRADE_COLUMNS)))
     baselines: Mapping[str, BacktestResult] = field(default_factory=dict)
+    in_sample: str | None = None
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -62,9 +63,10 @@ class Backtest:
         return self.result.metrics
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each bar: equity and costs in currency, turnover as a fraction of equity."""
+        """One row for each bar: equity and costs in currency, its return, and turnover as a fraction of equity."""
         r = self.result
-        columns = {"equity": r.equity, "turnover": r.turnover, "costs": r.costs}
+        returns = np.append(np.nan, r.equity[1:] / r.equity[:-1] - 1)
+        columns = {"equity": r.equity, "return": returns, "turnover": r.turnover, "costs": r.costs}
         return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
 
     def weights(self) -> pd.DataFrame:
@@ -80,7 +82,7 @@ class Backtest:
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
         baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
         parts = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
-        return _save(path, {**parts, "baselines": baselines}, "backtest")
+        return _save(path, {**parts, "baselines": baselines, "in_sample": self.in_sample}, "backtest")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -95,6 +97,7 @@ class Backtest:
             values["looks"],
             trades.assign(time=pd.to_datetime(trades["time"])),
             {name: _saved_result(found) for name, found in (values.get("baselines") or {}).items()},
+            values.get("in_sample"),
         )
 
     def _compared(self) -> dict[str, BacktestResult]:
@@ -109,7 +112,10 @@ class Backtest:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={cell_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
         look = "" if self.looks is None else f", look={self.looks}"
-        return f"Backtest({self.result.name!r}, split={self.split!r}{look}, bars={len(self.result.times)}, {shown})"
+        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
+        seen = ", in sample" if self.in_sample else ""
+        bars = f"split={self.split!r}, {len(self.result.times):,} bars {first} to {last}{seen}"
+        return f"Backtest({self.result.name!r}, {bars}{look}, {shown})"
 
     def _repr_html_(self) -> str:
         metrics = {name: result.metrics for name, result in self._compared().items()}
@@ -117,7 +123,7 @@ class Backtest:
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
             looks = f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}."
-        return _metrics_html(self._title(), metrics, looks)
+        return _metrics_html(self._title(), metrics, " ".join(filter(None, (self.in_sample, looks))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,8 +74,13 @@ def write_verdict(folder: Path, verdict: Verdict) -> Path:
 def read_verdict(folder: Path) -> Verdict:
     """Read the verdict of a finished run. Raises RunError if there is none yet or it is damaged."""
     if not (folder / VERDICT_FILE).exists():
-        unfinished = f"{folder} holds no verdict: let the run finish (finrl-pod tournament ... --resume --out {folder})"
-        raise RunError(other_folder(folder) or unfinished)
+        if not folder.exists():
+            raise RunError(f"there is no folder {folder}; name the one given as --out")
+        untested = (
+            f"{folder} holds no verdict: it was not tested, or not finished; repeat its command with --resume --out "
+            f"{folder} and without --no-test (in Python with resume=True and test=True)"
+        )
+        raise RunError(other_folder(folder) or untested)
     return Verdict.from_dict(read_json(folder / VERDICT_FILE))
 
 

@@ -36,6 +36,7 @@ from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Floats, Tensor
 
+MAX_DIFFERENCES = 3  # named settings
 STATE: Mapping[str, type | tuple[type, ...]] = {
     "generation": int,
     "leaderboard": list,
@@ -61,7 +62,10 @@ class RunDirectory:
         """Create a run. Raises RunError if the folder has one already or cannot be written."""
         run = cls(path)
         if run._config_file.exists():
-            raise RunError(f"{path} already holds a run; add --resume to continue it, or choose another --out folder")
+            raise RunError(
+                f"{path} already holds a run; choose another --out folder, or resume it with --resume (in Python "
+                "resume=True)"
+            )
         write_kept_files(path / user_files.FOLDER, dataclasses.asdict(config))
         write_json(
             run._config_file,
@@ -83,10 +87,9 @@ class RunDirectory:
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)
         if not run.is_of(config):
-            raise RunError(
-                f"the run in {path} was made with another config or seed, or another text of a file that it names; "
-                "resume it with its own"
-            )
+            differences = _differences(dataclasses.asdict(run.config), dataclasses.asdict(config))
+            what = "; ".join(differences[:MAX_DIFFERENCES]) or "the text of a file that it names has changed"
+            raise RunError(f"the run in {path} was made with another config or seed: {what}; resume it with its own")
         if run.data_sha256 != data_sha256:
             raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
         return run
@@ -248,3 +251,20 @@ def _joined_metrics(saved: Mapping[str, Any], new: Mapping[str, Any]) -> dict[st
         ],
         "agents": [*(row for row in saved.get("agents", ()) if row["slot"] in slots), *new.get("agents", ())],
     }
+
+
+def _differences(saved: Mapping[str, Any], given: Mapping[str, Any], section: str = "") -> list[str]:
+    """The settings that differ, such as "tournament.pods is 4 in the run and 8 here"."""
+    found: list[str] = []
+    for name in dict.fromkeys((*saved, *given)):
+        mine, other = saved.get(name), given.get(name)
+        texts = [user_files.unpinned(x) if isinstance(x, str) else x for x in (mine, other)]
+        if texts[0] == texts[1]:  # pinned names also differ by the text of their file
+            continue
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            found += _differences(mine, other, f"{section}{name}.")
+        elif all(isinstance(x, bool | int | float | str) for x in (mine, other)):
+            found.append(f"{section}{name} is {mine} in the run and {other} here")
+        else:
+            found.append(f"{section}{name}")
+    return found

@@ -97,6 +97,7 @@ class PolicyStrategy:
                     "or features differ"
                 )
         self.name, self.rule = name, rule
+        self.data_sha256 = first.data_sha256
         self.normaliser = first.normaliser
         self.feature_names = first.normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:

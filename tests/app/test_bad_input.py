@@ -285,10 +285,12 @@ def test_damaged_or_different_runs_are_refused(error_of: ErrorOf, capsys: pytest
     weights = folder / "snapshots" / f"{best}.safetensors"
     description = folder / "snapshots" / f"{best}.json"
 
-    assert "run already holds a run; add --resume" in error_of("tournament", good, "--out", "run", "--device", "cpu")
+    assert "run already holds a run; choose another --out" in error_of(
+        "tournament", good, "--out", "run", "--device", "cpu"
+    )
     other = write(small_config(pods=3, generations=1, champion=1, reinit_fraction=0.0))
     assert "was made with another config or seed" in error_of("tournament", other, "--out", "run", "--resume")
-    assert "was made with another config or seed" in error_of(*resume, "--seed", "9")
+    assert "another config or seed: seed is 5 in the run and 9 here; resume" in error_of(*resume, "--seed", "9")
 
     damages: list[tuple[Path, Callable[[Path], Any], str]] = [
         (weights, truncate, "is damaged: its hash differs from the saved one"),

@@ -248,7 +248,12 @@ def test_train_takes_the_overrides_of_a_tournament(services: FakeServices, capsy
     (config, _), options = services.calls[0]
     assert (config.mandate.max_turnover, config.environment.cost_bps, config.data.name) == (3.0, 7.0, "us74")
     assert (config.seed, config.tournament.pods, options["test"]) == (5, 1, False)
-    assert "look" not in capsys.readouterr().err.replace("Not tested", "")
+    shown = capsys.readouterr()
+    assert "look" not in shown.err
+    again = (
+        "finrl-pod train config.toml --data us74 --cost-bps 7.0 --seed 5 --set mandate.max_turnover=3.0 --resume --out"
+    )
+    assert f"To test it: {again} runs/config-" in shown.out
 
 
 def test_train_estimates_a_dry_run(

@@ -15,6 +15,7 @@ from finrl_pod_app.notebook_results import AuditResult, TournamentResult, Verdic
 
 import finrl_pod as fp
 from finrl_pod.errors import DataError, InputError, RunError
+from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 from tests.app.small_run import small_config, small_panel
 
@@ -176,6 +177,67 @@ def market() -> fp.Setup:
 def test_wrong_arguments_are_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def agent() -> fp.TrainedAgent:
+    return fp.train(market(), 1_000, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fp.run_tournament("quick", frame(), out="x", test="no"), "test must be True or False, got 'no'"),  # type: ignore[arg-type]
+        (lambda: fp.run_tournament("quick", out="x", resume=1), "resume must be True or False, got 1"),  # type: ignore[arg-type]
+        (lambda: fp.train(market(), 1_000, progress="no"), "progress must be True or False, got 'no'"),  # type: ignore[arg-type]
+        (lambda: fp.load_prices(frame(), allow_gaps="no"), "allow_gaps must be True or False, got 'no'"),
+        (lambda: fp.backtest("equal_weight", frame(), cost_bps="10"), "cost_bps must be a number, got '10'"),  # type: ignore[arg-type]
+        (lambda: fp.backtest(frame(), "equal_weight"), "the strategy comes first, then the prices"),
+        (lambda: fp.run_tournament(frame(), out="x"), "prices are the second argument"),  # type: ignore[arg-type]
+        (lambda: fp.make_market(frame(), RunConfig(seed="3")), "seed must be a whole number, got '3'"),  # type: ignore[arg-type]
+        (lambda: fp.make_market(frame(), RunConfig(agent="ppo")), "agent must be a table of settings, got 'ppo'"),  # type: ignore[arg-type]
+        (lambda: fp.make_market(frame(), RunConfig(agent=AnalyticConfig(algorithm="ppo"))), "unknown key agent."),  # type: ignore[arg-type]
+        (lambda: agent().save(7), "an agent is saved under a path, got 7"),  # type: ignore[arg-type]
+        (lambda: fp.judge("nowhere"), "there is no folder nowhere"),
+    ],
+)
+def test_wrong_types_are_refused_before_anything_is_spent(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(fp.FinrlPodError, match=message):
+        call()
+    assert not Path("x").exists()
+
+
+def test_agents_are_tested_on_their_own_prices_by_default(tmp_path: Path) -> None:
+    trained = agent()
+    tested = fp.backtest(trained)
+    assert tested.result.symbols == market().panel.symbols
+    assert tested.in_sample is None
+    seen = fp.backtest(trained, split="train")
+    assert seen.in_sample is not None
+    assert "on which the agent was trained" in seen._repr_html_()
+    assert ", in sample, " in repr(seen)
+    path = tmp_path / "one"
+    trained.save(path)
+    np.testing.assert_array_equal(fp.backtest(str(path), market()).result.equity, tested.result.equity)
+    with pytest.raises(InputError, match="one was trained on other prices than the built-in sample"):
+        fp.backtest(fp.load_agent(path))
+
+
+def test_stored_prices_never_take_the_place_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path))
+    first = fp.run_tournament(small_config(generations=1), frame(), out=tmp_path / "run", test=False, device="cpu")
+    fp.audit("equal_weight", frame() * 2)
+    names = {manifest.name for manifest in fp.Store().list()} - {"sample", "us74"}
+    assert len(names) == 2
+    assert "frame" in names
+    assert fp.backtest(first).metrics == fp.backtest(first, frame()).metrics
+    fp.Store().delete("frame")
+    with pytest.raises(DataError, match=r"no longer stored.* or pass them: fp\.backtest"):
+        fp.backtest(first)
+    assert fp.backtest(first, frame()).split == "validation"  # stores them again
+    fp.audit("equal_weight", fp.load_prices(frame(), name="mine"))  # the same prices
+    fp.audit("equal_weight", fp.load_prices(frame() * 3, name="mine"))
+    with pytest.raises(DataError, match="the store has other prices named 'mine'"):
+        fp.audit("equal_weight", fp.load_prices(frame() * 4, name="mine"))
 
 
 def test_presets_and_files_without_splits_fit_the_prices(tmp_path: Path) -> None:

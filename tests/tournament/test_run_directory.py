@@ -74,7 +74,10 @@ def test_saved_generation_is_loaded(run: RunDirectory) -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (lambda path: RunDirectory.create(path, CONFIG, DATA), "already holds a run; add --resume"),
+        (
+            lambda path: RunDirectory.create(path, CONFIG, DATA),
+            "already holds a run; choose another --out folder, or resume it",
+        ),
         (
             lambda path: RunDirectory.resume(path, dataclasses.replace(CONFIG, seed=4), DATA),
             "another config or seed",

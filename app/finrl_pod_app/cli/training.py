@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,7 +152,17 @@ def tournament(
         _show_plan(settings, device, options, as_json=as_json)
         return
     folder = run_folder(out, config, resume=resume)
-    _run_tournament(settings, folder, resume=resume, device=device, as_json=as_json, engine=options, test=not no_test)
+    again = _command("tournament", config, data, cost_bps, setting, seed)
+    _run_tournament(
+        settings,
+        folder,
+        resume=resume,
+        device=device,
+        as_json=as_json,
+        engine=options,
+        test=not no_test,
+        again=again,
+    )
 
 
 def train(
@@ -253,7 +265,8 @@ def train(
         if not no_test:
             typer.echo("training one agent; its test counts as a look at the test period", err=True)
         folder = run_folder(out, config, resume=resume)
-        _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test)
+        again = _command("train", config, data, cost_bps, setting, seed)
+        _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test, again=again)
         return
     assert env is not None
     if workers is not None and workers < 1:
@@ -359,8 +372,12 @@ def _run_tournament(
     as_json: bool = False,
     engine: EngineOptions | None = None,
     test: bool = True,
+    again: Sequence[str] = (),
 ) -> None:
-    """Run the tournament of a config and print its result. engine: this process by default. test: see the service."""
+    """Run the tournament of a config and print its result.
+
+    engine: this process by default. test: see the service. again: the command that made the run, without its folder.
+    """
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
     from finrl_pod_app.services import training
@@ -385,7 +402,7 @@ def _run_tournament(
         console.show_result(document, out)
     else:
         console.show_result(document, None)
-        typer.echo(f"Not tested. To test it: the same command with --resume --out {out} and without --no-test.")
+        typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
 
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool) -> None:
@@ -432,3 +449,15 @@ def _single_agent(
     changed = override_run(load(config), data, cost_bps, settings or ())
     single = dataclasses.replace(changed.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
     return dataclasses.replace(changed, tournament=single, cohorts=(), seed=changed.seed if seed is None else seed)
+
+
+def _command(
+    name: str, config: Path, data: str | None, cost_bps: float | None, settings: list[str] | None, seed: int | None
+) -> list[str]:
+    """The words of a command on a market with the options that its run depends on."""
+    words = ["finrl-pod", name, str(config)]
+    for option, value in (("--data", data), ("--cost-bps", cost_bps), ("--seed", seed)):
+        words += [] if value is None else [option, f"{value}"]
+    for line in settings or ():
+        words += ["--set", line]
+    return words

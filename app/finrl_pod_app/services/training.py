@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from finrl_pod.data.manifest import describe
@@ -18,16 +17,15 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
-from finrl_pod.evaluate.metrics import bars_per_year, sharpe
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
-from finrl_pod.market.venue import Venue
 from finrl_pod.memory import release_freed_memory
 from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.active_returns import base_returns
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -60,7 +58,7 @@ from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.resources import Estimate, check_memory, check_ranges
 from finrl_pod_app.services.stored_prices import panel_to_resume
 from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
-from finrl_pod_app.services.trial_log import open_trial_log
+from finrl_pod_app.services.trial_log import open_trial_log, reference_strategy
 
 
 def run_tournament(
@@ -121,6 +119,8 @@ def run_tournament(
                     untested = run_backtest(out, split="validation")
                     rows = leaderboard_rows(outcome.leaderboard.scores)
                     champion = to_plain(vars(_described(config, members, outcome)))
+                    period = " to ".join(splits.dates()["validation"])
+                    untested["period"] = f"Period: validation split, {period}. The test period is unseen."
                     return untested | {"champion": champion, "leaderboard": rows, "base_score": base}
                 outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
@@ -256,17 +256,15 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
 
 
 def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
-    """Return a callback that adds the base portfolio's validation score to a progress."""
+    """Return a callback that adds the base's validation score to a progress."""
     return lambda progress: report(dataclasses.replace(progress, base=score))
 
 
 def base_score(context: EvaluationContext) -> float:
-    """Sharpe ratio of the base portfolio on validation, rebalanced at every close without costs."""
-    market, span = context.market, context.splits.validation
-    cash = Venue(market, rules_of(context.config.environment), torch.float64).risk_free
-    equity = np.cumprod(np.append(1.0, 1.0 + base_returns(market, span.first, span.last)))
-    risk_free = None if cash is None else cash[span.first : span.last].numpy()
-    return float(sharpe(equity, bars_per_year(market.times), risk_free))
+    """Validation Sharpe ratio of what the active returns of a run are over: the mandate at tilt 0, traded likewise."""
+    config, span, rules = context.config, context.splits.validation, context.config.environment
+    terms = (span.first, span.last, rules_of(rules), rules.cash)
+    return backtest(reference_strategy(config), context.panel, context.market, *terms).metrics["sharpe"]
 
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:

@@ -77,6 +77,9 @@ class ReadOptions:
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in known]:
             raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], known)}")
+        for name in ("adjusted", "allow_gaps"):
+            if not isinstance(options.get(name, True), bool):
+                raise InputError(f"{name} must be True or False, got {options[name]!r}")
         return cls(**options)
 
     @classmethod
