@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from finrl_pod.display import growth_figure, table_html
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.graph_objects import Figure
 
 Floats = NDArray[np.float64]
@@ -103,6 +104,12 @@ class Panel:
             *(("" if place else "known flaws", flaw) for place, flaw in enumerate(flaws)),
         ]
         return table_html(f"Panel {self.name}".strip(), rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Closes with times as index and a column for each symbol, NaN where it has no bar."""
+        import pandas as pd
+
+        return pd.DataFrame(self.close, pd.DatetimeIndex(self.times, name="time"), list(self.symbols))
 
     def plot(self) -> Figure:
         """Close of each symbol as a multiple of its first, on a log axis, and of the index; a Plotly figure."""

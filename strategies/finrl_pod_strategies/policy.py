@@ -117,6 +117,12 @@ class PolicyStrategy:
         if not self.tracker.is_empty and self.lookback is not None:
             self.lookback = max(self.lookback, 2)
 
+    def __repr__(self) -> str:
+        members, features = len(self.ensemble_weights), len(self.feature_names)
+        of = "one agent" if members == 1 else f"an ensemble of {members} agents"
+        base = "no mandate" if self.mandate is None else f"base {self.mandate.base}"
+        return f"PolicyStrategy({self.name!r}, {of}, {features} feature{'s' * (features != 1)}, {base})"
+
     def recreate(self) -> PolicyStrategy:
         """The ensemble with an account that has no past."""
         fresh = copy.copy(self)

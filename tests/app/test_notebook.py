@@ -218,6 +218,7 @@ def test_agents_are_tested_on_their_own_prices_by_default(tmp_path: Path) -> Non
     path = tmp_path / "one"
     trained.save(path)
     np.testing.assert_array_equal(fp.backtest(str(path), market()).result.equity, tested.result.equity)
+    assert repr(fp.load_agent(path)) == "PolicyStrategy('one', one agent, 2 features, base equal_weight)"
     with pytest.raises(InputError, match="one was trained on other prices than the built-in sample"):
         fp.backtest(fp.load_agent(path))
 
@@ -254,6 +255,12 @@ def test_presets_and_files_without_splits_fit_the_prices(tmp_path: Path) -> None
     path.write_text('[splits]\ntrain = ["2015-01-01", "2016-01-01"]\nvalidation = ["2016-01-02", "2016-12-31"]\n')
     with pytest.raises(DataError):  # its own splits are kept: test is not in the data
         fp.make_market(frame(), path)
+
+
+def test_panels_become_frames_again() -> None:
+    pd.testing.assert_frame_equal(
+        fp.load_prices(frame()).to_frame(), frame(), check_names=False, check_freq=False, check_index_type=False
+    )
 
 
 def test_panels_and_markets_show_themselves_in_one_line() -> None:
