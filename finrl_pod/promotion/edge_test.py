@@ -54,7 +54,7 @@ class EdgeTest:
     test, validation: z-scores of the periods, validation before and validation_selected after selection is accounted
     for; None without a validation period. expected_from_selection: z-score that selection alone reaches on average.
     effective_trials: number of independent trials whose best does so. validation_weight: of validation_selected in
-    z_score.
+    z_score. selections: number of independent selections that validation_selected accounts for.
     """
 
     p_value: float
@@ -65,6 +65,7 @@ class EdgeTest:
     expected_from_selection: float | None = None
     effective_trials: float | None = None
     validation_weight: float = 0.0
+    selections: float = 1.0
 
 
 def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0, draws: int = DRAWS) -> EdgeTest:
@@ -91,6 +92,7 @@ def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0,
         float(null.mean()),
         effective_trials(null),
         weight,
+        max(validation.selections, 1.0),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import max_drawdown, simple_returns
 from finrl_pod.files import to_plain
-from finrl_pod.promotion.edge_test import EdgeTest, SelectedPeriod, edge_test
+from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test
 from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.selection_null import Selection
 from finrl_pod.promotion.trial_registry import TrialCounts
@@ -37,7 +37,8 @@ class PromotionEvidence:
     `selected_z_scores`. procedures: effective number of selections that were compared on validation. counts: all trials
     on the data. looks: at the test period, including this one. break_even: cost in basis points at which the champion's
     growth on test falls to that of the reference. failures, warnings: messages of the audit; failures is None if there
-    was none. reference: name of the result that active returns are over. where: name of the test period in messages.
+    was none. reference: name of the result that active returns are over. base: of the champion's mandate, if the
+    reference is that base, traded as slowly as the agents; else empty. where: name of the test period in messages.
     """
 
     validation: Results | None
@@ -53,6 +54,7 @@ class PromotionEvidence:
     selection: Selection = "best"
     procedures: float = 1.0
     reference: str = REFERENCE
+    base: str = ""
     where: str = "on test"
     warnings: tuple[str, ...] = ()
 
@@ -96,10 +98,8 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[st
         return Rule("edge", None, limit, passed=False, sentence=f"The test for an edge cannot be computed: {error}")
     statistics["edge"] = to_plain(asdict(found))
     after = "" if evidence.looks < 2 else f" after {evidence.looks} looks at the test period"
-    sentence = (
-        f"p-value of no edge over {readable(evidence.reference)}: {found.p_value:.4g}; must be at most "
-        f"{limit:.4g}{after} ({_z_scores(found, evidence.where)})"
-    )
+    over = f"its base ({readable(evidence.base)}), traded as slowly as the agents" if evidence.base else _name(evidence)
+    sentence = f"p-value of no edge over {over}: {found.p_value:.4g}; must be at most {limit:.4g}{after}"
     return Rule("edge", found.p_value, limit, found.p_value <= limit, sentence)
 
 
@@ -129,13 +129,9 @@ def significance_per_look(significance: float, looks: int) -> float:
     return significance / max(looks, 1)
 
 
-def _z_scores(found: EdgeTest, where: str) -> str:
-    if found.validation_selected is None:
-        return f"z-score {found.test:.2f} {where}"
-    return (
-        f"z-score {found.z_score:.2f}: {found.test:.2f} {where} and, weighted less, {found.validation_selected:.2f} on "
-        f"validation, where it was {found.validation:.2f} before selection bias was taken off"
-    )
+def _name(evidence: PromotionEvidence) -> str:
+    """The reference in messages."""
+    return "its base" if evidence.base else readable(evidence.reference)
 
 
 # ---------------------------------------------------------------------- safety
@@ -147,7 +143,7 @@ def drawdown_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     limit = max(gate.max_drawdown, base + gate.max_drawdown_over_base)
     sentence = f"Maximum drawdown {evidence.where}: {depth:.1%}; must be at most {limit:.1%}"
     if limit > gate.max_drawdown:
-        sentence += f", {gate.max_drawdown_over_base:.1%} deeper than that of {readable(evidence.reference)}"
+        sentence += f", {gate.max_drawdown_over_base:.1%} deeper than that of {_name(evidence)}"
     return Rule("drawdown", depth, limit, depth <= limit, sentence)
 
 
@@ -155,7 +151,7 @@ def break_even_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     """The champion grows faster than the reference on test even at a multiple of the costs."""
     limit = gate.break_even_cost_multiple * evidence.cost_bps
     shown = f"{evidence.break_even:.1f} bp" if math.isfinite(evidence.break_even) else "above every cost tried"
-    over = f"over {readable(evidence.reference)} {evidence.where}"
+    over = f"over {_name(evidence)} {evidence.where}"
     sentence = f"Break-even cost {over}: {shown}; must be at least {limit:g} bp"
     if evidence.break_even == 0:
         sentence = f"No growth {over}, even without costs; break-even cost is 0 bp"

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
+    edge_sentence,
     few_bars_sentence,
     next_sentence,
     overfitting_sentence,
     reference_sentence,
     rule_cells,
+    trials_text,
 )
 
 
@@ -76,6 +78,31 @@ def test_overfitting_above_chance_is_called_so() -> None:
     assert "overfitting 97%: how often, over 12,870 splits" in high
     assert "ranking trials on validation says nothing good" in high
     assert low.endswith("Trials of equal skill give 50%.")
+
+
+EDGE = {
+    "p_value": 0.82, "z_score": -0.92, "test": -0.75, "validation": 1.02, "validation_selected": -0.54,
+    "expected_from_selection": 1.21, "effective_trials": 5.985, "validation_weight": 0.52,
+}  # fmt: skip
+
+
+def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
+    sentence = edge_sentence({"statistics": {"edge": EDGE}})
+    assert "z-score of -0.92: 0.85 × -0.75 on test + 0.52 × -0.54 on validation." in sentence
+    assert "reaches 1.21 on average, as the best of 6.0 effective (independent) trials does. Corrected" in sentence
+    assert sentence.endswith("1.02 counts as -0.54.")
+    assert "the best of 1.3 such selections more" in edge_sentence({"statistics": {"edge": EDGE | {"selections": 1.3}}})
+    alone = {"p_value": 0.01, "z_score": 2.33, "test": 2.33, "validation_selected": None}
+    assert edge_sentence({"statistics": {"edge": alone}}).endswith("z-score of 2.33, from the test period alone.")
+    assert edge_sentence({"statistics": {}}) == edge_sentence({}) == ""
+
+
+def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
+    trials = {"raw": 25, "clustered": 2, "runs": 1}
+    assert trials_text({"trials": trials, "statistics": {"edge": EDGE}}) == (
+        "25 trials on this data by 1 run (2 distinct); the p-value allows for 6.0 effective trials"
+    )
+    assert trials_text({"trials": {"raw": 1}}) == "1 trial on this data"
 
 
 def test_a_short_test_is_told_what_it_can_show() -> None:

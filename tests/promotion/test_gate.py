@@ -162,6 +162,11 @@ def test_limit_tightens_with_every_look() -> None:
     assert rule(once, "edge").limit == pytest.approx(0.025)
     assert rule(often, "edge").limit == pytest.approx(0.0025)
     assert "after 10 looks at the test period" in rule(often, "edge").sentence
+    assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
+    slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE, DRAWS)
+    expected = "p-value of no edge over its base (minimum variance), traded as slowly as the agents: "
+    assert rule(slow, "edge").sentence.startswith(expected)
+    assert "over its base on test" in rule(slow, "break_even").sentence
 
 
 def test_margin_sufficient_for_one_look_fails_at_the_tenth() -> None:
@@ -191,7 +196,7 @@ def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
     verdict = verdict_on(given, GATE)
     found = edge_test(active_returns(given.test), None)
     assert (rule(verdict, "edge").value, found.validation) == (found.p_value, None)
-    assert "on validation" not in rule(verdict, "edge").sentence
+    assert verdict.statistics["edge"]["validation_selected"] is None
     assert "deflated_sharpe" in verdict.statistics
 
 

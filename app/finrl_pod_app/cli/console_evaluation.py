@@ -40,7 +40,7 @@ def show_rules(verdict: Verdict) -> None:
     """Print the gate's rules and the verdict."""
     from rich.text import Text
 
-    from finrl_pod_app.report.verdict_text import rule_cells, trials_text
+    from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text
 
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
@@ -51,7 +51,10 @@ def show_rules(verdict: Verdict) -> None:
         table.add_row(display_name(rule.name), value, limit, Text(mark, style=MARKS[mark]), Text(str(rule.sentence)))
     console = make_console()
     console.print(table)
-    console.print(f"{trials_text(verdict.trials)}; look {verdict.looks} at the test period.", markup=False)
+    plain = vars(verdict)
+    for text in (edge_sentence(plain), f"{trials_text(plain)}; look {verdict.looks} at the test period."):
+        if text:
+            console.print(text, markup=False, soft_wrap=not console.is_terminal)
     for warning in verdict.statistics.get("audit_warnings", ()):
         console.print(
             f"Warning of the audit: {warning}", style="yellow", markup=False, soft_wrap=not console.is_terminal
@@ -75,8 +78,9 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | N
         table.add_row(_name(entry), *(f"{n:,}" for n in numbers), entry["last"][:10])
     console.print(table)
     console.print(
-        "trials: agents that were scored; distinct: those that do not behave alike; look N of M at a period: "
-        "the N-th of M looks so far at bars that overlap it; what was tested before counts once.",
+        "trials: agents and champions that were scored; distinct: clusters of trials that behave alike; the effective "
+        "trials of a run's p-value are in its verdict. look N of M at a period: the N-th of M looks so far at bars "
+        "that overlap it; what was tested before counts once.",
         markup=False,
     )
     for entry in data_sets:

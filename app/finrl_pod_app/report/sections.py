@@ -27,7 +27,7 @@ from finrl_pod_app.report.tables import (
     mandate_usage_table,
     monthly_table,
 )
-from finrl_pod_app.report.verdict_text import looks_sentence, overfitting_sentence, trials_text
+from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 
 
 def chart(name: str, figure: Any, size: str = "") -> str:
@@ -98,9 +98,9 @@ def gate(document: Mapping[str, Any]) -> str:
     verdict = document.get("verdict") or {}
     if not verdict.get("rules"):
         return ""
-    counted = verdict.get("trials") or {}
-    trials = f"{trials_text(counted)}. " if counted else ""
-    notes = [note(words)] if (words := trials + looks_sentence(document)) else []
+    trials = f"{trials_text(verdict)}. " if verdict.get("trials") else ""
+    notes = [note(edge)] if (edge := edge_sentence(verdict)) else []
+    notes += [note(words)] if (words := trials + looks_sentence(document)) else []
     warnings = (verdict.get("statistics") or {}).get("audit_warnings") or []
     if known := [warning for warning in warnings if warning in document["data"]["flaws"]]:
         notes.append(note(f"{len(known)} warnings of the audit are the known data issues under Data and splits."))

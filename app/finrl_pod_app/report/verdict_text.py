@@ -118,11 +118,38 @@ def overfitting_sentence(found: Mapping[str, Any]) -> str:
     )
 
 
-def trials_text(counted: Mapping[str, float]) -> str:
-    """The trials of a verdict in words. counted: "raw" of them, and "runs" and "clustered" of newer verdicts."""
+def trials_text(verdict: Mapping[str, Any]) -> str:
+    """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for.
+
+    Verdicts of earlier versions lack some of them.
+    """
+    counted = verdict["trials"]
+    effective = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
+    selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
     runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
     distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
-    return f"{counted['raw']:,} trials on this data{runs}{distinct}"
+    return f"{counted['raw']:,} trial{'s' * (counted['raw'] != 1)} on this data{runs}{distinct}{selection}"
+
+
+def edge_sentence(verdict: Mapping[str, Any]) -> str:
+    """How the p-value of the test for an edge follows from test and validation; empty if it is not recorded."""
+    found = (verdict.get("statistics") or {}).get("edge") or {}
+    if not found:
+        return ""
+    total = f"The p-value {found['p_value']:.4g} is that of a z-score of {found['z_score']:.2f}"
+    if found.get("validation_selected") is None:
+        return f"{total}, from the test period alone."
+    weight = found["validation_weight"]
+    repeats = found.get("selections", 1.0)
+    repeated = f", and the best of {repeats:.1f} such selections more" if repeats > 1 else ""
+    return (
+        f"{total}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} × "
+        f"{found['validation_selected']:.2f} on validation. The champion's own z-score on validation is "
+        f"{found['validation']:.2f}, but it was selected there: without any edge, the selection reaches "
+        f"{found['expected_from_selection']:.2f} on average, as the best of {found['effective_trials']:.1f} effective "
+        f"(independent) trials does{repeated}. Corrected for that selection bias, {found['validation']:.2f} counts as "
+        f"{found['validation_selected']:.2f}."
+    )
 
 
 def looks_sentence(document: Mapping[str, Any]) -> str:

@@ -24,14 +24,18 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "Calmar ratio": "CAGR over the maximum drawdown",
     "champion": "the ensemble that a tournament selects on validation",
     "cohort": "the pods of one algorithm, trained as one batched program",
-    "distinct trials": "effective trials: many trials that behave alike count as few",
+    "distinct trials": (
+        "clusters among all trials on a data set, over all runs: trials that behave alike count as one; if other runs "
+        "add clusters, the gate takes the champion as the best of several selections"
+    ),
     "drawdown": "loss since the highest equity so far",
     "edge": "growth over the reference that chance and selection do not explain",
     "effective holdings": (
         "(sum of weights)² / sum of squared weights: the number of equal positions that are as concentrated"
     ),
     "effective trials": (
-        "the number of independent trials that correlated ones amount to, by which a selection is discounted"
+        "number of independent trials whose best gains as much by chance as the selection of the champion does; the "
+        "gate's p-value allows for it. Not the number of distinct trials: trials of one cluster still differ"
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
     "information ratio": "mean active return over its standard deviation, a year",
@@ -58,7 +62,9 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     ),
     "root": "the first ancestor of an agent's lineage",
     "shard": "a process that trains one assignment of a tournament at a time",
-    "selection bias": "what the best of several trials gains by chance; the gate subtracts it on validation",
+    "selection bias": (
+        "what the best of several trials gains by chance; the gate lowers the z-score on validation accordingly"
+    ),
     "Sharpe ratio": "mean excess return over its standard deviation, a year",
     "slippage": "fill price against the price at the decision",
     "Sortino ratio": "mean excess return over downside deviation, a year",

@@ -29,7 +29,7 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
 from finrl_pod_app.paper.limited_strategy import within_daemon_limits
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
-from finrl_pod_app.services.trial_log import champion_identity, reference_strategy
+from finrl_pod_app.services.trial_log import champion_identity, reference_base, reference_strategy
 
 COMPARED_PROCEDURES = 1.3  # all, best and greedy share most members: 3% without it where 2.5% are intended
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
@@ -129,6 +129,7 @@ def evaluate_edge(
         seed=config.seed,
         **_selection(config, members),
         reference=reference.name,
+        base=reference_base(config),
     )
     statistics: dict[str, Any] = {}
     rule = edge_rule(evidence, config.gate, statistics)
@@ -196,6 +197,7 @@ def evaluate_champion(
             seed=config.seed,
             **_selection(config, members),
             reference=reference.name,
+            base=reference_base(config),
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
     verdict = Verdict.from_dict(saved)

@@ -42,6 +42,11 @@ def reference_strategy(config: RunConfig) -> Strategy:
     return make_baseline(REFERENCE) if mandate is None else BasePortfolio(mandate, config.environment.leverage)
 
 
+def reference_base(config: RunConfig) -> str:
+    """The base that the reference holds under the mandate's trading limits; empty without a mandate."""
+    return "" if active_mandate(config.mandate) is None else config.mandate.base
+
+
 def open_trial_log(
     registry: TrialRegistry, run: RunDirectory, config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits
 ) -> TrialLog:

@@ -43,7 +43,7 @@ from finrl_pod_app.services.audit import audit_champion
 from finrl_pod_app.services.champions import load_champion, member_ledgers
 from finrl_pod_app.services.doctor import installed_versions
 from finrl_pod_app.services.promotion import EvaluationContext
-from finrl_pod_app.services.trial_log import DECISIONS, reference_strategy
+from finrl_pod_app.services.trial_log import DECISIONS, reference_base, reference_strategy
 
 PROBES = 2  # of the audit of each run
 FILE, CURVES = "walkforward.json", "curves.csv"
@@ -111,6 +111,7 @@ def report_walkforward(
             failures=tuple(failures),
             seed=config.seed,
             reference=reference.name,
+            base=reference_base(config),
             where="out of sample",
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
