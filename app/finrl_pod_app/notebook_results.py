@@ -27,12 +27,18 @@ from finrl_pod_app.notebook_figures import (
     walkforward_figure,
 )
 from finrl_pod_app.notebook_figures import line_figure as line_figure
-from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, champion_first, display_name, format_metric
+from finrl_pod_app.report.columns import (
+    CHAMPION,
+    STRATEGY_COLUMNS,
+    champion_first,
+    champion_text,
+    display_name,
+    format_metric,
+)
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.mandate_text import added_sentence
-from finrl_pod_app.report.verdict_text import rule_cells, verdict_lines
+from finrl_pod_app.report.verdict_text import outcome_sentence, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -231,36 +237,37 @@ class TournamentResult(Document):
             return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
         sharpe = next(figure for figure in key_figures(self.document) if figure.key == "sharpe")
         split = "test" if self._tested else "validation"
-        return f"{split} Sharpe ratio {sharpe.text}" + (f" ({sharpe.against})" if sharpe.against else "")
+        return f"{split} Sharpe ratio {sharpe.sentence}"
 
     def __repr__(self) -> str:
         outcome = [self._summary()] if self._has_market else []
         folder = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
-        return f"TournamentResult({', '.join([self.document['champion']['id'], *outcome, self._figure(), *folder])})"
+        champion = champion_text(self.document["champion"])
+        return f"TournamentResult({', '.join([champion, *outcome, self._figure(), *folder])})"
 
     def __str__(self) -> str:
         champion, folder = self.document["champion"], self.folder
         where = "" if folder is None else f" in {folder}"
-        lines = [f"Tournament{where}: champion {champion['id']} ({champion['algorithm']})"]
+        lines = [f"Tournament{where}: champion {champion_text(champion)} ({champion['algorithm']})"]
         if not self._has_market:
             return "\n".join([*lines, f"On test: {self._figure()}"])
         lines.append(f"On {self._bars()}:")
         for figure in key_figures(self.document):
-            lines.append(f"- {figure.label}: {figure.text}" + (f" ({figure.against})" if figure.against else ""))
+            lines.append(f"- {figure.label}: {figure.sentence}")
         if not self._tested:
             return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
-        lines += verdict_lines(self.document["verdict"])
+        lines += verdict_lines(self.document["verdict"], outcome_sentence(self.document))
         return "\n".join([*lines, *([] if folder is None else [f"Report: {folder / 'report.html'}"])])
 
     def _repr_html_(self) -> str:
-        champion = self.document["champion"]["id"]
+        champion = champion_text(self.document["champion"])
         if not self._has_market:
             return table_html(f"Champion {champion}: {self._figure()}", [])
         strategies = self.document["test"]["strategies"]
         metrics = {name: strategies[name] for name in champion_first(strategies)}
         if self._tested:
             reasons = "; ".join(self.document["verdict"]["reasons"])
-            note = f"The champion is {self._summary()}: {reasons}. {added_sentence(self.document)}"
+            note = f"{outcome_sentence(self.document) or f'The champion is {self._summary()}.'} {reasons}."
         else:
             note = "Not tested: repeat it with resume=True and test=True."
         return _metrics_html(f"Champion {champion} on {self._bars()}", metrics, note.strip())

@@ -144,13 +144,13 @@ def test_tournament_without_curves_draws_its_leaderboard_alone(tournament: Tourn
 
 def test_tournament_states_its_champion_outcome_and_figures(tournament: TournamentResult) -> None:
     sharpe = [f"{RESULTS[name].metrics['sharpe']:.2f}" for name in ("champion", "index")]
-    short = f"TournamentResult(g5p0+3, not promoted, test Sharpe ratio {sharpe[0]} (index {sharpe[1]})"
+    short = f"TournamentResult(ensemble of 4 agents, not promoted, test Sharpe ratio {sharpe[0]}; index {sharpe[1]}"
     assert repr(tournament) == f"{short}, folder={str(tournament.folder)!r})"
     assert repr(TournamentResult(tournament.document)) == f"{short})"
     text = str(tournament).splitlines()
-    assert text[0] == f"Tournament in {tournament.folder}: champion g5p0+3 (ppo)"
+    assert text[0] == f"Tournament in {tournament.folder}: champion ensemble of 4 agents (ppo)"
     assert text[1] == "On the test split, 2019-01-02 to 2022-12-28:"
-    assert f"- Sharpe ratio: {sharpe[0]} (index {sharpe[1]})" in text
+    assert f"- Sharpe ratio: {sharpe[0]}; index {sharpe[1]}" in text
     assert any(line.startswith("The champion is not promoted") for line in text)
     assert text[-1] == f"Report: {tournament.folder}/report.html"
 

@@ -76,7 +76,7 @@ def test_key_figures_of_a_report() -> None:
     assert figures["sharpe"].text == f"{own['sharpe']:.2f}"
     assert figures["annual_return"].text == f"{100 * own['annual_return']:+.1f}%"
     assert figures["active_return"].text == "+1.2%"
-    assert figures["active_return"].against == "over equal weight; 90% interval -0.4% to +3.0%"
+    assert figures["active_return"].detail == "over equal weight; 90% interval -0.4% to +3.0%"
     del document["added"]["active_return"]
     base = document["test"]["strategies"]["equal_weight"]["annual_return"]
     figure = next(figure for figure in key_figures(document) if figure.key == "active_return")

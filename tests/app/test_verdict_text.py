@@ -11,6 +11,7 @@ from finrl_pod_app.report.verdict_text import (
     edge_sentence,
     few_bars_sentence,
     next_sentence,
+    outcome_sentence,
     overfitting_sentence,
     reference_sentence,
     rule_cells,
@@ -46,7 +47,8 @@ def test_values_of_rules_have_units(
 
 def test_the_reference_of_the_gate_is_explained_where_it_is_not_the_base() -> None:
     assert reference_sentence(document()) == (
-        "The gate compares with the mandate at tilt zero: equal weight, the base, traded as slowly as the agents trade."
+        "The gate compares with the champion's base, equal weight, traded as slowly as the agents trade (the mandate "
+        "at tilt zero)."
     )
     assert reference_sentence({**document(), "mandate": {"base": "none"}}) == ""
     assert reference_sentence({**document(), "verdict": None}) == ""
@@ -60,6 +62,29 @@ def test_baselines_that_did_better_are_named_best_first() -> None:
     )
     assert baselines_sentence(document(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
     assert baselines_sentence({**found, "verdict": None}) == ""
+
+
+def test_many_better_baselines_are_counted_and_the_best_is_named() -> None:
+    better = {"a": 1.1, "b": 1.2, "c": 1.5, "d": 1.3}
+    assert baselines_sentence(document(champion=1.0, equal_weight=0.9, **better)).startswith("4 of 5 baselines had")
+    assert baselines_sentence(document(champion=1.0, **better)).endswith("the best: c 1.50.")
+
+
+@pytest.mark.parametrize(
+    ("promoted", "value", "low", "high", "expected"),
+    [
+        (False, -0.009, -0.024, 0.006, "Not promoted. Nothing shown: after costs the champion earned 0.9% a year less"),
+        (False, -0.02, -0.03, -0.01, "Not promoted. Worse than equal weight: "),
+        (False, 0.02, 0.01, 0.03, "Not promoted. Better than equal weight on the test period, but no edge is shown: "),
+        (True, 0.02, 0.01, 0.03, "Promoted. An edge is shown: "),
+        (True, 0.02, -0.01, 0.03, "Promoted. An edge is shown on validation and test together: "),
+    ],
+)
+def test_the_outcome_fits_the_interval(promoted: bool, value: float, low: float, high: float, expected: str) -> None:
+    active = {"value": value, "low": low, "high": high}
+    found = document(promoted) | {"added": {"base": "equal_weight", "level": 0.9, "active_return": active}}
+    assert outcome_sentence(found).startswith(expected)
+    assert outcome_sentence(document(promoted)) == ""
 
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
@@ -77,7 +102,7 @@ def test_overfitting_above_chance_is_called_so() -> None:
     high, low = (overfitting_sentence({"pbo": share, "splits": 12870}) for share in (0.97, 0.37))
     assert "overfitting 97%: how often, over 12,870 splits" in high
     assert "ranking trials on validation says nothing good" in high
-    assert low.endswith("Trials of equal skill give 50%.")
+    assert low.endswith("says nothing about beating the base.")
 
 
 EDGE = {

@@ -12,12 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finrl_pod_app.report.columns import CHAMPION, STRATEGY_COLUMNS, Column, champion_first, display_name, format_metric
+from finrl_pod_app.report.columns import (
+    CHAMPION,
+    STRATEGY_COLUMNS,
+    Column,
+    champion_first,
+    champion_text,
+    display_name,
+    format_metric,
+)
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     looks_sentence,
     next_sentence,
+    outcome_sentence,
     reference_sentence,
     verdict_lines,
 )
@@ -78,11 +87,14 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         if warning:
             console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
-        for line in verdict_lines(verdict):
+        for line in verdict_lines(verdict, outcome_sentence(document)):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
     elif looks := looks_sentence(document):
         console.print(looks, markup=False, soft_wrap=not console.is_terminal)
-    for text in (return_sentence, added_sentence, baselines_sentence, reference_sentence):
+    texts = [added_sentence, baselines_sentence, reference_sentence]
+    if not verdict:
+        texts.insert(0, return_sentence)
+    for text in texts:
         if sentence := text(document):
             console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
     if capacity := document.get("capacity"):
@@ -160,8 +172,8 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     for line in (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
-        f"Champion {champion['id']} ({champion['algorithm']}): mean episode return {champion['score']:.2f} on "
-        "validation.",
+        f"Champion: {champion_text(champion)} ({champion['algorithm']}), mean episode return {champion['score']:.2f} "
+        "on validation.",
         f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
         f"{test['episodes']} other episodes).",
         f"Result: {out / 'result.json'}",

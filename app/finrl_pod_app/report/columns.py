@@ -112,6 +112,12 @@ def display_name(name: str) -> str:
     return unpinned(name) if is_file_reference(name) else re.sub(r"(?<=\d)_(?=\d)", "-", name).replace("_", " ")
 
 
+def champion_text(champion: Mapping[str, Any]) -> str:
+    """A champion in headings: the number of its agents, or the id of a single one."""
+    members = champion.get("members") or ()
+    return f"ensemble of {len(members)} agents" if len(members) > 1 else str(champion["id"])
+
+
 def diversity_of(champion: Mapping[str, Any]) -> str:
     """How different a champion's members are, to end a sentence; empty for reports of earlier versions."""
     roots = set(champion.get("roots") or ())

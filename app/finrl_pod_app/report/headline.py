@@ -16,7 +16,7 @@ from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number
 class KeyFigure:
     """One figure. key: what it measures. text: the value with its unit. note: its definition or interval.
 
-    against: a short comparison or interval below the value; empty for none.
+    detail: interval or unit of the value, below it. against: the base's value. Both are empty for none.
     """
 
     key: str
@@ -24,6 +24,18 @@ class KeyFigure:
     text: str
     against: str
     note: str
+    detail: str = ""
+
+    @property
+    def below(self) -> str:
+        """What stands below the value on a card."""
+        return "; ".join(part for part in (self.detail, self.against) if part)
+
+    @property
+    def sentence(self) -> str:
+        """Value, its detail in brackets, and the base's value."""
+        text = f"{self.text} ({self.detail})" if self.detail else self.text
+        return f"{text}; {self.against}" if self.against else text
 
 
 def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
@@ -61,8 +73,9 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             "sharpe",
             "Sharpe ratio",
             number(own.get("sharpe")),
-            _sharpe_note(document, of_base(number(other.get("sharpe")))),
+            of_base(number(other.get("sharpe"))),
             "annualised mean excess return over volatility",
+            _sharpe_interval(document),
         ),
         KeyFigure(
             "max_drawdown",
@@ -83,18 +96,18 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             "effective_number",
             "Effective holdings",
             number(own.get("effective_number", _usage(document).get("effective_holdings")), 1),
-            f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
+            "",
             "(sum of weights)² over the sum of squared weights, mean over the bars",
+            f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
         ),
     ]
 
 
-def _sharpe_note(document: Mapping[str, Any], base: str) -> str:
-    """The base's Sharpe ratio, and the 90% interval of the champion's own where a verdict has it."""
+def _sharpe_interval(document: Mapping[str, Any]) -> str:
+    """The 90% interval of the champion's Sharpe ratio where a verdict has it."""
     statistics = (document.get("verdict") or {}).get("statistics") or {}
     found = (statistics.get("test_intervals") or {}).get("sharpe")
-    own = f"90% interval {number(found['low'])} to {number(found['high'])}" if found else ""
-    return "; ".join(part for part in (base, own) if part)
+    return f"90% interval {number(found['low'])} to {number(found['high'])}" if found else ""
 
 
 def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
@@ -104,12 +117,11 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
         level = f"{100 * added['level']:.0f}% interval"
         interval = f"over {shown}; {level} {_signed(found['low'])} to {_signed(found['high'])}"
         note = f"mean annual return above {shown}; {level} from the stationary bootstrap"
-        return KeyFigure("active_return", "Active return", _signed(found["value"]), interval, note)
+        return KeyFigure("active_return", "Active return", _signed(found["value"]), "", note, interval)
     mine, theirs = own.get("annual_return"), other.get("annual_return")
     value = None if mine is None or theirs is None else mine - theirs
-    return KeyFigure(
-        "active_return", "Active return", _signed(value), f"over {shown}" if shown else "", "CAGR above the base"
-    )
+    over = f"over {shown}" if shown else ""
+    return KeyFigure("active_return", "Active return", _signed(value), "", "CAGR above the base", over)
 
 
 def _signed(value: float | None) -> str:

@@ -20,7 +20,7 @@ from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
-from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, reference_sentence
+from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, outcome_sentence, reference_sentence
 
 ADJUSTED = {False: ", adjusted for splits and dividends", True: ", assumed adjusted for splits and dividends"}
 FLAWS_SHOWN = 8  # the others are collapsed
@@ -102,12 +102,15 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         sections.headline(document),
     ]
     if verdict is not None:
-        sentence = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
+        fallback = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
+        sentence = html.escape(outcome_sentence(document) or fallback)
         style = "verdict promoted" if verdict["promoted"] else "verdict"
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
     elif looks := looks_sentence(document):
         lines.append(note(looks))
-    texts = (return_sentence, added_sentence, baselines_sentence, reference_sentence)
+    texts = [added_sentence, baselines_sentence, reference_sentence]
+    if verdict is None:  # with one, the box has it
+        texts.insert(0, return_sentence)
     sentences = (text(document) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")

@@ -65,16 +65,22 @@ METHODS = (
 
 def return_sentence(document: Mapping[str, Any]) -> str:
     """What the champion earned a year beyond its base, with the interval; empty without a comparison."""
+    found = return_clause(document)
+    when = "In sample" if document.get("in_sample") else "On the test period,"
+    return f"{when} {found}." if found else ""
+
+
+def return_clause(document: Mapping[str, Any]) -> str:
+    """`return_sentence` without its period, to end a sentence."""
     added = document.get("added") or {}
     found = added.get("active_return")
     if not found:
         return ""
     low, high = (percent(found[end], sign=True, unit="%") for end in ("low", "high"))
-    where = "In sample" if document.get("in_sample") else "On the test period, after costs,"
     more = "less" if found["value"] < 0 else "more"
     return (
-        f"{where} the champion earned {abs(100 * found['value']):.1f}% a year {more} than"
-        f" {display_name(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})."
+        f"after costs the champion earned {abs(100 * found['value']):.1f}% a year {more} than"
+        f" {display_name(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})"
     )
 
 

@@ -53,7 +53,7 @@ def headline(document: Mapping[str, Any]) -> str:
     """The strip of key figures."""
     cells = "".join(
         f'<div title="{html.escape(figure.note)}"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.text)}'
-        f"<small>{html.escape(figure.against)}</small></dd></div>"
+        f"<small>{html.escape(figure.below)}</small></dd></div>"
         for figure in key_figures(document)
     )
     return f'<dl class="headline">{cells}</dl>'

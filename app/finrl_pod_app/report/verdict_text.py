@@ -14,6 +14,7 @@ from typing import Any
 
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
+from finrl_pod_app.report.mandate_text import return_clause
 
 # What a rule measures, and the side of its limit on which it passes.
 _RULES = {
@@ -26,14 +27,40 @@ _RULES = {
 CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should be able to show
 
 
-def verdict_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """The verdict as a list: the outcome and each rule in words."""
-    rules = verdict.get("rules", [])
+LISTED_BASELINES = 3  # of more, the best is named
+
+
+def outcome_sentence(document: Mapping[str, Any]) -> str:
+    """The verdict and the champion's return against its base; empty without a comparison.
+
+    The words follow from the rule of the edge, which tests validation and test together, and from the interval on test.
+    """
+    verdict, clause = document.get("verdict"), return_clause(document)
+    if not verdict or not clause:
+        return ""
+    found = document["added"]["active_return"]
+    edge = next((rule["passed"] for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
+    base = display_name(str(document["added"]["base"]))
+    if edge:
+        finding = "An edge is shown" if found["low"] > 0 else "An edge is shown on validation and test together"
+    elif found["high"] < 0:
+        finding = f"Worse than {base}"
+    elif found["low"] > 0:
+        finding = f"Better than {base} on the test period, but no edge is shown"
+    else:
+        finding = "Nothing shown"
+    return f"{'Promoted' if verdict['promoted'] else 'Not promoted'}. {finding}: {clause}."
+
+
+def verdict_lines(verdict: Mapping[str, Any], outcome: str = "") -> list[str]:
+    """The verdict as a list: the outcome and each rule in words. outcome: of `outcome_sentence`, to begin with."""
+    rules, first = verdict.get("rules", []), [outcome] if outcome else []
     if not rules:
-        return [verdict_sentence(verdict)]
+        return [*first, verdict_sentence(verdict)]
     passed = sum(bool(rule["passed"]) for rule in rules)
-    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
-    lines = [f"The champion {outcome}: {passed} of {len(rules)} rules pass."]
+    count = f"{passed} of {len(rules)} rules pass"
+    promoted = "is promoted" if verdict["promoted"] else "is not promoted"
+    lines = [outcome, f"{count}:"] if outcome else [f"The champion {promoted}: {count}."]
     for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
         lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
     return lines
@@ -74,8 +101,8 @@ def reference_sentence(document: Mapping[str, Any]) -> str:
     if base == "none" or not document.get("verdict"):
         return ""
     return (
-        f"The gate compares with the mandate at tilt zero: {display_name(base)}, the base, traded as slowly as the "
-        "agents trade."
+        f"The gate compares with the champion's base, {display_name(base)}, traded as slowly as the agents trade (the "
+        "mandate at tilt zero)."
     )
 
 
@@ -89,6 +116,11 @@ def baselines_sentence(document: Mapping[str, Any]) -> str:
     if not higher:
         return "No baseline had a higher Sharpe ratio on the test period."
     ranked = sorted(higher, key=lambda name: -higher[name])
+    if len(ranked) > LISTED_BASELINES:
+        return (
+            f"{len(ranked)} of {len(strategies) - 1} baselines had a higher Sharpe ratio on the test period, by luck "
+            f"or not; the best: {display_name(ranked[0])} {number(higher[ranked[0]])}."
+        )
     listed = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranked)
     return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {listed}."
 
@@ -111,10 +143,13 @@ def overfitting_sentence(found: Mapping[str, Any]) -> str:
     above = (
         " Above that, ranking trials on validation says nothing good about other bars." if found["pbo"] > 0.5 else ""
     )
+    below = (
+        " A low value says that the trials rank consistently within validation; it says nothing about beating the base."
+    )
     return (
         f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: how often, over {found['splits']:,} splits of "
         "the validation period, the best trial of one half is no better than the median trial on the other half (left "
-        f"of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above}"
+        f"of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above or below}"
     )
 
 

@@ -110,7 +110,9 @@ def check_selection(
             f"{', '.join(selected)}."
         )
         found.append(Finding(CHECK, "fail", "the champion's selection", message))
-    message = f"The champion's {len(members)} members were selected of {len(recomputed)} agents by the validation bars."
+    who = "The champion's single member was" if len(members) == 1 else f"The champion's {len(members)} members were"
+    agents = f"{len(recomputed)} agent{'s' * (len(recomputed) != 1)}"
+    message = f"{who} selected from {agents} by the validation bars."
     return found or [Finding(CHECK, "pass", "the champion's selection", message)]
 
 

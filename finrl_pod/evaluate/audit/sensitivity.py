@@ -118,6 +118,8 @@ def sensitivity_findings(
     name = pipeline.name
     period = " to ".join(str(pipeline.panel.times[bar].astype("datetime64[D]")) for bar in span)
     period = f"{bars} {period}".strip()
+    if bars == "validation" and name == "champion":
+        period = f"on validation, where it was selected ({period.removeprefix('validation ')})"
     same, reference = name == reference, reference.replace("_", " ")
     if same:
         loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
@@ -139,7 +141,8 @@ def sensitivity_findings(
 
 def _delay_finding(of: Sensitivity, period: str) -> Finding:
     loss = of.delayed[0] - of.delayed[1]
-    message = f"One bar of delay reduces the annual growth of {of.delayed[0]:.2%} by {loss:.2%}, {period}."
+    change = "raises" if loss < 0 else "reduces"
+    message = f"One bar of delay {change} the annual growth of {of.delayed[0]:.2%} by {abs(loss):.2%}, {period}."
     return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
 
 
