@@ -23,6 +23,7 @@ from finrl_pod.market.weights import weights_error
 from finrl_pod.types import MarketTensor, Tensor
 
 ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
+NAMED_ASSETS = 5  # in an error
 RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
 
 Decide = Callable[[int, Tensor, Tensor], Tensor | None]
@@ -225,7 +226,21 @@ def _target_trades(
 def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
     """Raises InputError naming the bar's date for invalid target weights [B, N] (see `weights_error`)."""
     if error := weights_error(weights, market.symbols, limit=1.0 + rules.borrow, short=rules.short):
-        raise InputError(f"target weights at {bar_date(market, t)} {error}")
+        hint = "" if torch.isfinite(weights).all() else _untraded_hint(market, t)
+        raise InputError(f"target weights at {bar_date(market, t)} {error}{hint}")
+
+
+def _untraded_hint(market: MarketTensor, t: int) -> str:
+    """The likely cause of a NaN weight, to end an error: assets without a close. One makes every mean and sum NaN."""
+    absent = [market.symbols[n] for n in (~market.tradable[t]).nonzero().flatten().tolist()]
+    if not absent:
+        return ""
+    names = ", ".join(absent[:NAMED_ASSETS]) + (f" and {more} more" if (more := len(absent) - NAMED_ASSETS) > 0 else "")
+    verb, close, each = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
+    return (
+        f"; {names} {verb} not trade on this bar, so {close} NaN: give {each} weight 0 where window.tradable[-1] is "
+        "False"
+    )
 
 
 def _check_range(market: MarketTensor, first: int, last: int, cash: float) -> None:

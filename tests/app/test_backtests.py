@@ -497,3 +497,16 @@ def test_references_are_those_of_the_report_without_the_tested_strategy(
     for name, result in found.items():
         assert result.metrics["sharpe"] == document["test"]["strategies"][name]["sharpe"]
         assert (result.times[0], len(result.times)) == (prepared.panel.times[prepared.first], len(result.equity))
+
+
+@pytest.mark.parametrize("command", ["backtest", "audit", "sweep"])
+def test_strategy_without_data_says_that_it_gets_the_sample(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "note: on the built-in sample; stored panels:"
+    dates = {"backtest": ["--start", "2015-01-01", "--end", "2015-12-31"], "audit": ["--probes", "1"]}
+    period = dates.get(command, ["--period", "2015-01-01:2015-12-31"])
+    run([command, "--strategy", "equal_weight", *period])
+    assert note in capsys.readouterr().err
+    run([command, "--strategy", "equal_weight", *period, "--json"])
+    assert note not in capsys.readouterr().err
+    run([command, "--strategy", "equal_weight", "--data", "main"])
+    assert note not in capsys.readouterr().err

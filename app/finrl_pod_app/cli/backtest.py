@@ -14,6 +14,7 @@ from finrl_pod_app.cli.options import (
     check_exists,
     check_panel,
     check_run_folder,
+    note_default_prices,
     print_json,
     run_or_strategy,
     setting_option,
@@ -111,6 +112,8 @@ def backtest(
         check_strategy_name(target)
     check_exists(paper, "config")
     check_panel(data)
+    if isinstance(target, str) and paper is None and not as_json:
+        note_default_prices(data)
     given: dict[str, Any] = {"settings": setting} if setting else {}
     if execution is Execution.paper:
         given["execution"] = execution.value
@@ -172,6 +175,8 @@ def sweep(
     for folder in run or ():
         check_run_folder(folder)
     check_panel(data)
+    if strategy and not as_json:
+        note_default_prices(data)
     costs, periods, numbers = _numbers(cost_bps), [_period(text) for text in period or ()], _seeds(seeds)
     from finrl_pod_app.services import sweeps
 

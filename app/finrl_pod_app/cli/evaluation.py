@@ -16,6 +16,7 @@ from finrl_pod_app.cli.options import (
     Resume,
     check_panel,
     check_run_folder,
+    note_default_prices,
     print_json,
     run_folder,
     run_or_strategy,
@@ -56,6 +57,8 @@ def audit(
     if strategy is not None:
         check_strategy_name(strategy)
     check_panel(data)
+    if strategy is not None and not as_json:
+        note_default_prices(data)
     from finrl_pod_app.services import audit_targets
 
     with console.step_display(quiet=as_json) as on_step:

@@ -13,6 +13,8 @@ import typer
 
 from finrl_pod.settings.run import describe_setting
 
+NAMED_PANELS = 5  # in a note
+
 
 class Device(StrEnum):
     """Device to train on."""
@@ -64,6 +66,18 @@ def check_panel(name: str | None) -> None:
         from finrl_pod.data.store import Store
 
         Store().show(name)
+
+
+def note_default_prices(data: str | None) -> None:
+    """Note on standard error that a strategy gets the built-in sample, if the store holds panels of the user's own."""
+    if data is not None:
+        return
+    from finrl_pod.data.store import Store
+
+    stored = [manifest.name for manifest in Store().list() if not manifest.builtin and not manifest.fault]
+    if stored:
+        names = ", ".join(stored[:NAMED_PANELS]) + (", ..." if len(stored) > NAMED_PANELS else "")
+        typer.echo(f"note: on the built-in sample; stored panels: {names} (--data {stored[0]})", err=True)
 
 
 def run_or_strategy(argument: Path) -> Path | str:

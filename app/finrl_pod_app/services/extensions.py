@@ -96,7 +96,7 @@ def how_to_use(made: NewFile) -> str:
     return {
         "feature": f'in a config: [features] names = ["{target}", ...]',
         "reward": f'in a config: [environment] reward = "{target}"',
-        "strategy": f"finrl-pod backtest --strategy {target}",
+        "strategy": f"finrl-pod backtest --strategy {target} --data NAME  # a stored panel; default: the sample",
         "policy": f'in a config: [agent] policy = "{target}"',
         "algorithm": f'in a config: [agent] algorithm = "{target}"',
         "environment": f"finrl-pod train --env {target} --algorithm ppo --steps 100000",

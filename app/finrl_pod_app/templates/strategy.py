@@ -1,7 +1,7 @@
 """The strategy MyStrategy: equal weights of the assets above their mean of 60 bars.
 
-Backtest it on validation with finrl-pod backtest --strategy FILE.py:MyStrategy; check it with finrl-pod check
-FILE.py:MyStrategy.
+Check it with finrl-pod check FILE.py:MyStrategy; backtest it on validation with finrl-pod backtest --strategy
+FILE.py:MyStrategy --data NAME, where NAME is a stored panel; without --data, on the built-in sample.
 """
 
 import numpy as np
@@ -21,7 +21,8 @@ class MyStrategy:
         window.close: [bars, N] up to the decision bar, NaN where not tradable. positions.weights: [N], positions.cash,
         positions.equity: the account now. Weights are at least 0 and add up to 1 at most.
         """
-        last = window.close[-1]
-        mean = np.nanmean(np.where(np.isfinite(last), window.close, 0.0), axis=0)
-        rising: NDArray[np.float64] = np.where(window.tradable[-1] & (last > mean), 1.0, 0.0)
-        return rising / max(float(rising.sum()), 1.0)
+        weights = np.zeros(window.close.shape[1])
+        trades = window.tradable[-1]  # [N]: the others have no close on this bar, and keep weight 0
+        close = window.close[:, trades]
+        weights[trades] = close[-1] > np.nanmean(close, axis=0)  # the mean skips bars before an asset's listing
+        return weights / max(float(weights.sum()), 1.0)
