@@ -2,7 +2,8 @@
 
 The measures of alphalens (Quantopian; Grinold and Kahn 2000, chapter 10 for the information coefficient), on the fills
 that a decision gets: the return over h bars of a decision at bar t is from its fill to the fill of a decision at t + h.
-Overlapping returns make neighbouring coefficients dependent, so intervals come from a stationary bootstrap over bars.
+Overlapping returns make neighbouring coefficients dependent, so intervals come from the low frequencies of their series
+(`intervals.overlapping_mean_interval`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.evaluate.intervals import MIN_BARS, growth_interval
+from finrl_pod.evaluate.intervals import MIN_BARS, overlapping_mean_interval
 from finrl_pod.types import Bools, Floats, MarketTensor
 
 HORIZONS = (1, 5, 21, 63)
@@ -82,8 +83,6 @@ def analyse_feature(
     last: int,
     horizons: Sequence[int] = HORIZONS,
     quantiles: int = QUANTILES,
-    *,
-    seed: int = 0,
 ) -> FeatureAnalysis:
     """Analyse a feature [T, N] (NaN where undefined) on the decision bars first..last; no return ends after the fill of
     bar `last`.
@@ -105,7 +104,7 @@ def analyse_feature(
         returns = np.full_like(own, np.nan)
         both = fillable[:-horizon] & fillable[horizon:]
         np.copyto(returns[:-horizon], fill[horizon:] / fill[:-horizon] - 1, where=both)
-        figures.append(_at_horizon(name, horizon, own, places, returns, quantiles, seed))
+        figures.append(_at_horizon(name, horizon, own, places, returns, quantiles))
     entered = [1 - (b & a).sum() / b.sum() for a, b in pairwise(top) if a.any() and b.any()]
     ranks = _ranks(own, known)
     return FeatureAnalysis(
@@ -133,7 +132,7 @@ def information_coefficients(feature: Floats, returns: Floats) -> Floats:
 
 
 def _at_horizon(
-    name: str, horizon: int, feature: Floats, places: Floats, returns: Floats, quantiles: int, seed: int
+    name: str, horizon: int, feature: Floats, places: Floats, returns: Floats, quantiles: int
 ) -> HorizonFigures:
     found = information_coefficients(feature, returns)
     found = found[np.isfinite(found)]
@@ -142,13 +141,15 @@ def _at_horizon(
             f"feature {name} and returns over {horizon} bars are both known on {len(found)} bars, of which "
             f"{MIN_BARS} are needed; use more bars or a shorter horizon"
         )
-    low, high = growth_interval(found, seed=seed)
+    low, high = overlapping_mean_interval(found, horizon)
     both = np.isfinite(returns) & np.isfinite(places)
     active = returns - _row_means(returns, both)[:, None]
     each = np.stack([_row_means(active, both & (places == q)) for q in range(quantiles)], 1)  # [T, Q]
     each = each / horizon / BASIS_POINT
     spread = (each[:, -1] - each[:, 0])[np.isfinite(each[:, -1] - each[:, 0])]
-    spread_low, spread_high = growth_interval(spread, seed=seed) if len(spread) >= MIN_BARS else (np.nan, np.nan)
+    spread_low, spread_high = (
+        overlapping_mean_interval(spread, horizon) if len(spread) >= MIN_BARS else (np.nan, np.nan)
+    )
     return HorizonFigures(
         horizon=horizon,
         bars=len(found),

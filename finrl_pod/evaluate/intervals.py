@@ -2,7 +2,8 @@
 
 Returns of successive bars are not independent, so they are resampled in blocks by the stationary bootstrap (Politis and
 Romano 1994), with the mean block length chosen from the data (Politis and White 2004, corrected 2009; from `arch`).
-Blocks also keep runs of bad days together, which a drawdown depends on.
+Blocks also keep runs of bad days together, which a drawdown depends on. Means of overlapping returns, which depend on
+each other over a known number of bars, have an interval from the low frequencies of the series instead.
 """
 
 from __future__ import annotations
@@ -51,6 +52,30 @@ def growth_interval(
     means = bootstrap_means(log_returns, seed=seed, draws=draws)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def overlapping_mean_interval(series: ArrayLike, overlap: int, level: float = 0.90) -> tuple[float, float]:
+    """Two-sided interval (low, high) of the mean of a series [T] of which each value spans the `overlap` bars after it.
+
+    The long-run variance is the mean square of the series' first B cosine transforms, and the interval has quantiles of
+    Student's t with B degrees of freedom: the estimator and B = 0.4 T^(2/3) of Lazarus, Lewis, Stock and Watson (2018).
+    Returns over h bars that overlap have no spectrum to measure near 1/h cycles a bar, so B is at most T / 2h: half of
+    that frequency. A bootstrap whose blocks are shorter than the overlap gives intervals that are too narrow.
+
+    overlap: bars, at least 1. Raises InputError as `growth_interval`, and for an overlap below 1.
+    """
+    from scipy.stats import t as student
+
+    check_level(level)
+    values = _checked_series(series)
+    if overlap < 1:
+        raise InputError(f"the overlap must be at least 1 bar, got {overlap}")
+    bars = len(values)
+    terms = max(1, min(int(0.4 * bars ** (2 / 3)), bars // (2 * overlap)))
+    cycles = np.arange(1, terms + 1)[:, None] * (np.arange(bars) + 0.5) / bars  # [B, T]
+    transforms = np.sqrt(2 / bars) * (np.cos(np.pi * cycles) @ values)
+    margin = student.ppf((1 + level) / 2, terms) * np.sqrt(np.square(transforms).mean() / bars)
+    return float(values.mean() - margin), float(values.mean() + margin)
 
 
 def account_intervals(

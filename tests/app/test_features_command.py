@@ -35,6 +35,8 @@ def test_training_bars_of_the_sample_are_analysed(capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert "momentum_252_21" in shown
     assert "90% interval" in shown
+    assert "of 4 intervals of the IC exclude" in shown
+    assert "0; about 0.4 would by chance" in shown
 
 
 def test_imported_prices_are_split_as_init_splits_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from finrl_pod.evaluate.intervals import (
     binomial_interval,
     block_length,
     growth_interval,
+    overlapping_mean_interval,
     resample_bars,
 )
 from tests.evaluate.conftest import ar1
@@ -188,3 +189,26 @@ def test_blocks_are_geometric_and_wrap_around() -> None:
     assert is_next.mean() == pytest.approx(1 - (1 / 8) * (199 / 200), abs=0.005)
     assert np.bincount(rows.ravel(), minlength=200).min() > 200  # of 400 expected: all bars are equally likely
     assert (resample_bars(5, 1e9, 3, np.random.default_rng(0)).sum(1) == 10).all()  # one block, wrapped
+
+
+@pytest.mark.parametrize("overlap", [1, 5, 21])
+def test_interval_of_overlapping_sums_covers_at_its_level(overlap):
+    rng = np.random.default_rng(overlap)
+    missed = 0
+    for _ in range(600):
+        sums = np.convolve(rng.normal(size=400 + overlap), np.ones(overlap), "valid")
+        low, high = overlapping_mean_interval(sums, overlap)
+        missed += not low <= 0 <= high
+    assert 0.07 < missed / 600 < 0.14  # 0.1 by construction; its standard error is 0.012
+
+
+def test_interval_of_independent_values_without_overlap_is_that_of_the_central_limit_theorem():
+    x = np.random.default_rng(4).normal(0.001, 0.01, 20_000)
+    low, high = overlapping_mean_interval(x, 1)
+    assert (low + high) / 2 == pytest.approx(x.mean())
+    assert high - low == pytest.approx(2 * 1.645 * 0.01 / np.sqrt(20_000), rel=0.1)
+
+
+def test_interval_of_a_mean_refuses_an_overlap_below_one():
+    with pytest.raises(InputError, match="overlap must be at least 1 bar, got 0"):
+        overlapping_mean_interval(np.arange(30.0), 0)

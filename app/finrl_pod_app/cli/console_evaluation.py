@@ -138,6 +138,9 @@ def plain_table(title: str) -> Table:
     return Table(title=Text(title), title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
+MISSED = 0.1  # share of 90% intervals that exclude the true value
+
+
 def show_features(document: Mapping[str, Any]) -> None:
     """Print the figures of features, one line for each feature and horizon."""
     console = make_console()
@@ -171,6 +174,17 @@ def show_features(document: Mapping[str, Any]) -> None:
     console.print(
         f"IC: mean rank correlation of feature and return. Spread: return of the highest less the lowest of "
         f"{document['quantiles']} quantiles. Turnover: share of the highest quantile that is new each bar.",
+        markup=False,
+    )
+    intervals = sum(row["low"] is not None for feature in document["features"] for row in feature["horizons"])
+    excluding = sum(
+        row["low"] is not None and (row["low"] > 0 or row["high"] < 0)
+        for feature in document["features"]
+        for row in feature["horizons"]
+    )
+    console.print(
+        f"{excluding} of {intervals} interval{'s' * (intervals != 1)} of the IC exclude{'s' * (excluding == 1)} 0; "
+        f"about {MISSED * intervals:.1f} would by chance.",
         markup=False,
     )
     if bars := document.get("bars"):
