@@ -313,7 +313,7 @@ def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pyt
     assert not read_verdict(finished).promoted  # a hundred days of noise
     assert command(["promote", str(finished)]) == 1
     printed = capsys.readouterr().out
-    assert "Not promoted. " in printed
+    assert "The champion is not promoted: " in printed
     assert "edge" in printed
     assert command(["promote", str(finished), "--json"]) == 1
     stored = {"data_sha256": small_panel().sha256, "data_stored_as": "main"}
@@ -347,7 +347,7 @@ def test_promote_exits_with_0_for_a_promoted_champion(
     rules = [{**rule, "passed": True} for rule in values["rules"]]
     write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
     assert command(["promote", str(good)]) == 0
-    assert "Promoted. " in capsys.readouterr().out
+    assert "The champion is promoted: " in capsys.readouterr().out
 
 
 def test_promote_without_a_verdict_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
