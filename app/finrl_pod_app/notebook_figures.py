@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import textwrap
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STATUS_COLOURS = {"fail": "#d55e00", "warn": "#b87a00", "pass": "#078b4d"}  # worst first
 TABLE_LINE, MAX_TABLE_HEIGHT = 24, 900  # pixels; longer tables scroll
-MESSAGE_WIDTH, PART_WIDTH = 66, 20  # characters of a line in a notebook of the usual width
+LINE_WIDTH = 116  # characters of a line of a table in a notebook of the usual width
 _INK = "#1b1f24"
 _AGENT, _BEST, _NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
 
@@ -65,8 +65,8 @@ def splits_figure(figure: Figure, spans: Mapping[str, Sequence[str]]) -> Figure:
             line_width=0,
             layer="below",
             annotation_text=name,
-            annotation_position="bottom left",
-            annotation_textangle=-90,  # short splits have no room for a name
+            annotation_position="top left",
+            annotation_yanchor="bottom",  # above the lines
         )
     return figure
 
@@ -180,44 +180,26 @@ def walkforward_figure(runs: pd.DataFrame, equal_weight: Mapping[int, float | No
 
 
 def verdict_figure(rules: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """Value of each rule as a share of its limit, since each has its own unit; no bar where there is no such share."""
-    import plotly.graph_objects as go
-
-    outcomes = ["pass" if rule["passed"] else "fail" for rule in rules]
-    texts = [
-        "{}: {}, limit {}".format(outcome, *rule_cells(rule)) for outcome, rule in zip(outcomes, rules, strict=True)
-    ]
-    shares = [rule["value"] / rule["limit"] if rule["value"] is not None and rule["limit"] else 0 for rule in rules]
-    figure = go.Figure()
-    figure.add_bar(
-        x=shares,
-        y=[display_name(rule["name"]) for rule in rules],
-        orientation="h",
-        marker_color=[STATUS_COLOURS[outcome] for outcome in outcomes],
-        text=texts,
-        textposition=["auto" if share else "outside" for share in shares],
-        cliponaxis=False,
-        customdata=[_wrapped(rule["sentence"]) for rule in rules],
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-    set_layout(figure, title, height=180 + 50 * len(rules))
-    figure.add_vline(x=1, line={"color": _NEUTRAL, "dash": "dot"}, annotation_text="limit", annotation_position="top")
-    figure.update_layout(hovermode="closest")
-    figure.update_xaxes(title="value as a share of the limit", tickformat=".0%", rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", ticklabelstandoff=8)
-    return figure
-
-
-def _line_of(style: Style) -> dict[str, Any]:
-    return {"color": style.colour, "dash": style.dash, "width": style.width}
+    """A table of the gate's rules with value and limit, in the colour of each one's outcome."""
+    rows = []
+    for rule in rules:
+        value, limit = rule_cells(rule)
+        outcome = "pass" if rule["passed"] else "fail"
+        name = display_name(rule["name"])
+        rows.append({"outcome": outcome, "rule": name, "value": value, "limit": limit, "sentence": rule["sentence"]})
+    return _table_figure(rows, {"outcome": 1.6, "rule": 2.3, "value": 1.6, "limit": 1.6, "sentence": 8}, title)
 
 
 def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """A table of findings in the given order, with the colour of each one's status."""
+    return _table_figure(findings, {"status": 1.6, "check": 2.3, "part": 3, "message": 9}, title)
+
+
+def _table_figure(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, float], title: str) -> Figure:
+    """A table of texts. columns: name -> relative width; the first has the outcomes, by whose colour it is filled."""
     import plotly.graph_objects as go
 
-    columns = {"status": 1.6, "check": 2.3, "part": 3, "message": 9}  # widths
-    status = [STATUS_COLOURS[finding["status"]] for finding in findings]
+    outcome = next(iter(columns))
     figure = go.Figure(
         go.Table(
             columnwidth=list(columns.values()),
@@ -228,23 +210,21 @@ def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
                 "font": {"size": 13, "color": _INK},
             },
             cells={
-                "values": [[html.escape(finding[name]) for finding in findings] for name in columns],
+                "values": [[html.escape(row[name]) for row in rows] for name in columns],
                 "align": "left",
                 "height": TABLE_LINE,
-                "fill": {"color": [status, *["#ffffff"] * (len(columns) - 1)]},
+                "fill": {"color": [[STATUS_COLOURS[row[outcome]] for row in rows], *["#ffffff"] * (len(columns) - 1)]},
                 "line": {"color": "#d0d4d9"},
                 "font": {"size": 13, "color": ["#ffffff", *[_INK] * (len(columns) - 1)]},
             },
         )
     )
-    lines = sum(
-        max(-(-len(finding["message"]) // MESSAGE_WIDTH), -(-len(finding["part"]) // PART_WIDTH))
-        for finding in findings
-    )
+    per_width = LINE_WIDTH / sum(columns.values())  # characters in a column of width 1
+    lines = sum(max(math.ceil(len(row[name]) / (per_width * width)) for name, width in columns.items()) for row in rows)
     set_layout(figure, title, height=min(120 + TABLE_LINE * lines, MAX_TABLE_HEIGHT))
     figure.update_layout(margin={"l": 8, "r": 8, "b": 8})
     return figure
 
 
-def _wrapped(text: str, width: int = 80) -> str:
-    return "<br>".join(html.escape(line) for line in textwrap.wrap(text, width))
+def _line_of(style: Style) -> dict[str, Any]:
+    return {"color": style.colour, "dash": style.dash, "width": style.width}

@@ -352,7 +352,7 @@ class VerdictResult(Document):
         return frame.astype({"value": float, "limit": float, "passed": bool})
 
     def plot(self) -> Figure:
-        """Values of the rules as shares of their limits, since each has its own unit; others are left out."""
+        """A table of the rules with value, limit and outcome."""
         return verdict_figure(self.document["rules"], f"Promotion gate: the champion is {self._summary()}")
 
     def __str__(self) -> str:

@@ -381,7 +381,7 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(judged.to_frame().columns) >= {"value", "limit", "passed"}
     drawn = judged.plot()
     assert type(drawn).__name__ == "Figure"
-    assert list(drawn.data[0].y)[:2] == ["edge", "drawdown"]
+    assert list(drawn.data[0].cells.values[1])[:2] == ["edge", "drawdown"]
     assert "<th>Sharpe ratio</th>" in result._repr_html_()
     again = TournamentResult.load(result.save(tmp_path / "saved.json"))
     assert again.document == result.document

@@ -204,14 +204,14 @@ def test_verdict_is_a_frame_and_a_figure_of_all_rules() -> None:
     assert list(frame.columns) == ["value", "limit", "passed", "sentence"]
     pd.testing.assert_series_equal(frame["value"], pd.Series([0.2, 0.3, np.nan, 0.0], frame.index, name="value"))
     assert frame["passed"].sum() == 3
-    bars = verdict.plot().data[0]
-    assert list(bars.y) == ["edge", "drawdown", "break even", "audit"]
-    np.testing.assert_allclose(bars.x, [4.0, 0.6, 0.0, 0.0])
-    assert list(bars.text) == [
-        *("fail: 0.2, limit 0.05", "pass: 30.0%, limit 50.0%", "pass: ∞, limit 15 bp", "pass: 0, limit 0")
-    ]
-    assert list(bars.marker.color) == [STATUS_COLOURS["fail"], *[STATUS_COLOURS["pass"]] * 3]
-    assert bars.customdata[2] == "above every &lt;cost&gt;"
+    table = verdict.plot().data[0]
+    outcome, rule, value, limit, sentence = table.cells.values
+    assert list(outcome) == ["fail", *["pass"] * 3]
+    assert list(rule) == ["edge", "drawdown", "break even", "audit"]
+    assert list(value) == ["0.2", "30.0%", "∞", "0"]
+    assert list(limit) == ["0.05", "50.0%", "15 bp", "0"]
+    assert list(table.cells.fill.color[0]) == [STATUS_COLOURS["fail"], *[STATUS_COLOURS["pass"]] * 3]
+    assert sentence[2] == "above every &lt;cost&gt;"
 
 
 def test_walkforward_draws_each_seed_their_mean_and_equal_weight() -> None:
