@@ -88,6 +88,8 @@ def test_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     written = capsys.readouterr().out
     assert "memory: about" in written
     assert f"a new champion would be look {plan['look']} at bars that overlap it" in written
+    assert run(["tournament", config, "--dry-run", "--no-test", "--out", str(out)]) == 0
+    assert f"left unseen (--no-test); testing it would be look {plan['look']}" in capsys.readouterr().out
     assert run(["tournament", config, "--set", "tournament.pods=10000000", "--out", str(out)]) == 2
     assert "GB of memory" in capsys.readouterr().err
     assert run(["tournament", config, "--set", "tournament.pods=0", "--dry-run"]) == 2

@@ -67,9 +67,7 @@ app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     training.tournament
 )
-app.command("train", epilog="Example: finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --out runs/one")(
-    training.train
-)
+app.command("train", epilog="Example: finrl-pod train mine.toml --no-test --out runs/one")(training.train)
 app.command("evaluate", epilog="Example: finrl-pod evaluate runs/hopper --episodes 100")(trained_agents.evaluate)
 app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png")(trained_agents.play)
 app.command("export", epilog="Example: finrl-pod export runs/mine --format onnx --out agent")(trained_agents.export)

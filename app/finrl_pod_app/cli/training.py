@@ -70,7 +70,10 @@ DryRun = Annotated[
 ]
 NoTest = Annotated[
     bool,
-    typer.Option("--no-test", help="Leave the test period unseen; results are those on validation. --resume tests."),
+    typer.Option(
+        "--no-test",
+        help="Leave the test period unseen; results are those on validation. A later --resume without it tests.",
+    ),
 ]
 
 
@@ -149,7 +152,7 @@ def tournament(
 
     options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     if dry_run:
-        _show_plan(settings, device, options, as_json=as_json)
+        _show_plan(settings, device, options, as_json=as_json, test=not no_test)
         return
     folder = run_folder(out, config, resume=resume)
     again = _command("tournament", config, data, cost_bps, setting, seed)
@@ -235,8 +238,6 @@ def train(
 
     On a market the agent trains through all generations and is then tested like a champion: a look at the test period,
     unless --no-test leaves it unseen.
-
-    finrl-pod train --env gym:Hopper-v5 --algorithm sac --workers 8 --steps 200000 --seed 1 --out runs/hopper
     """
     from finrl_pod.errors import InputError
 
@@ -260,7 +261,7 @@ def train(
         if dry_run:
             from finrl_pod_app.services.engines import LOCAL
 
-            _show_plan(single, device, LOCAL, as_json=as_json)
+            _show_plan(single, device, LOCAL, as_json=as_json, test=not no_test)
             return
         if not no_test:
             typer.echo("training one agent; its test counts as a look at the test period", err=True)
@@ -405,8 +406,8 @@ def _run_tournament(
         typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
 
 
-def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool) -> None:
-    """Check a config and print what its run will take."""
+def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
+    """Check a config and print what its run will take. test: whether the run will look at the test period."""
     from finrl_pod_app.services.training import plan_tournament
 
     planned = plan_tournament(config, device=device.value, engine=engine)
@@ -424,7 +425,8 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
             }
         )
         return
-    minutes = max(round(plan.seconds / 60), 1)
+    number, unit = (plan.seconds / 60, "minute") if plan.seconds >= 60 else (plan.seconds, "second")
+    rounded = max(round(number), 1)
     typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
     for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
         if size >= 5e6:
@@ -432,8 +434,10 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     if plan.mapped_bytes:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
-    typer.echo(f"time: roughly {minutes} minute{'s' * (minutes > 1)} on two cores")
-    if planned.look is not None:
+    typer.echo(f"time: about {rounded} {unit}{'s' * (rounded > 1)} on two cores")
+    if planned.look is not None and not test:
+        typer.echo(f"test period: left unseen (--no-test); testing it would be look {planned.look}")
+    elif planned.look is not None:
         typer.echo(f"test period: a new champion would be look {planned.look} at bars that overlap it")
     if planned.warning:
         typer.echo(f"note: {planned.warning}")
