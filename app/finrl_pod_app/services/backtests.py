@@ -176,7 +176,7 @@ def run_backtest(
                 tables["attribution"] = parts.table()
         if looks is not None:
             document |= {"looks": looks.number, "looks_so_far": looks.so_far}
-        document |= {"split": prepared.period, "period": period_sentence(prepared)}
+        document |= {"split": prepared.period, "period": f"{period_sentence(prepared)}{_changes(prepared)}"}
         if meaning := bars_sentence(prepared.panel):
             document["bars"] = meaning
         if prepared.in_sample:
@@ -410,6 +410,18 @@ def period_sentence(prepared: PreparedBacktest) -> str:
     return f"Period: {name}, {first} to {last}."
 
 
+def _changes(prepared: PreparedBacktest) -> str:
+    """The rules of the market that differ from those of a champion's run, as a sentence; empty without any."""
+    from finrl_pod.tournament.run_directory import RunDirectory
+
+    if prepared.run is None:
+        return ""
+    rules, own = prepared.config.environment, RunDirectory.open(prepared.run).config.environment
+    names = [item.name for item in dataclasses.fields(rules) if getattr(rules, item.name) != getattr(own, item.name)]
+    changes = ", ".join(f"{name} = {getattr(rules, name)} (of the run: {getattr(own, name)})" for name in names)
+    return f" Changed rules: {changes}." if changes else ""
+
+
 def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
     """A prepared backtest with another seed, on the same prices."""
     strategy, market = load_strategy(target, seed), prepared.market
@@ -477,7 +489,8 @@ def in_sample(splits: SplitConfig, times: Times) -> str | None:
     inside = int(((times >= first.to_datetime64()) & (times <= last.to_datetime64())).sum())
     if not inside:
         return None
+    some = f"all {inside:,}" if inside == len(times) else f"{inside:,} of these {len(times):,}"
     return (
-        f"Warning: {inside:,} of these {len(times):,} bars are between {splits.train[0]} and {splits.validation[1]}, "
+        f"Warning: {some} bars are between {splits.train[0]} and {splits.validation[1]}, "
         "on which the champion was trained or selected. Returns there are in sample and not evidence of skill."
     )
