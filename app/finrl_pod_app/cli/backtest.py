@@ -112,8 +112,6 @@ def backtest(
         check_strategy_name(target)
     check_exists(paper, "config")
     check_panel(data)
-    if isinstance(target, str) and paper is None and not as_json:
-        note_default_prices(data)
     given: dict[str, Any] = {"settings": setting} if setting else {}
     if execution is Execution.paper:
         given["execution"] = execution.value
@@ -143,6 +141,8 @@ def backtest(
         print_json(document)
     else:
         console.show_result(document, out)
+        if isinstance(target, str) and paper is None:
+            note_default_prices(data)
 
 
 def sweep(
@@ -175,8 +175,6 @@ def sweep(
     for folder in run or ():
         check_run_folder(folder)
     check_panel(data)
-    if strategy and not as_json:
-        note_default_prices(data)
     costs, periods, numbers = _numbers(cost_bps), [_period(text) for text in period or ()], _seeds(seeds)
     from finrl_pod_app.services import sweeps
 
@@ -197,6 +195,8 @@ def sweep(
         print_json(document)
     else:
         console.show_sweep(document, out)
+        if strategy:
+            note_default_prices(data)
 
 
 def _orders(text: str) -> OrderRules:

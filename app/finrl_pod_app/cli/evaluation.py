@@ -57,8 +57,6 @@ def audit(
     if strategy is not None:
         check_strategy_name(strategy)
     check_panel(data)
-    if strategy is not None and not as_json:
-        note_default_prices(data)
     from finrl_pod_app.services import audit_targets
 
     with console.step_display(quiet=as_json) as on_step:
@@ -73,6 +71,8 @@ def audit(
         print_json(found.to_dict())
     else:
         show_audit(found)
+        if strategy is not None:
+            note_default_prices(data)
     if not found.clean:
         raise typer.Exit(REFUSED)
 

@@ -77,7 +77,7 @@ def note_default_prices(data: str | None) -> None:
     stored = [manifest.name for manifest in Store().list() if not manifest.builtin and not manifest.fault]
     if stored:
         names = ", ".join(stored[:NAMED_PANELS]) + (", ..." if len(stored) > NAMED_PANELS else "")
-        typer.echo(f"finrl-pod: note: on the built-in sample; stored panels: {names} (--data {stored[0]})", err=True)
+        typer.echo(f"note: on the built-in sample; stored panels: {names} (--data {stored[0]})", err=True)
 
 
 def run_or_strategy(argument: Path) -> Path | str:
