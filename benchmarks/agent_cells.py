@@ -16,6 +16,7 @@ from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.promotion import EvaluationContext
 from finrl_pod_app.services.training import train
 from finrl_pod_app.services.training_setup import make_market, training_env
+from finrl_pod_app.services.trial_log import open_trial_log
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 
@@ -177,7 +178,8 @@ def train_agent(config: RunConfig, panel: Panel) -> Trained:
     with TemporaryDirectory(prefix="finrl-pod-agents-") as folder:
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
         registry = TrialRegistry(Path(folder) / "trials.sqlite")
-        _, members, _ = train(context, run, registry, torch.device("cpu"))
+        log = open_trial_log(registry, run, config, panel, market, splits)
+        _, members = train(context, run, log, torch.device("cpu"))
         champion = load_champion(run, members)
         return Trained(champion, [run.snapshot(agent) for agent in dict.fromkeys(members.ids)], market, splits)
 

@@ -59,7 +59,7 @@ from finrl_pod_app.services.backtests import SplitName, in_sample, prepare, run_
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
-from finrl_pod_app.services.stored_prices import load_run_panel, names_of
+from finrl_pod_app.services.stored_prices import names_of
 from finrl_pod_app.services.trial_log import strategy_identity
 
 if TYPE_CHECKING:
@@ -313,16 +313,14 @@ def backtest(
     named = split if not (start or end) else "dates"
     known = None
     if isinstance(strategy, TrainedAgent) and strategy.market.panel.sha256 == panel.sha256:
-        learned = strategy.market.config.splits
-        learned = dataclasses.replace(learned, validation=learned.train)  # nothing was selected on validation
-        known = in_sample(learned, panel.times[first : last + 1])
-        known = known and known.replace("the champion was trained or selected", "the agent was trained")
+        learned = strategy.market.config.splits.train
+        known = in_sample(*learned, panel.times[first : last + 1], "the agent was trained")
     return Backtest(result, named, looks, trades_table(result, market, rules), baselines, known)
 
 
 def _sample_for(strategy: Strategy) -> str:
     """The built-in sample. Raises InputError for an agent that was trained on other prices."""
-    if isinstance(strategy, PolicyStrategy) and strategy.data_sha256 != Store().load("sample").sha256:
+    if isinstance(strategy, PolicyStrategy) and strategy.data_sha256 != Store().show("sample").sha256:
         raise InputError(f"{strategy.name} was trained on other prices than the built-in sample: pass the prices")
     return "sample"
 
@@ -345,16 +343,15 @@ def _backtest_champion(
     start: str | None,
     end: str | None,
 ) -> Backtest:
-    run = RunDirectory.open(folder)
     if prices is not None:
         panel = prices.panel if isinstance(prices, api.Setup) else load_prices(prices)
-        if panel.sha256 != run.data_sha256:
+        if panel.sha256 != RunDirectory.open(folder).data_sha256:
             raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
         _stored(panel)  # where the run finds them
     if config is not None:
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
-    load_run_panel(run.config, run.data_sha256, folder, fix=f", or pass them: fp.backtest({str(folder)!r}, prices)")
-    prepared = prepare(folder, split=split, start=start, end=end, cost_bps=cost_bps)
+    fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
+    prepared = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
     looks = prepared.log_look()
     first, last, rules, cash = prepared.terms
     result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)

@@ -42,7 +42,7 @@ class TrialLog:
         self.registry, self.folder, self.config, self.data = registry, folder, config, panel.sha256
         self.name = panel.name
         self.first, self.last = span_dates(panel, validation)
-        self._reference = simple_returns(reference.equity)
+        self.reference, self._reference = reference, simple_returns(reference.equity)
 
     def __call__(self, number: int, scores: Sequence[Score], equity: Floats) -> None:
         """Count agents. number: that no other results of the run have.

@@ -94,6 +94,7 @@ def run_world(key: WorldKey, device: torch.device) -> dict[str, Any]:
     from finrl_pod_app.services.promotion import EvaluationContext, evaluate_champion, evaluate_edge
     from finrl_pod_app.services.training import train
     from finrl_pod_app.services.training_setup import make_market, training_env
+    from finrl_pod_app.services.trial_log import open_trial_log
 
     began = time.perf_counter()
     config = config_of(key.kind, key.seed)
@@ -105,7 +106,8 @@ def run_world(key: WorldKey, device: torch.device) -> dict[str, Any]:
     with TemporaryDirectory(prefix="finrl-pod-gate-") as folder:
         run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
         registry = TrialRegistry(Path(folder) / "register.sqlite")
-        _, members, log = train(context, run, registry, device)
+        log = open_trial_log(registry, run, config, panel, market, splits)
+        _, members = train(context, run, log, device)
         edge, test = evaluate_edge(context, run, members, registry, log)
         promoted, rules = False, [edge]
         if edge.passed:

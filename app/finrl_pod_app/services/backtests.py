@@ -335,17 +335,19 @@ def prepare(
     *,
     base: RunConfig | None = None,
     symbols: Sequence[str] = (),
+    fix: str = "",
     **options: Unpack[BacktestOptions],
 ) -> PreparedBacktest:
     """Load the strategy, the prices and the market, and find the bars to test.
 
     base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: of the panel,
-    by default those of the config. Errors in the target are raised before prices are read.
+    by default those of the config. fix: what to do if the prices of a run are no longer stored, for the message, in
+    place of --data. Errors in the target are raised before prices are read.
     """
     if options.get("split") not in (None, *get_args(SplitName)):
         raise InputError(f"split must be one of {', '.join(get_args(SplitName))}, got {options.get('split')!r}")
     if isinstance(target, Path):
-        return _prepared_run(target, options, symbols)
+        return _prepared_run(target, options, symbols, fix)
     seed = options.get("seed")
     strategy = load_strategy(target, seed)
     config = _with_options(base or RunConfig(), options, symbols)
@@ -456,15 +458,16 @@ def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence
     return dataclasses.replace(config, data=data)
 
 
-def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) -> PreparedBacktest:
+def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], fix: str) -> PreparedBacktest:
     from finrl_pod.tournament.run_directory import RunDirectory
     from finrl_pod_app.services.champions import champion_market, load_champion, saved_members
 
     run: RunDirectory = RunDirectory.open(path)
     config, data = _with_options(run.config, options, symbols), options.get("data")
     if data is None:
-        fix = f", or pass --data {config.data.name} to test the champion on the prices of that name"
-        panel = load_run_panel(config, run.data_sha256, path, fix=fix if Store().exists(config.data.name) else "")
+        if not fix and Store().exists(config.data.name):
+            fix = f", or pass --data {config.data.name} to test the champion on the prices of that name"
+        panel = load_run_panel(config, run.data_sha256, path, fix=fix)
     else:
         panel = load_panel(config)
     splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
@@ -476,21 +479,26 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str]) 
     champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)
     market, known = (
         champion_market(champion, panel, config),
-        in_sample(run.config.splits, panel.times[first : last + 1]),
+        in_sample(
+            run.config.splits.train[0],
+            run.config.splits.validation[1],
+            panel.times[first : last + 1],
+            "the champion was trained or selected",
+        ),
     )
     return PreparedBacktest(
         CHAMPION, champion, config, panel, market, first, last, subject, known, period.name, period.shows_test, path
     )
 
 
-def in_sample(splits: SplitConfig, times: Times) -> str | None:
-    """A warning if some of the bars `times` lie in a run's training or validation period, else None."""
-    first, last = first_moment(splits.train[0]), last_moment(splits.validation[1])
-    inside = int(((times >= first.to_datetime64()) & (times <= last.to_datetime64())).sum())
+def in_sample(first: str, last: str, times: Times, what: str) -> str | None:
+    """A warning if some of the bars `times` are between two dates, else None. what: was done on the bars between."""
+    start, end = first_moment(first).to_datetime64(), last_moment(last).to_datetime64()
+    inside = int(((times >= start) & (times <= end)).sum())
     if not inside:
         return None
     some = f"all {inside:,}" if inside == len(times) else f"{inside:,} of these {len(times):,}"
     return (
-        f"Warning: {some} bars are between {splits.train[0]} and {splits.validation[1]}, "
-        "on which the champion was trained or selected. Returns there are in sample and not evidence of skill."
+        f"Warning: {some} bars are between {first} and {last}, on which {what}. Returns there are in sample and not "
+        "evidence of skill."
     )

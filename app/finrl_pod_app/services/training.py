@@ -17,7 +17,6 @@ from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
-from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
@@ -58,7 +57,7 @@ from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.resources import Estimate, check_memory, check_ranges
 from finrl_pod_app.services.stored_prices import panel_to_resume
 from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
-from finrl_pod_app.services.trial_log import open_trial_log, reference_strategy
+from finrl_pod_app.services.trial_log import open_trial_log
 
 
 def run_tournament(
@@ -112,17 +111,18 @@ def run_tournament(
             if test and (note := _few_bars(config, panel, splits)):
                 on_note(note)
             with live_progress(out) as write_progress:
-                base = base_score(context)
+                log = open_trial_log(TrialRegistry(), run, config, panel, market, splits)
+                base = log.reference.metrics["sharpe"]
                 callback = with_base(both_callbacks(progress, write_progress), base)
                 if not test:
-                    outcome, members, _ = train(context, run, TrialRegistry(), torch_device, callback, engine)
+                    outcome, members = train(context, run, log, torch_device, callback, engine)
                     untested = run_backtest(out, split="validation")
                     rows = leaderboard_rows(outcome.leaderboard.scores)
                     champion = to_plain(vars(_described(config, members, outcome)))
                     period = " to ".join(splits.dates()["validation"])
                     untested["period"] = f"Period: validation split, {period}. The test period is unseen."
                     return untested | {"champion": champion, "leaderboard": rows, "base_score": base}
-                outcome, members, evaluation = compete(context, run, TrialRegistry(), torch_device, callback, engine)
+                outcome, members, evaluation = compete(context, run, log, torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
                 document = build_document(
                     config=config,
@@ -195,30 +195,30 @@ def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
 def compete(
     context: EvaluationContext,
     run: RunDirectory,
-    registry: TrialRegistry,
+    log: TrialLog,
     device: torch.device,
     progress: ProgressCallback = lambda _: None,
     engine: EngineOptions = LOCAL,
 ) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
-    """Train a population, record every trial in the registry, and evaluate its champion."""
+    """Train a population, record every trial in the log's registry, and evaluate its champion."""
     stage = _stages(progress)
-    outcome, members, log = train(context, run, registry, device, progress, engine)
-    return outcome, members, evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
+    outcome, members = train(context, run, log, device, progress, engine)
+    evaluation = evaluate_champion(context, run, members, log.registry, log, lambda name: stage(name, outcome))
+    return outcome, members, evaluation
 
 
 def train(
     context: EvaluationContext,
     run: RunDirectory,
-    registry: TrialRegistry,
+    log: TrialLog,
     device: torch.device,
     progress: ProgressCallback = lambda _: None,
     engine: EngineOptions = LOCAL,
-) -> tuple[Outcome, ChampionMembers, TrialLog]:
+) -> tuple[Outcome, ChampionMembers]:
     """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
-    log = open_trial_log(registry, run, config, context.panel, context.market, splits)
     outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
-    return outcome, champion_of(run, config), log
+    return outcome, champion_of(run, config)
 
 
 def run_engine(
@@ -258,13 +258,6 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
 def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
     """Return a callback that adds the base's validation score to a progress."""
     return lambda progress: report(dataclasses.replace(progress, base=score))
-
-
-def base_score(context: EvaluationContext) -> float:
-    """Validation Sharpe ratio of what the active returns of a run are over: the mandate at tilt 0, traded likewise."""
-    config, span, rules = context.config, context.splits.validation, context.config.environment
-    terms = (span.first, span.last, rules_of(rules), rules.cash)
-    return backtest(reference_strategy(config), context.panel, context.market, *terms).metrics["sharpe"]
 
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
