@@ -84,13 +84,14 @@ button[data-selected="true"] p, button[data-selected="true"] span, [data-testid=
 button[data-selected="true"] p { font-weight: 600; }
 [data-stale="true"] { opacity: 1 !important; transition: none !important; }
 @media (min-width: 768px) { [data-testid="stMainBlockContainer"] { padding-left: 3rem; padding-right: 3rem; } }
+[data-testid="stTable"] td:last-child, [data-testid="stTable"] td:last-child * { overflow-wrap: anywhere; }
 [class*="st-key-danger-"] button { background-color: #b3261e; border-color: #b3261e; }
 [class*="st-key-danger-"] button:hover { background-color: #8c1d18; border-color: #8c1d18; }
 </style>"""
 
 
 def control_css(*, dark: bool) -> str:
-    """A style element: colours of selected and of dangerous controls, and narrower margins of the page."""
+    """A style element: colours of selected and of dangerous controls, margins, and long words of tables wrapped."""
     return CONTROL_CSS % _SCHEMES["dark" if dark else "light"]["textColor"]
 
 

@@ -31,6 +31,7 @@ DEFINITIONS = {
     "trials": "Strategies ever evaluated on this data. More trials raise the best Sharpe ratio by chance; the "
     "deflated Sharpe ratio corrects for it.",
     "distinct_trials": "Clusters among the trials: trials that behave alike count as one.",
+    "effective_trials": "Independent trials whose best gains as much by chance; the p-value allows for them.",
     "looks": "How often results on the test period were viewed. Each further look makes a chance success more likely, "
     "so the rules become stricter.",
     "psr": "Probabilistic Sharpe ratio: 1 less the p-value of the test that the true Sharpe ratio is zero or less, "

@@ -87,8 +87,8 @@ def _show_key_figures(run: runs.RunFiles, document: dict[str, Any]) -> None:
         for figure in key_figures(document):
             with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
                 st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
-                if figure.against:
-                    st.caption(theme.escape_markdown(figure.against))
+                if figure.below:
+                    st.caption(theme.escape_markdown(figure.below))
                 if line := lines.get(figure.key):
                     st.html(theme.sparkline(line, f"{figure.label} over the test period"))
 

@@ -41,12 +41,14 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
     metrics = {
         "Trials": (trials.get("raw"), definition("trials")),
         "Distinct trials": (trials.get("clustered"), definition("distinct_trials")),
+        "Effective trials": (_effective_trials(verdict), definition("effective_trials")),
         "Runs": (trials.get("runs"), "Runs that the trials came from."),
         "Looks at the test": (verdict["looks"], definition("looks")),
     }
     with st.container(horizontal=True):
         for label, (value, help_text) in metrics.items():
-            st.metric(label, theme.count(value), help=help_text, width=METRIC_WIDTH)
+            shown = f"{value:.1f}" if isinstance(value, float) else theme.count(value)
+            st.metric(label, shown, help=help_text, width=METRIC_WIDTH)
     headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
     alt = "The promotion rules: result, name and explanation of each."
     show_text_table(checks.rules_table(verdict), headings, alt=alt)
@@ -56,6 +58,11 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
         RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
+
+
+def _effective_trials(verdict: dict[str, Any]) -> float | None:
+    found = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
+    return None if found is None else float(found)
 
 
 def _logits_figure(run: runs.RunFiles) -> Any:
