@@ -52,12 +52,17 @@ def check_exists(path: Path | None, kind: str) -> None:
         raise InputError(f"there is no {kind} {path}{did_you_mean(path)}")
 
 
-def check_run_folder(path: Path) -> None:
-    """Check the folder of a run before the imports of a command. Raises RunError if it is missing."""
+def check_run_folder(path: Path, command: str = "") -> None:
+    """Check the folder of a run before the imports of a command. command: the one whose runs it takes, if only those.
+
+    Raises RunError if the folder is missing.
+    """
     if not path.exists():
         from finrl_pod.errors import RunError, did_you_mean
 
-        raise RunError(f"there is no folder {path}{did_you_mean(path) or '; name the one given as --out'}")
+        close = did_you_mean(path)
+        missing = f"{path} holds no run of {command}" if command and not close else f"there is no folder {path}"
+        raise RunError(f"{missing}{close or '; name the folder given as --out'}")
 
 
 def check_panel(name: str | None) -> None:

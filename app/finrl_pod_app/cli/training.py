@@ -384,6 +384,7 @@ def _run_tournament(
     from finrl_pod_app.services import training
     from finrl_pod_app.services.engines import LOCAL
 
+    notes: list[str] = []
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
         document = training.run_tournament(
             config,
@@ -393,7 +394,7 @@ def _run_tournament(
             progress=progress,
             engine=engine or LOCAL,
             test=test,
-            on_note=lambda note: typer.echo(f"note: {note}", err=True),
+            on_note=notes.append,
         )
     if as_json:
         print_json(document)
@@ -404,6 +405,8 @@ def _run_tournament(
     else:
         console.show_result(document, None)
         typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
+    for note in () if as_json else notes:  # below the result: what a refusal prints is one line
+        typer.echo(f"note: {note}", err=True)
 
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
