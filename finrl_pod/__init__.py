@@ -42,6 +42,7 @@ _PUBLIC = {
     "backtest": "finrl_pod_app.notebook:backtest",
     "run_tournament": "finrl_pod_app.notebook:run_tournament",
     "audit": "finrl_pod_app.notebook:audit",
+    "check": "finrl_pod_app.notebook:check",
     "walkforward": "finrl_pod_app.notebook:walkforward",
     "judge": "finrl_pod_app.notebook:judge",
     "TrainedAgent": "finrl_pod_app.notebook:TrainedAgent",

@@ -7,6 +7,7 @@ from finrl_pod_app.api import save as save_agent
 from finrl_pod_app.notebook import TrainedAgent as TrainedAgent
 from finrl_pod_app.notebook import audit as audit
 from finrl_pod_app.notebook import backtest as backtest
+from finrl_pod_app.notebook import check as check
 from finrl_pod_app.notebook import judge as judge
 from finrl_pod_app.notebook import load_config as load_config
 from finrl_pod_app.notebook import load_prices as load_prices
@@ -68,6 +69,7 @@ __all__ = [
     "__version__",
     "audit",
     "backtest",
+    "check",
     "judge",
     "load_agent",
     "load_config",

@@ -15,7 +15,7 @@ import dataclasses
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,16 +47,17 @@ from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app import api
 from finrl_pod_app.arguments import as_path, check_callback, flag, number, whole_number
-from finrl_pod_app.notebook_figures import line_figure
+from finrl_pod_app.notebook_figures import learning_figure
 from finrl_pod_app.notebook_results import (
     AuditResult,
     Backtest,
+    CheckResult,
     TournamentResult,
     VerdictResult,
     WalkforwardResult,
 )
 from finrl_pod_app.services.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
-from finrl_pod_app.services.overrides import override_config
+from finrl_pod_app.services.overrides import apply_settings, override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
 from finrl_pod_app.services.stored_prices import names_of
@@ -104,32 +105,49 @@ def load_prices(
     return between(panel, start, end) if start or end else panel
 
 
-def make_market(prices: Prices = "sample", config: RunConfig | str | Path | None = None) -> api.Setup:
+def make_market(
+    prices: Prices = "sample",
+    config: RunConfig | str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
+) -> api.Setup:
     """A market to train on: prices with splits, features and rules.
 
     config: a RunConfig, a TOML file, or a preset ("laptop", the default as on the command line, "quick", "gpu" or
-    "minutes"). Splits and features that it does not set fit the prices. Raises as `api.prepare`.
+    "minutes"). Splits and features that it does not set fit the prices. settings: values in place of the config's, such
+    as {"agent.learning_rate": 1e-3, "environment.delay": 2}. cost_bps: cost of a trade in basis points of its value.
+    Raises as `api.prepare`, ConfigError for an unknown setting.
     """
     panel = load_prices(prices)
-    settings = load_config(DEFAULT_PRESET if config is None else config)
-    fitted = for_panel(settings, describe(panel))
+    chosen = load_config(DEFAULT_PRESET if config is None else config)
+    fitted = for_panel(chosen, describe(panel))
     if config is None or (isinstance(config, str) and config in PRESETS):
-        settings = fitted
+        chosen = fitted
     else:
-        usual = BUILT_IN_SPLITS.get(settings.data.name, SplitConfig())
-        if dataclasses.replace(settings.splits, embargo=usual.embargo) == usual:
-            settings = dataclasses.replace(settings, splits=fitted.splits)
-        if settings.features == FeatureConfig():
-            settings = dataclasses.replace(settings, features=fitted.features)
+        usual = BUILT_IN_SPLITS.get(chosen.data.name, SplitConfig())
+        if dataclasses.replace(chosen.splits, embargo=usual.embargo) == usual:
+            chosen = dataclasses.replace(chosen, splits=fitted.splits)
+        if chosen.features == FeatureConfig():
+            chosen = dataclasses.replace(chosen, features=fitted.features)
+    chosen = _with_settings(chosen, settings, cost_bps)
     try:
-        return api.prepare(settings, panel=panel)
+        return api.prepare(chosen, panel=panel)
     except ConfigError as error:
-        if config is not None:
+        if config is not None or settings:
             raise
         bars = len(panel.times)
         raise DataError(
             f"the default settings do not fit the {bars:,} bars of {panel.name!r} ({error}): use more bars or a config"
         ) from None
+
+
+def _with_settings(config: RunConfig, settings: Mapping[str, Any] | None, cost_bps: float | None) -> RunConfig:
+    """The config with the arguments `settings` and `cost_bps`."""
+    if not isinstance(settings, Mapping | None):
+        raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')
+    config = override_config(config, cost_bps=None if cost_bps is None else number("cost_bps", cost_bps))
+    return apply_settings(config, list((settings or {}).items()), "settings")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +171,8 @@ class TrainedAgent:
         return pd.DataFrame(self.history).set_index("samples")
 
     def plot(self) -> Figure:
-        """Mean reward of an iteration over samples."""
-        return line_figure(self.to_frame()[["reward"]], "Learning curve", "mean reward")
+        """Mean reward of each iteration over samples, and its moving average."""
+        return learning_figure(self.to_frame()["reward"], f"Learning curve of {self.learner.config.algorithm}")
 
     def save(self, path: str | Path) -> Path:
         """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
@@ -394,6 +412,8 @@ def run_tournament(
     prices: Prices | None = None,
     *,
     out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
     test: bool = True,
     resume: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -404,7 +424,8 @@ def run_tournament(
     config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
     prices: other prices than the config's, which are stored under their name; splits and features then fit them. test:
     with False the test period stays unseen, and the result has the champion's metrics on validation and no verdict;
-    resume=True tests it later. progress: show stages, rate and time left; by default on a terminal and in a notebook.
+    resume=True tests it later. settings, cost_bps: as in `make_market`. progress: show stages, rate and
+    time left; by default on a terminal and in a notebook.
     """
     from finrl_pod_app.cli.console import progress_display
     from finrl_pod_app.services.training import run_tournament as run
@@ -412,12 +433,13 @@ def run_tournament(
     if isinstance(config, Panel | pd.DataFrame):
         raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
     test, resume = flag("test", test), flag("resume", resume)
-    settings, out = load_config(config), as_path(out, "out must be a folder")
+    chosen, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
-        settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
-    _warn_of_registered(settings)
+        chosen = for_stored_panel(chosen, Store(), _stored(load_prices(prices)))
+    chosen = _with_settings(chosen, settings, cost_bps)
+    _warn_of_registered(chosen)
     with progress_display(quiet=not _shown(progress)) as report:
-        return TournamentResult(run(settings, out, resume=resume, device=device, progress=report, test=test), out)
+        return TournamentResult(run(chosen, out, resume=resume, device=device, progress=report, test=test), out)
 
 
 def load_config(config: RunConfig | str | Path) -> RunConfig:
@@ -467,21 +489,54 @@ def _stored(panel: Panel) -> str:
     return panel.name
 
 
-def audit(target: str | Path | TournamentResult, data: Prices | None = None) -> AuditResult:
-    """Audit the champion of a tournament's result or folder, a baseline, or file.py:Class, on a stored panel.
+def audit(
+    target: Strategy | TrainedAgent | str | Path | TournamentResult | object, data: Prices | None = None
+) -> AuditResult:
+    """Audit the champion of a tournament's result or folder, an agent, or a strategy, on a stored panel.
 
-    data: for strategies, a stored panel by default the sample; others are stored under their name. Raises InputError
-    for an unknown target.
+    target: also a baseline's name, file.py:Class, or an object or class with `target_weights(window, positions)`. data:
+    prices, which are stored; by default the market that an agent was trained on, else the sample. Raises InputError for
+    an unknown target.
     """
-    from finrl_pod_app.services.audit_targets import audit_run, audit_strategy
+    from finrl_pod_app.services.audit_targets import audit_object, audit_run, audit_strategy
 
     if (folder := _folder_of_run(target)) is not None:
         return AuditResult(audit_run(folder).to_dict(), folder)
-    path = as_path(target, "an audit takes a tournament, the folder of a run, a baseline's name, or file.py:Class")
     if isinstance(target, Path):
-        return AuditResult(audit_run(path).to_dict(), path)
+        return AuditResult(audit_run(target).to_dict(), target)
     stored = data if data is None or isinstance(data, str) else _stored(load_prices(data))
-    return AuditResult(audit_strategy(str(target), stored).to_dict())
+    if isinstance(target, str):
+        return AuditResult(audit_strategy(target, stored).to_dict())
+    if not isinstance(target, TrainedAgent) and not callable(getattr(target, "target_weights", None)):
+        raise InputError(
+            f"an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
+            f"strategy with target_weights(window, positions), got {target!r:.60}"
+        )
+    chosen, _ = _strategy_of(target)
+    if not isinstance(target, TrainedAgent):
+        return AuditResult(audit_object(chosen, stored).to_dict())
+    name = stored or _stored(target.market.panel)
+    config = override_config(target.market.config, data=name)
+    return AuditResult(audit_object(chosen, name, config).to_dict())
+
+
+def check(target: object, kind: str | None = None) -> CheckResult:
+    """Try a part of one's own on a small random market, as `finrl-pod check` does, and tell what is wrong.
+
+    target: a feature (a function of a panel), a strategy's class, or the name of any part as file.py:Name. kind: of a
+    named part, by default told from the object. Raises InputError for a part that cannot be found or used.
+    """
+    from finrl_pod_app.services.extension_checks import check_extension, check_object
+    from finrl_pod_app.services.extensions import find_extension
+
+    if isinstance(target, str | Path):
+        name, (kind, _) = str(target), find_extension(str(target), kind)
+        faults = check_extension(name, kind)
+    else:
+        name = getattr(target, "__name__", type(target).__name__)
+        kind, faults = check_object(target)
+    rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
+    return CheckResult({"target": name, "kind": kind, "passed": not faults, "faults": rows})
 
 
 def walkforward(
@@ -489,6 +544,8 @@ def walkforward(
     prices: Prices | None = None,
     *,
     out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
     folds: int = 6,
     seeds: int = 3,
     resume: bool = False,
@@ -496,17 +553,18 @@ def walkforward(
 ) -> WalkforwardResult:
     """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
 
-    prices: other prices than the config's, as in `run_tournament`. Raises InputError for invalid arguments.
+    prices, settings, cost_bps: as in `run_tournament`. Raises InputError for invalid arguments.
     """
     from finrl_pod_app.services.walkforward import run_walkforward
 
-    settings, out = load_config(config), as_path(out, "out must be a folder")
+    chosen, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
-        settings = for_stored_panel(settings, Store(), _stored(load_prices(prices)))
+        chosen = for_stored_panel(chosen, Store(), _stored(load_prices(prices)))
+    chosen = _with_settings(chosen, settings, cost_bps)
     resume = flag("resume", resume)
     folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
-    _warn_of_registered(settings)
-    document = run_walkforward(settings, out, folds=folds, seeds=seeds, resume=resume, device=device)
+    _warn_of_registered(chosen)
+    document = run_walkforward(chosen, out, folds=folds, seeds=seeds, resume=resume, device=device)
     return WalkforwardResult(document, out)
 
 

@@ -27,20 +27,36 @@ if TYPE_CHECKING:
 STATUS_COLOURS = {"fail": "#d55e00", "warn": "#b87a00", "pass": "#078b4d"}  # worst first
 TABLE_LINE, MAX_TABLE_HEIGHT = 24, 900  # pixels; longer tables scroll
 LINE_WIDTH = 116  # characters of a line of a table in a notebook of the usual width
+AVERAGED = 20  # parts of a learning curve, over each of which its moving average goes
 _INK = "#1b1f24"
 _AGENT, _BEST, _NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
 
 
-def line_figure(frame: pd.DataFrame, title: str, y: str) -> Figure:
-    """One line for each column of a frame, over its index. y: title of the axis."""
+def learning_figure(rewards: pd.Series, title: str) -> Figure:
+    """Mean reward of each iteration over samples, and its moving average over a twentieth of the training.
+
+    rewards: by samples.
+    """
     import plotly.graph_objects as go
 
+    iterations = max(len(rewards) // AVERAGED, 1)
+    average = rewards.rolling(iterations, min_periods=1).mean()
     figure = go.Figure()
-    for name in frame.columns:
-        figure.add_scatter(x=frame.index, y=frame[name], name=html.escape(str(name)), mode="lines")
-    figure.update_traces(hovertemplate="%{y:.4g}")
-    figure.update_xaxes(title=str(frame.index.name or ""))
-    figure.update_yaxes(title=y, exponentformat="none")
+    for name, values, line in (
+        ("iteration", rewards, {"color": _NEUTRAL, "width": 1}),
+        (f"mean of {iterations} iterations", average, {"color": _AGENT, "width": 2.4}),
+    ):
+        figure.add_scatter(
+            x=decimated(values.index.to_numpy()),
+            y=decimated(values.to_numpy()),
+            name=name,
+            mode="lines",
+            line=line,
+            opacity=0.5 if values is rewards else 1.0,
+            hovertemplate="%{y:.4g}",
+        )
+    figure.update_xaxes(title=str(rewards.index.name or ""))
+    figure.update_yaxes(title="mean reward", exponentformat="none")
     set_layout(figure, title)
     return figure
 
@@ -72,12 +88,16 @@ def splits_figure(figure: Figure, spans: Mapping[str, Sequence[str]]) -> Figure:
 
 
 def tournament_figure(
-    results: Mapping[str, BacktestResult], scores: pd.DataFrame, base: float | None, title: str, measure: str
+    results: Mapping[str, BacktestResult],
+    scores: pd.DataFrame,
+    base: tuple[str, float] | None,
+    title: str,
+    measure: str,
 ) -> Figure:
     """Test equity of the champion and the baselines, and below it the scores of the agents by generation.
 
     results: on the test split; without any, the scores stand alone. scores: columns id, generation (from 1), score.
-    base: score of the base portfolio, if known. measure: what a score is.
+    base: name and score of the base portfolio, if known. measure: what a score is.
     """
     import plotly.graph_objects as go
 
@@ -116,11 +136,11 @@ def _add_equity(figure: Figure, results: Mapping[str, BacktestResult]) -> None:
             row=1,
             col=1,
         )
-    set_log_axis(figure, multiples, row=1, col=1)
+    set_log_axis(figure, {name: values for name, values in multiples.items() if name in shown}, row=1, col=1)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
 
 
-def _add_scores(figure: Figure, scores: pd.DataFrame, base: float | None, row: Mapping[str, int]) -> None:
+def _add_scores(figure: Figure, scores: pd.DataFrame, base: tuple[str, float] | None, row: Mapping[str, int]) -> None:
     """Each agent's score, and the best and the median of each generation."""
     figure.add_scatter(
         x=scores["generation"],
@@ -143,15 +163,16 @@ def _add_scores(figure: Figure, scores: pd.DataFrame, base: float | None, row: M
     if base is not None:
         ends = [scores["generation"].min(), scores["generation"].max()]
         line = {"color": _NEUTRAL, "dash": "dash", "width": 1.6}
+        name, score = base
         figure.add_scatter(
-            x=ends, y=[base, base], name="base portfolio", mode="lines", line=line, hovertemplate="%{y:.2f}", **row
+            x=ends, y=[score, score], name=name, mode="lines", line=line, hovertemplate="%{y:.2f}", **row
         )
 
 
-def walkforward_figure(runs: pd.DataFrame, equal_weight: Mapping[int, float | None]) -> Figure:
+def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -> Figure:
     """Sharpe ratio out of sample by fold: one marker for each seed, their mean, and equal weight.
 
-    runs: columns fold, seed, sharpe. equal_weight: Sharpe ratio by fold.
+    runs: columns fold, seed, sharpe. folds: fold, test (first and last date), and equal_weight_sharpe of each.
     """
     import plotly.graph_objects as go
 
@@ -166,14 +187,16 @@ def walkforward_figure(runs: pd.DataFrame, equal_weight: Mapping[int, float | No
         hovertemplate="%{text}: %{y:.2f}<extra></extra>",
     )
     mean = runs.groupby("fold")["sharpe"].mean()
+    numbers = [fold["fold"] for fold in folds]
     equal = _line_of(styles(["equal_weight"])["equal_weight"])
     lines = {
         "mean of the seeds": (list(mean.index), list(mean), {"color": _BEST, "width": 2.4}),
-        "equal weight": (list(equal_weight), list(equal_weight.values()), equal),
+        "equal weight": (numbers, [fold["equal_weight_sharpe"] for fold in folds], equal),
     }
     for name, (x, y, line) in lines.items():
         figure.add_scatter(x=x, y=y, name=name, mode="lines+markers", line=line, hovertemplate="%{y:.2f}")
-    figure.update_xaxes(title="fold", dtick=1)
+    ticks = [f"{fold['fold']}<br>{fold['test'][0][:10]}<br>to {fold['test'][1][:10]}" for fold in folds]
+    figure.update_xaxes(title="fold and its test period", tickvals=numbers, ticktext=ticks, automargin=True)
     figure.update_yaxes(title="Sharpe ratio out of sample")
     set_layout(figure, "Walk-forward")
     return figure

@@ -26,7 +26,6 @@ from finrl_pod_app.notebook_figures import (
     verdict_figure,
     walkforward_figure,
 )
-from finrl_pod_app.notebook_figures import line_figure as line_figure
 from finrl_pod_app.report.columns import (
     CHAMPION,
     STRATEGY_COLUMNS,
@@ -38,6 +37,7 @@ from finrl_pod_app.report.columns import (
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.mandate_text import comparison_sentence
 from finrl_pod_app.report.verdict_text import outcome_sentence, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
@@ -106,6 +106,18 @@ class Backtest:
             values.get("in_sample"),
         )
 
+    def comparison(self, baseline: str = "equal_weight") -> dict[str, Any] | None:
+        """The mean return above a baseline, a year, with its interval, and the one-sided p-value of no edge.
+
+        The p-value is for this backtest alone: of the best of several strategies it is too small. baseline: of
+        `baselines`. None for fewer than 20 returns and for equal ones. Raises InputError for an unknown baseline.
+        """
+        from finrl_pod_app.services.mandate_report import comparison
+
+        if baseline not in self.baselines:
+            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {baseline!r}")
+        return comparison(self.result, self.baselines[baseline], seed=0)
+
     def _compared(self) -> dict[str, BacktestResult]:
         """The result and the baselines by name, the result first."""
         return {self.result.name: self.result, **{k: x for k, x in self.baselines.items() if k != self.result.name}}
@@ -129,7 +141,9 @@ class Backtest:
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
             looks = f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}."
-        return _metrics_html(self._title(), metrics, " ".join(filter(None, (self.in_sample, looks))))
+        compared = self.comparison() if "equal_weight" in self.baselines else None
+        earned = comparison_sentence(compared) if compared else ""
+        return _metrics_html(self._title(), metrics, " ".join(filter(None, (self.in_sample, earned, looks))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +216,9 @@ class TournamentResult(Document):
             return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
         of = "the leaderboard" if self.folder is None else "all agents"
         title = f"Champion on {self._bars()}" if results else f"Validation scores of {of}"
-        base = self.document.get("base_score")
+        score, mandate = self.document.get("base_score"), self.document.get("mandate") or {}
+        name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
+        base = None if score is None else (display_name(name), score)
         return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
 
     def _scores(self) -> pd.DataFrame:
@@ -284,8 +300,7 @@ class WalkforwardResult(Document):
 
     def plot(self) -> Figure:
         """Sharpe ratio of each fold: one marker for each seed, their mean, and equal weight."""
-        equal_weight = {fold["fold"]: fold["equal_weight_sharpe"] for fold in self.document["folds"]}
-        return walkforward_figure(self.to_frame(), equal_weight)
+        return walkforward_figure(self.to_frame(), self.document["folds"])
 
     def _summary(self) -> str:
         return "promoted" if self.document["verdict"]["promoted"] else "not promoted"
@@ -332,6 +347,33 @@ class AuditResult(Document):
         columns = ("status", "check", "part", "message")
         rows = [tuple(row[column] for column in columns) for row in self._findings()]
         return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, columns)
+
+
+class CheckResult(Document):
+    """A check of a part of one's own: what is wrong with it."""
+
+    KIND = "check"
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return bool(self.document["passed"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each fault: rule and message; empty if nothing is wrong."""
+        return pd.DataFrame(self.document["faults"], columns=["rule", "message"])
+
+    def _summary(self) -> str:
+        kind = self.document["kind"]
+        contract = f"the contract of {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+        return f"{self.document['target']} {'keeps' if self.passed else 'breaks'} {contract}"
+
+    def __str__(self) -> str:
+        return "\n".join([self._summary(), *(f"- {f['rule']}: {f['message']}" for f in self.document["faults"])])
+
+    def _repr_html_(self) -> str:
+        rows = [(fault["rule"], fault["message"]) for fault in self.document["faults"]]
+        return table_html(self._summary(), rows, ("rule", "what is wrong") if rows else ())
 
 
 class VerdictResult(Document):

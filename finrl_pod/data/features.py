@@ -106,12 +106,15 @@ def lookup(name: str) -> Feature:
     if name in _FEATURES:
         return _FEATURES[name]
     if (found := own_object("features", name, f"the feature {name}")) is not None:
-        return _user_feature(name, found)
+        return own_feature(name, found)
     raise FeatureError(f"unknown feature {name!r}; {closest_part('features', name, _FEATURES)}")
 
 
-def _user_feature(name: str, function: object) -> Feature:
-    """A function of a panel that is not in the registry; its columns are known if it was registered too."""
+def own_feature(name: str, function: object) -> Feature:
+    """A feature of a function of a panel that is not in the registry; its columns are known if it was registered too.
+
+    Raises FeatureError for what cannot be called.
+    """
     if not callable(function):
         raise FeatureError(f"feature {unpinned(name)!r} must be a function of a panel, got {type(function).__name__}")
     for feature in _FEATURES.values():

@@ -18,6 +18,7 @@ from finrl_pod.evaluate.intervals import (
     MIN_BARS,
     Interval,
     block_length,
+    bootstrap_means,
     bootstrap_statistics,
     check_draws,
     check_level,
@@ -77,6 +78,26 @@ def active_statistics(
     sharpe, information, alpha, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(4))
     error = float((own - reference).std(ddof=1) * np.sqrt(periods_per_year))
     return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))
+
+
+def active_return(
+    returns: ArrayLike,
+    base: ArrayLike,
+    level: float = LEVEL,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+    periods_per_year: float = BARS_PER_YEAR,
+) -> Interval:
+    """Mean of simple returns [T] above those of a base [T], a year, with the percentile interval of its bootstrap.
+
+    Raises InputError as `active_statistics`.
+    """
+    own, reference = _excess_pair(returns, base, None)
+    check_level(level)
+    active = own - reference
+    low, high = np.quantile(bootstrap_means(active, seed=seed, draws=draws), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(*(periods_per_year * float(value) for value in (active.mean(), low, high)))
 
 
 def years_to_show(information_ratio: float) -> float | None:

@@ -51,6 +51,16 @@ def mean_z_score(series: ArrayLike) -> float:
     return math.copysign(min(score, MAX_Z_SCORE), statistic)
 
 
+def mean_p_value(series: ArrayLike) -> float:
+    """One-sided p-value of the null hypothesis that the mean of a series [T] is not positive, of `mean_z_score`."""
+    return upper_tail(mean_z_score(series))
+
+
+def upper_tail(z_score: float) -> float:
+    """Probability that a standard normal variable exceeds a z-score."""
+    return 0.5 * math.erfc(z_score / math.sqrt(2))
+
+
 def smallest_significant_ratio(bars: int, bars_per_year: float, level: float) -> float:
     """Annual information ratio (mean over standard deviation of active returns) from which a period is significant.
 

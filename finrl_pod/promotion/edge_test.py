@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from finrl_pod.evaluate.mean_test import mean_z_score
+from finrl_pod.evaluate.mean_test import mean_z_score, upper_tail
 from finrl_pod.promotion.selection_null import (
     DRAWS,
     Selection,
@@ -77,14 +77,14 @@ def edge_test(test: Floats, validation: SelectedPeriod | None, *, seed: int = 0,
     """
     z_test = mean_z_score(test)
     if validation is None:
-        return EdgeTest(_upper_tail(z_test), z_test, z_test)
+        return EdgeTest(upper_tail(z_test), z_test, z_test)
     z_validation = mean_z_score(validation.active)
     null = selected_z_scores(validation.trials, validation.members, validation.selection, seed=seed, draws=draws)
     z_selected = selected_z_score(z_validation, null, validation.selections)
     weight = validation_weight(len(test), len(validation.active))
     combined = math.sqrt(1 - weight**2) * z_test + weight * z_selected
     return EdgeTest(
-        _upper_tail(combined),
+        upper_tail(combined),
         combined,
         z_test,
         z_validation,
@@ -106,7 +106,3 @@ def selected_z_score(z_score: float, null: Floats, selections: float = 1.0) -> f
 def validation_weight(test: int, validation: int) -> float:
     """Weight of validation in the combined z-score, from the numbers of bars; that of test is sqrt(1 - weight^2)."""
     return math.sqrt(VALIDATION_PRECISION * validation / (test + VALIDATION_PRECISION * validation))
-
-
-def _upper_tail(z_score: float) -> float:
-    return 0.5 * math.erfc(z_score / math.sqrt(2))

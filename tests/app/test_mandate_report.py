@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from finrl_pod_app.services.mandate_report import MandatePeriod, added, base_name, usage
+from finrl_pod_app.services.mandate_report import MandatePeriod, added, base_name, comparison, usage
+from scipy import stats
 
 from finrl_pod.evaluate.metrics import summary
 from finrl_pod.settings.run import MandateConfig
@@ -33,9 +34,30 @@ def test_added_is_the_difference_of_the_reported_sharpe_ratios() -> None:
     assert found["information_ratio"]["value"] == pytest.approx(active.mean() / active.std(ddof=1) * 252**0.5)
 
 
+def test_a_comparison_has_the_active_return_of_a_year_and_the_p_value_of_no_edge() -> None:
+    champion, base = pair()
+    found = comparison(champion, base, seed=3)
+    assert found is not None
+    active = np.diff(champion.equity) / champion.equity[:-1] - np.diff(base.equity) / base.equity[:-1]
+    earned = found["active_return"]
+    assert earned["value"] == pytest.approx(252 * active.mean(), rel=1e-9)
+    assert earned["low"] < earned["value"] < earned["high"]
+    error = active.std(ddof=1) / np.sqrt(len(active))
+    assert earned["high"] - earned["low"] == pytest.approx(2 * 1.645 * 252 * error, rel=0.2)
+    # Independent draws: the p-value is about that of a plain t test.
+    assert found["p_value"] == pytest.approx(stats.ttest_1samp(active, 0.0, alternative="greater").pvalue, abs=0.03)
+    assert (found["of"], found["base"]) == ("champion", "equal_weight")
+
+
 def test_too_few_bars_give_no_comparison() -> None:
     champion, base = pair(20)
     assert added(champion, base, seed=3) is None
+    assert comparison(champion, base, seed=3) is None
+
+
+def test_equal_accounts_give_no_comparison() -> None:
+    champion, _ = pair()
+    assert comparison(champion, replace(champion, name="equal_weight"), seed=3) is None
 
 
 def test_usage_is_that_of_the_held_weights() -> None:

@@ -11,7 +11,9 @@ from finrl_pod_app.report.mandate_text import (
     USAGE,
     added_rows,
     added_sentence,
+    comparison_sentence,
     mandate_settings,
+    return_sentence,
     signed,
     usage_rows,
 )
@@ -66,6 +68,16 @@ def test_sentence_of_an_unconstrained_champion_and_of_bars_in_sample() -> None:
     sentence = added_sentence({"added": added(), "mandate": mandate("none"), "in_sample": "Warning: ..."})
     assert sentence.startswith("In sample the champion's")
     assert "1.06 of equal weight (it has no mandate)" in sentence
+
+
+def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -> None:
+    found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
+    found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
+    assert return_sentence({"comparison": found, "mandate": mandate()}) == (
+        "After costs Mine earned 7.5% a year less than equal weight (90% interval -14.2% to -1.3%); p-value of no edge "
+        "0.98, for this backtest alone."
+    )
+    assert comparison_sentence({**found, "of": "champion"}).startswith("After costs the champion earned")
 
 
 def test_no_comparison_gives_no_sentence() -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.notebook_results import AuditResult, TournamentResult, VerdictResult
+from finrl_pod_app.services import audit_targets
 
 import finrl_pod as fp
-from finrl_pod.errors import DataError, InputError, RunError
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError, DataError, InputError, RunError
 from finrl_pod.settings.algorithm_configs import AnalyticConfig
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, PPOConfig, RunConfig
 from tests.app.small_run import small_config, small_panel
@@ -404,3 +406,74 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(audited.to_frame())
     assert type(audited.plot()).__name__ == "Figure"
     assert "Audit of equal_weight" in audited._repr_html_()
+
+
+def test_settings_replace_those_of_the_config() -> None:
+    chosen = {"environment.delay": 2, "agent.hidden": (8, 8), "seed": 5}
+    config = fp.make_market(frame(), settings=chosen, cost_bps=20).config
+    assert (config.environment.delay, config.environment.cost_bps) == (2, 20.0)
+    assert (config.agent.hidden, config.seed) == ((8, 8), 5)
+    with pytest.raises(ConfigError, match=r"settings: unknown key agent\.hiden; did you mean hidden\?"):
+        fp.make_market(frame(), settings={"agent.hiden": (8,)})
+    with pytest.raises(InputError, match="settings must be a dict such as"):
+        fp.make_market(frame(), settings=["agent.hidden"])  # type: ignore[arg-type]
+
+
+class Unseeded:
+    """Random weights without a seed."""
+
+    def target_weights(self, window: Any, positions: Any) -> Any:
+        del window
+        return np.random.default_rng().dirichlet(np.ones(len(positions.weights))) / 2
+
+
+class Constant:
+    """A tenth in each asset."""
+
+    def target_weights(self, window: Any, positions: Any) -> Any:
+        del window
+        return np.full(len(positions.weights), 0.1)
+
+
+def test_parts_of_a_notebook_are_checked() -> None:
+    def past(panel: Any) -> Any:
+        changes = np.full(panel.close.shape, np.nan)
+        changes[5:] = panel.close[5:] / panel.close[:-5] - 1
+        return changes
+
+    def future(panel: Any) -> Any:
+        return np.roll(panel.close, -1, axis=0) / panel.close
+
+    assert fp.check(past).passed
+    assert str(fp.check(past)) == "past keeps the contract of a feature"
+    found = fp.check(future)
+    assert not found.passed
+    assert list(found.to_frame()["rule"]) == ["look-ahead"]
+    assert "look-ahead" in found._repr_html_()
+    assert fp.check(Constant).passed
+    assert list(fp.check(Unseeded).to_frame()["rule"]) == ["repeatable"]
+    with pytest.raises(InputError, match="has the methods of no extension"):
+        fp.check(dict)
+    with pytest.raises(InputError, match="is float, not a function or a class"):
+        fp.check(1.5)
+
+
+def test_strategies_of_a_notebook_are_audited() -> None:
+    prices = fp.load_prices(frame(), name="audited")
+    assert fp.audit(Constant, prices).clean
+    found = fp.audit(Unseeded, prices)
+    assert not found.clean
+    assert "determinism" in found.to_frame().query("status == 'fail'").index.get_level_values("check")
+
+
+def test_an_agent_is_audited_on_its_own_market_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = fp.train(fp.make_market(frame(), cost_bps=25), 1)
+    given: list[Any] = []
+    audit_object = audit_targets.audit_object
+    monkeypatch.setattr(audit_targets, "audit_object", lambda *args: (given.extend(args), audit_object(*args))[1])
+    found = fp.audit(trained)
+    assert found.clean
+    assert found.document["subject"] == "agent"
+    assert given[2].environment.cost_bps == 25
+    assert given[2].splits == trained.market.config.splits
+    assert Store().load(given[1]).sha256 == trained.market.panel.sha256

@@ -94,6 +94,17 @@ def test_backtest_is_compared_saved_and_loaded_with_its_baselines(tmp_path: Path
     assert Backtest.load(old).baselines == {}
 
 
+def test_backtest_is_compared_with_its_baselines() -> None:
+    tested = backtest_of("champion", "equal_weight")
+    found = tested.comparison()
+    assert found is not None
+    assert found["base"] == "equal_weight"
+    assert f"p-value of no edge {found['p_value']:.2g}" in tested._repr_html_()
+    with pytest.raises(InputError, match="baseline must be one of equal_weight, got 'index'"):
+        tested.comparison("index")
+    assert "p-value" not in backtest_of("champion")._repr_html_()
+
+
 def test_a_baseline_with_the_name_of_the_tested_strategy_does_not_replace_it() -> None:
     other = dataclasses.replace(RESULTS["index"], name="equal_weight")
     result = Backtest(RESULTS["equal_weight"], "all", baselines={"equal_weight": other})
@@ -115,8 +126,12 @@ def test_tournament_draws_test_equity_above_the_scores_by_generation(tournament:
     assert list(scores["best"].x) == [3, 4, 5, 6]
     np.testing.assert_allclose(scores["best"].y, [0.95, 1.07, 1.19, 1.31])
     np.testing.assert_allclose(scores["median"].y, [0.905, 1.025, 1.145, 1.265])
-    assert list(scores["base portfolio"].y) == [1.1, 1.1]
+    assert list(scores["equal weight"].y) == [1.1, 1.1]
     assert len(scores["agent"].y) == 16
+    top = max(result.equity.max() / result.equity[0] for name, result in RESULTS.items() if display_name(name) in {
+        "champion", "index", "equal weight", "equal weight buy and hold",
+    })  # fmt: skip
+    assert 10 ** figure.layout.yaxis.range[1] == pytest.approx(top, rel=0.1)  # hidden curves do not set the range
     assert figure.layout.xaxis2.title.text == "generation"
 
 
@@ -133,7 +148,7 @@ def test_tournament_scores_are_those_of_all_agents_of_its_folder(tournament: Tou
 
 def test_tournament_without_curves_draws_its_leaderboard_alone(tournament: TournamentResult, tmp_path: Path) -> None:
     again = TournamentResult.load(tournament.save(tmp_path / "saved.json"))
-    assert set(lines(again.plot())) == {"agent", "best", "median", "base portfolio"}
+    assert set(lines(again.plot())) == {"agent", "best", "median", "equal weight"}
     assert "leaderboard" in again.plot().layout.title.text
     (tmp_path / CURVES).write_bytes(b"damaged")
     with pytest.raises(RunError, match="is damaged"):
@@ -216,9 +231,14 @@ def test_verdict_is_a_frame_and_a_figure_of_all_rules() -> None:
 
 def test_walkforward_draws_each_seed_their_mean_and_equal_weight() -> None:
     runs = [{"fold": fold, "seed": seed, "sharpe": fold + seed / 10} for fold in (1, 2) for seed in (1, 3)]
-    folds = [{"fold": 1, "equal_weight_sharpe": 0.7}, {"fold": 2, "equal_weight_sharpe": None}]
+    folds = [
+        {"fold": 1, "equal_weight_sharpe": 0.7, "test": ["2019-01-02", "2019-12-31"]},
+        {"fold": 2, "equal_weight_sharpe": None, "test": ["2020-01-02", "2020-12-31"]},
+    ]
     document = {"runs": runs, "folds": folds, "verdict": {"promoted": True}}
-    drawn = lines(WalkforwardResult(copy.deepcopy(document)).plot())
+    figure = WalkforwardResult(copy.deepcopy(document)).plot()
+    drawn = lines(figure)
+    assert figure.layout.xaxis.ticktext[1] == "2<br>2020-01-02<br>to 2020-12-31"
     assert list(drawn["seed"].text) == ["seed 1", "seed 3", "seed 1", "seed 3"]
     np.testing.assert_allclose(drawn["mean of the seeds"].y, [1.2, 2.2])
     assert list(drawn["equal weight"].y) == [0.7, None]

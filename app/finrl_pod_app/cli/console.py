@@ -89,11 +89,9 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     if verdict := document.get("verdict"):
         for line in verdict_lines(verdict, outcome_sentence(document)):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
-    elif looks := looks_sentence(document):
-        console.print(looks, markup=False, soft_wrap=not console.is_terminal)
     texts = [added_sentence, baselines_sentence, reference_sentence]
     if not verdict:
-        texts.insert(0, return_sentence)
+        texts = [return_sentence, looks_sentence, *texts]
     for text in texts:
         if sentence := text(document):
             console.print(sentence, markup=False, soft_wrap=not console.is_terminal)

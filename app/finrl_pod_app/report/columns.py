@@ -101,7 +101,8 @@ def champion_first(names: Iterable[str]) -> list[str]:
 
 def in_sentence(name: str) -> str:
     """A strategy in running text: the champion, the index, equal weight."""
-    return f"the {display_name(name)}" if name in (CHAMPION, "index", "mandate_at_tilt_zero") else display_name(name)
+    shown = display_name(name)
+    return f"the {shown}" if name in (CHAMPION, "agent", "index", "mandate_at_tilt_zero") else shown
 
 
 def display_name(name: str) -> str:

@@ -47,7 +47,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
     strategies = test.get("strategies") or {}
     name = CHAMPION if CHAMPION in strategies else next(iter(strategies), "")
     own = strategies.get(name) or {}
-    added = document.get("added") or {}
+    added = document.get("added") or document.get("comparison") or {}
     base = str(added.get("base") or test.get("benchmark") or "")
     other, shown = strategies.get(base) or {}, display_name(base)
 

@@ -106,11 +106,9 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         sentence = html.escape(outcome_sentence(document) or fallback)
         style = "verdict promoted" if verdict["promoted"] else "verdict"
         lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
-    elif looks := looks_sentence(document):
-        lines.append(note(looks))
     texts = [added_sentence, baselines_sentence, reference_sentence]
     if verdict is None:  # with one, the box has it
-        texts.insert(0, return_sentence)
+        texts = [return_sentence, looks_sentence, *texts]
     sentences = (text(document) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")

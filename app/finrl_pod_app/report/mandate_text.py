@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name, number, percent
+from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -64,10 +64,21 @@ METHODS = (
 
 
 def return_sentence(document: Mapping[str, Any]) -> str:
-    """What the champion earned a year beyond its base, with the interval; empty without a comparison."""
-    found = return_clause(document)
-    when = "In sample" if document.get("in_sample") else "On the test period,"
-    return f"{when} {found}." if found else ""
+    """What the champion or another strategy earned a year beyond its base; empty without a comparison."""
+    if found := return_clause(document):
+        when = "In sample" if document.get("in_sample") else "On the test period,"
+        return f"{when} {found}."
+    compared = document.get("comparison")
+    return comparison_sentence(compared) if compared else ""
+
+
+def comparison_sentence(found: Mapping[str, Any]) -> str:
+    """What a strategy earned a year beyond a baseline, with the interval and the p-value of no edge.
+
+    found: of `services.mandate_report.comparison`.
+    """
+    clause = _earned(in_sentence(str(found["of"])), found)
+    return f"After costs {clause}; p-value of no edge {found['p_value']:.2g}, for this backtest alone."
 
 
 def return_clause(document: Mapping[str, Any]) -> str:
@@ -76,11 +87,17 @@ def return_clause(document: Mapping[str, Any]) -> str:
     found = added.get("active_return")
     if not found:
         return ""
+    return f"after costs {_earned('the champion', added)}"
+
+
+def _earned(who: str, added: Mapping[str, Any]) -> str:
+    """An active return with its interval as a clause. added: base, level and active_return."""
+    found = added["active_return"]
     low, high = (percent(found[end], sign=True, unit="%") for end in ("low", "high"))
     more = "less" if found["value"] < 0 else "more"
     return (
-        f"after costs the champion earned {abs(100 * found['value']):.1f}% a year {more} than"
-        f" {display_name(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})"
+        f"{who} earned {abs(100 * found['value']):.1f}% a year {more} than {display_name(str(added['base']))} "
+        f"({100 * added['level']:.0f}% interval {low} to {high})"
     )
 
 

@@ -18,6 +18,7 @@ from finrl_pod.evaluate.audit.lookahead import PROBES
 from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
 from finrl_pod.market.rules import rules_of
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
@@ -90,11 +91,23 @@ def audit_strategy(
     return dataclasses.replace(audit, findings=(*audit.findings, *external_data.findings(name, opened)))
 
 
+def audit_object(strategy: Strategy, data: str | None = None, config: RunConfig | None = None) -> Audit:
+    """Audit a strategy that has no file, such as one of a notebook. config: rules and splits; default as others."""
+    return _audit_strategy(strategy.name, data, PROBES, WARM_UP, False, lambda _: None, strategy, config)
+
+
 def _audit_strategy(
-    name: str, data: str | None, probes: int, warm_up_bars: int, every_bar: bool, on_step: OnStep
+    name: str,
+    data: str | None,
+    probes: int,
+    warm_up_bars: int,
+    every_bar: bool,
+    on_step: OnStep,
+    given: Strategy | None = None,
+    config: RunConfig | None = None,
 ) -> Audit:
-    strategy = load_strategy(name)
-    config, panel, span = _default_data(data)
+    strategy = given or load_strategy(name)
+    config, panel, span = _default_data(data) if config is None else _data_of(config)
     if name == "index":
         panel = index_panel(panel)
     features, fill = strategy.feature_names, config.environment.fill
@@ -107,7 +120,7 @@ def _audit_strategy(
         cash=config.environment.cash,
         out_of_sample=span[0],
         strategies={name: strategy},
-        restart=_reimport(name) if is_file_reference(name) else None,
+        restart=_reimport(name) if given is None and is_file_reference(name) else None,
     )
     reference = strategy if name == "index" else None
     cost = config.environment.cost_bps
@@ -162,12 +175,16 @@ def _default_data(data: str | None) -> tuple[RunConfig, Panel, tuple[int, int]]:
     These are the validation split, or the second half of a panel that is too short for splits. Probes start at their
     first.
     """
-    config = RunConfig() if data is None else RunConfig(data=DataConfig(data))
+    return _data_of(RunConfig()) if data is None else _data_of(RunConfig(data=DataConfig(data)), default_splits=True)
+
+
+def _data_of(config: RunConfig, *, default_splits: bool = False) -> tuple[RunConfig, Panel, tuple[int, int]]:
+    """The config, its panel, and the bars of `_default_data`. default_splits: those of a panel without a config."""
     panel = load_panel(config)
     if len(panel.times) < MIN_BARS:
         raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")
     try:
-        splits = config.splits if data is None else splits_of_panel(panel)
+        splits = splits_of_panel(panel) if default_splits else config.splits
         validation = make_splits(panel.times, splits).validation
     except (DataError, ConfigError):
         return config, panel, (len(panel.times) // 2, len(panel.times) - 1)

@@ -34,7 +34,7 @@ from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.document import bars_sentence, bootstrap_band, build_document, subject_of
 from finrl_pod_app.services.benchmarks import BenchmarkAccount, find_benchmark
 from finrl_pod_app.services.doctor import installed_versions
-from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
+from finrl_pod_app.services.mandate_report import comparison, mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.services.overrides import override_config
 from finrl_pod_app.services.presets import propose_splits
@@ -300,7 +300,7 @@ def _document(
     against: BenchmarkAccount | None,
 ) -> dict[str, Any]:
     dates = [str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last)]
-    return build_document(
+    document = build_document(
         config=prepared.config,
         panel=prepared.panel,
         splits={"test": dates},
@@ -309,6 +309,10 @@ def _document(
         cost_curve=curve,
         benchmark=None if against is None else against.strategy.name,
     )
+    base = REFERENCES[0] if against is None else against.strategy.name
+    if prepared.name not in (CHAMPION, base):  # what a champion adds to its base is told of every run
+        document["comparison"] = comparison(results[prepared.name], results[base], prepared.config.seed)
+    return document
 
 
 def _write(

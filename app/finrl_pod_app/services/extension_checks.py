@@ -14,14 +14,14 @@ import torch
 from finrl_pod_envs.custom.contract import MEMBERS, Fault
 from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.trading_envs import make_env
-from finrl_pod_strategies.user_strategy import load_user_strategy
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.features import compute
+from finrl_pod.data.features import Feature, compute_one, lookup, own_feature
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources import open_source
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import FeatureError, FinrlPodError
+from finrl_pod.errors import FeatureError, FinrlPodError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
@@ -38,7 +38,7 @@ from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
 from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
 from finrl_pod_app.services.environments import check_environment
-from finrl_pod_app.services.extensions import find_extension
+from finrl_pod_app.services.extensions import find_extension, kind_of
 
 BARS, ASSETS, SEED = 420, 6, 7
 PROBES = (120, 250, 333, 418)  # bars after which prices are changed
@@ -64,19 +64,43 @@ def check_extension(
     kind, found = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
     checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
-        "feature": _check_feature,
+        "feature": lambda name, _: _check_feature(lookup(name)),
         "reward": _check_reward,
         "cost": _check_cost,
-        "strategy": _check_strategy,
+        "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
         "policy": _check_policy,
         "algorithm": _check_algorithm,
         "environment": lambda name, _: check_environment(name, steps, members or len(MEMBERS)),
         "source": _check_source,
         "broker": _check_broker,
     }
+    return _faults(lambda: checks[kind](reference if kind != "environment" else target, found))
+
+
+def check_object(found: object) -> tuple[str, list[Fault]]:
+    """Kind and faults of a feature (a function of a panel) or a strategy (its class), such as one of a notebook.
+
+    Raises InputError for other objects: their checks create them by the name that runs keep.
+    """
+    name = getattr(found, "__name__", type(found).__name__)
+    kind = kind_of(found, f"{name!r}")
+    if kind == "feature":
+        feature = own_feature(name, found)
+        return kind, _faults(lambda: _check_feature(feature))
+    if kind == "strategy":
+        make: Any = found
+        return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
+    raise InputError(
+        f"{name!r} is of the kind {kind}, which is checked by the name of its file: write it to one and give "
+        f"'file.py:{name}'"
+    )
+
+
+def _faults(check: Callable[[], list[Fault]]) -> list[Fault]:
+    """The faults that a check finds, or that it stops with."""
     try:
         with stdout_to_stderr():
-            return checks[kind](reference if kind != "environment" else target, found)
+            return check()
     except FinrlPodError as error:
         return [Fault("error", str(error))]
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raises is what the check tells
@@ -111,10 +135,10 @@ def random_market() -> MarketTensor:
 # ---------------------------------------------------------------------- features
 
 
-def _check_feature(reference: str, _: object) -> list[Fault]:
+def _check_feature(feature: Feature) -> list[Fault]:
     panel = random_panel()
     try:
-        values = compute(panel, (reference,))[..., 0]  # [T, N]; raises FeatureError for other shapes
+        values = compute_one(panel, feature)  # [T, N]; raises FeatureError for other shapes
     except FeatureError as error:
         if "read-only" not in str(error):
             raise
@@ -123,11 +147,11 @@ def _check_feature(reference: str, _: object) -> list[Fault]:
         message = f"it is NaN or infinite on all {len(values)} bars; return finite numbers after the warm-up"
         return [Fault("undefined", message)]
     faults = []
-    again = compute(panel, (reference,))[..., 0]
+    again = compute_one(panel, feature)
     if not np.array_equal(values, again, equal_nan=True):
         faults.append(Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state"))
     for bar in PROBES:
-        changed = compute(_with_other_future(panel, bar), (reference,))[..., 0]
+        changed = compute_one(_with_other_future(panel, bar), feature)
         differs = ~_equal(values[: bar + 1], changed[: bar + 1])
         if differs.any():
             t, n = (int(i) for i in np.argwhere(differs)[-1])
@@ -211,9 +235,9 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
 # ---------------------------------------------------------------------- strategies
 
 
-def _check_strategy(reference: str, _: object) -> list[Fault]:
+def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
     panel = random_panel()
-    results = [_backtested(load_user_strategy(reference), panel) for _ in range(2)]
+    results = [_backtested(make(), panel) for _ in range(2)]
     if not np.array_equal(results[0], results[1], equal_nan=True):
         return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
     return []

@@ -12,6 +12,7 @@ from finrl_pod_strategies.user_strategy import load_strategy
 from finrl_pod.evaluate.active_management import (
     LEVEL,
     TAIL,
+    active_return,
     active_share,
     active_statistics,
     effective_number,
@@ -19,7 +20,8 @@ from finrl_pod.evaluate.active_management import (
     transfer_coefficient,
 )
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.intervals import MIN_BARS, Interval, bootstrap_means
+from finrl_pod.evaluate.intervals import MIN_BARS, Interval
+from finrl_pod.evaluate.mean_test import mean_p_value
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
@@ -112,11 +114,26 @@ def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str
     }
 
 
+def comparison(tested: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:
+    """The active return of one backtest over another with its interval, and the p-value of no edge.
+
+    The p-value is that of the edge test of the test period alone: it does not know how many others were tried. None for
+    fewer than `MIN_BARS` returns, and for equal ones.
+    """
+    returns, reference = simple_returns(tested.equity), simple_returns(base.equity)
+    if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
+        return None
+    return {
+        "of": tested.name,
+        "base": base.name,
+        "level": LEVEL,
+        "active_return": _active_return(returns, reference, seed, bars_per_year(tested.times)),
+        "p_value": mean_p_value(returns - reference),
+    }
+
+
 def _active_return(own: Floats, base: Floats, seed: int, periods: float) -> dict[str, float]:
-    """Mean active return per year with the percentiles of its stationary bootstrap."""
-    active = own - base
-    low, high = np.quantile(bootstrap_means(active, seed=seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return {"value": periods * float(active.mean()), "low": periods * float(low), "high": periods * float(high)}
+    return active_return(own, base, seed=seed, periods_per_year=periods)._asdict()
 
 
 def usage(period: MandatePeriod) -> dict[str, float]:

@@ -54,30 +54,37 @@ def override_run(
 
         config = for_stored_panel(config, Store(), data)
     config = override_config(config, cost_bps=cost_bps)
+    return apply_settings(config, [parse_assignment(line) for line in settings], "--set")
+
+
+def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], source: str) -> RunConfig:
+    """The config with the given values of settings such as "tournament.pods"; names as in `override_run`.
+
+    source: where they come from, for messages. Raises ConfigError for an unknown name or an invalid value.
+    """
     if not settings:
         return config
     values = dataclasses.asdict(config)
-    for line in settings:
-        name, value = parse_assignment(line)
+    for name, value in settings:
         section, _, key = name.rpartition(".")
         if isinstance(values.get(name), dict):
             example = next(iter(values[name]))
             raise ConfigError(
-                f"--set {name}: it is a section; name one of its settings, such as {name}.{example}=VALUE"
+                f"{source} {name}: it is a section; name one of its settings, such as {name}.{example}=VALUE"
             )
         if not section and not (name in values and not isinstance(values[name], dict)):
             section = "environment"
         table = values if not section else values.get(section)
         if not isinstance(table, dict):
             known = [key for key, item in values.items() if isinstance(item, dict)]
-            raise ConfigError(f"--set {name}: there is no section {section!r}; {closest_key(section, known)}")
+            raise ConfigError(f"{source} {name}: there is no section {section!r}; {closest_key(section, known)}")
         others = [head for head, items in values.items() if isinstance(items, dict) and key in items]
         if "." not in name and section == "environment" and key not in table and others:
-            raise ConfigError(f"--set {name}: did you mean {others[0]}.{key}?")
+            raise ConfigError(f"{source} {name}: did you mean {others[0]}.{key}?")
         if (section, key) == ("agent", "algorithm") and value != table.get(key):
             values["agent"] = table = {}  # other algorithms have other settings
         table[key] = value
-    return parse(values, "--set")
+    return parse(values, source)
 
 
 def parse_setting(line: str) -> tuple[str, Any]:
