@@ -44,6 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq torch
 	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,tpe,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
+	@$(BIN)/python -m finrl_pod_app.services.kernels
 	@touch $(STAMP)
 	@echo "set up: the program is $(BIN)/finrl-pod; try $(BIN)/finrl-pod doctor, or $(BIN)/finrl-pod --help" >&2
 

@@ -57,6 +57,7 @@ from finrl_pod_app.notebook_results import (
     WalkforwardResult,
 )
 from finrl_pod_app.services.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
+from finrl_pod_app.services.kernels import compile_kernels
 from finrl_pod_app.services.overrides import apply_settings, override_config
 from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
 from finrl_pod_app.services.prices import backtest_period
@@ -220,6 +221,7 @@ def train(
     check_callback(callback)  # here, since `api.train` gets the one below
     setup = market if isinstance(market, api.Setup) else make_market(market)
     history: list[dict[str, float]] = []
+    compile_kernels((lambda stage: print(stage, file=sys.stderr)) if _shown(progress) else lambda _: None)  # noqa: T201
     with _bar(shown=_shown(progress)) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:

@@ -16,12 +16,14 @@ import platform
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch  # noqa: F401  imported first, so that the kernels share its OpenMP runtime and thread count
 
-from finrl_pod.files import replace_file
+from finrl_pod.files import HOME_VARIABLE, replace_file
 from finrl_pod.native.prebuild import (
     COMPILE_TIMEOUT_SECONDS,
     FLAGS,
@@ -51,21 +53,55 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
         check_layout(prebuilt, source, *structures)
         return prebuilt
     compiler = find_compiler()
-    if compiler is None:
-        return None
-    try:
-        library = _open(source, compiler)
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.warning("%s could not be compiled and its plain version is used: %s", source.name, _first_line(error))
-        return None
-    check_layout(library, source, *structures)
+    library = None if compiler is None else _compiled(source, compiler)
+    if library is not None:
+        check_layout(library, source, *structures)
     return library
 
 
+def uncompiled(sources: Sequence[Path]) -> list[Path]:
+    """The sources that `load` would compile: neither prebuilt nor cached, with a compiler and not switched off."""
+    compiler = find_compiler()
+    if compiler is None or os.environ.get(SWITCH, "1") == "0":
+        return []
+    return [x for x in sources if not prebuilt_libraries(x) and _cached(_library_name(x, compiler)) is None]
+
+
+def compile_sources(sources: Sequence[Path]) -> None:
+    """Compile sources into the cache, on all cores; a failure is logged as `load` does."""
+    compiler = find_compiler()
+    if compiler is None:
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda source: _compiled(source, compiler), sources))
+
+
 def cache_folder() -> Path:
-    """Folder of compiled libraries: $XDG_CACHE_HOME/finrl_pod, by default ~/.cache/finrl_pod."""
+    """Folder that compiled libraries are written to.
+
+    FINRL_POD_HOME/kernels if that is set, else $XDG_CACHE_HOME/finrl_pod, by default ~/.cache/finrl_pod, from which
+    they are read in both cases.
+    """
+    home = os.environ.get(HOME_VARIABLE)
+    return Path(home) / "kernels" if home else _user_cache()
+
+
+def _user_cache() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "finrl_pod"
+
+
+def _cached(name: str) -> Path | None:
+    return next((path for folder in (cache_folder(), _user_cache()) if (path := folder / name).exists()), None)
+
+
+def _compiled(source: Path, compiler: str) -> ctypes.CDLL | None:
+    """The compiled library, or None if compiling failed."""
+    try:
+        return _open(source, compiler)
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("%s could not be compiled and its plain version is used: %s", source.name, _first_line(error))
+        return None
 
 
 def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
@@ -94,16 +130,11 @@ def _processor_features() -> frozenset[str]:
 
 
 def _open(source: Path, compiler: str) -> ctypes.CDLL:
-    """Load the library, compiling it first if it is not cached; its name is a hash of everything it depends on."""
-    version = subprocess.run(
-        [compiler, "--version"], capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS
-    ).stdout
-    texts = [path.read_bytes() for path in source_files(source)]
-    inputs = [*texts, version, _processor(), " ".join(FLAGS).encode()]
-    name = f"{source.stem}-{hashlib.sha256(b'|'.join(inputs)).hexdigest()[:20]}.so"
+    """Load the library, compiling it first if it is not cached."""
+    name = _library_name(source, compiler)
+    if (found := _cached(name)) is not None:
+        return ctypes.CDLL(str(found))
     cached = cache_folder() / name
-    if cached.exists():
-        return ctypes.CDLL(str(cached))
     with tempfile.TemporaryDirectory() as scratch:
         compiled = Path(scratch) / name
         compile_source(source, compiled, compiler)
@@ -113,6 +144,19 @@ def _open(source: Path, compiler: str) -> ctypes.CDLL:
         except OSError:  # the cache cannot be written: the next process compiles again
             return ctypes.CDLL(str(compiled))
     return ctypes.CDLL(str(cached))
+
+
+def _library_name(source: Path, compiler: str) -> str:
+    """File name of a library: a hash of everything it depends on."""
+    texts = [path.read_bytes() for path in source_files(source)]
+    inputs = [*texts, _version(compiler), _processor(), " ".join(FLAGS).encode()]
+    return f"{source.stem}-{hashlib.sha256(b'|'.join(inputs)).hexdigest()[:20]}.so"
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    command = [compiler, "--version"]
+    return subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS).stdout
 
 
 def _processor() -> bytes:

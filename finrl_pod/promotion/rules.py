@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from finrl_pod.errors import InputError
+from finrl_pod.evaluate.mean_test import upper_tail
 from finrl_pod.evaluate.metrics import max_drawdown, simple_returns
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test
@@ -99,7 +100,8 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[st
     statistics["edge"] = to_plain(asdict(found))
     after = "" if evidence.looks < 2 else f" after {evidence.looks} looks at the test period"
     over = f"its base ({readable(evidence.base)}), traded as slowly as the agents" if evidence.base else _name(evidence)
-    sentence = f"p-value of no edge over {over}: {found.p_value:.4g}; must be at most {limit:.4g}{after}"
+    alone = "" if found.validation is None else f" (on test alone {upper_tail(found.test):.2g})"
+    sentence = f"p-value of no edge over {over}: {found.p_value:.4g}{alone}; must be at most {limit:.4g}{after}"
     return Rule("edge", found.p_value, limit, found.p_value <= limit, sentence)
 
 
@@ -150,7 +152,10 @@ def drawdown_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
 def break_even_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     """The champion grows faster than the reference on test even at a multiple of the costs."""
     limit = gate.break_even_cost_multiple * evidence.cost_bps
-    shown = f"{evidence.break_even:.1f} bp" if math.isfinite(evidence.break_even) else "above every cost tried"
+    shown = f"{evidence.break_even:.1f} bp"
+    if not math.isfinite(evidence.break_even):
+        own, base = (evidence.test[name].metrics.get("turnover", math.nan) for name in (CHAMPION, evidence.reference))
+        shown = f"above every cost tried{', as it trades less' if own < base else ''}"
     over = f"over {_name(evidence)} {evidence.where}"
     sentence = f"Break-even cost {over}: {shown}; must be at least {limit:g} bp"
     if evidence.break_even == 0:

@@ -310,7 +310,9 @@ class TournamentConfig:
         "members of the champion: the best, all, greedy (added while the ensemble improves), or what is best on folds",
     )
     inner_folds: int = setting(5, "blocks of validation on which cross_validated compares the others", at_least(2))
-    champion: int = setting(4, "entries of the best, from which greedy selection starts", at_least(1))
+    champion: int = setting(
+        4, "number of best agents in the champion; greedy selection starts from them and adds others", at_least(1)
+    )
     ensemble: Literal["mean", "sharpe", "vote"] = setting(
         "mean", "target weights: mean, mean by validation Sharpe ratio, or vote (median; majority for choices)"
     )

@@ -48,7 +48,7 @@ def test_the_page_has_the_sections_with_their_figures() -> None:
     document = document_with(5)
     page = render(document, synthetic_results())
     shown = Page(page)
-    assert {"profit-by-asset-and-year", "capacity", "against-the-index"} <= set(shown.ids)
+    assert {"profit-by-asset-and-by-year", "capacity", "against-the-index"} <= set(shown.ids)
     assert contribution.year_cells(document) == [["1,200", "10", "0", "12.0"]]
     assert any(row[:4] == ["2019", "1,200", "10", "0"] for row in shown.rows)
     assert ["100,000", "+2.00", "-1.00 to +5.00", "0.40"] in shown.rows

@@ -74,8 +74,8 @@ def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -
     found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
     found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
     assert return_sentence({"comparison": found, "mandate": mandate()}) == (
-        "After costs Mine earned 7.5% a year less than equal weight (90% interval -14.2% to -1.3%); p-value of no edge "
-        "0.98, for this backtest alone."
+        "After costs Mine earned 7.5% a year less than equal weight (mean return; 90% interval -14.2% to -1.3%); "
+        "p-value of no edge 0.98, for this backtest alone."
     )
     assert comparison_sentence({**found, "of": "champion"}).startswith("After costs the champion earned")
 

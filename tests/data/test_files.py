@@ -183,7 +183,11 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(WIDE, 1, "B", "A"), r"p.csv has the column 'A' twice: remove one"),
         (WIDE.replace("\n", ",\n"), r"p.csv: column 4 has no name: give it one or remove it"),
         (edit(LONG, 1, "close", "volume"), r"column 'close' is missing"),
-        (edit(LONG, 1, "symbol", "name"), "no column 'symbol' that names the ticker; pass --symbol P"),
+        (edit(LONG, 1, "symbol", "name"), "no column 'symbol' that names the ticker: if 'name' does, rename it"),
+        (
+            "time,symbol,last\n2024-01-02,A,2.5\n",
+            "unknown column 'last'; .*: rename it to 'close' if it holds the closing",
+        ),
         (edit(WIDE, 1, "date", "when"), r"no time column \(its columns: when, A, B\): .* named time or date.* or wide"),
         (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),
         (edit(WIDE, 3, "2024-01-03,2.6,4.6", ""), r"p.csv, line 3: the time must be a date .*, it is blank"),

@@ -34,6 +34,7 @@ Writer = Callable[[str], Path]
 @pytest.fixture
 def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
     """Writes a C++ source; kernels are cached in a folder of the test."""
+    monkeypatch.delenv("FINRL_POD_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(library.SWITCH, "1")
@@ -64,6 +65,32 @@ def test_source_is_compiled_once_and_then_loaded_from_the_cache(write_source: Wr
     assert cached.stat().st_mtime_ns == written
     library.load(write_source(DOUBLE.replace("2 * x", "x + x")))
     assert len(list(library.cache_folder().iterdir())) == 2  # a changed source gets a separate library
+
+
+@needs_compiler
+def test_home_moves_the_cache_and_libraries_of_the_other_are_still_found(
+    write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.load(write_source(DOUBLE)) is not None
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
+    assert library.cache_folder() == tmp_path / "home" / "kernels"
+    assert library.load(write_source(DOUBLE)) is not None
+    assert not library.cache_folder().exists()
+    assert library.load(write_source(DOUBLE.replace("2 * x", "x + x"))) is not None
+    assert len(list(library.cache_folder().iterdir())) == 1
+
+
+@needs_compiler
+def test_sources_are_compiled_ahead(write_source: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_source(DOUBLE)
+    assert library.uncompiled([path]) == [path]
+    library.compile_sources([path])
+    assert library.uncompiled([path]) == []
+    assert call_twice(library.load(path)) == 42.0
+    changed = write_source(DOUBLE.replace("2 * x", "x + x"))
+    assert library.uncompiled([changed]) == [changed]
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert library.uncompiled([changed]) == []
 
 
 @needs_compiler

@@ -411,6 +411,7 @@ def _run_tournament(
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
     """Check a config and print what its run will take. test: whether the run will look at the test period."""
+    from finrl_pod_app.services.kernels import SECONDS, uncompiled_kernels
     from finrl_pod_app.services.training import plan_tournament
 
     planned = plan_tournament(config, device=device.value, engine=engine)
@@ -437,7 +438,8 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     if plan.mapped_bytes:
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
-    typer.echo(f"time: about {rounded} {unit}{'s' * (rounded > 1)} on two cores")
+    compiling = f", and {SECONDS} more for compiling kernels once" if uncompiled_kernels() else ""
+    typer.echo(f"time: about {rounded} {unit}{'s' * (rounded > 1)} on two cores{compiling}")
     if planned.look is not None and not test:
         typer.echo(f"test period: left unseen (--no-test); testing it would be look {planned.look}")
     elif planned.look is not None:

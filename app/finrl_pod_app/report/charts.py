@@ -359,8 +359,9 @@ def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
     mean = np.abs(result.weights).mean(0)
     order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
     bands = [(result.symbols[i], result.weights[:, i]) for i in order[:NAMED_ASSETS]]
-    if len(order) > NAMED_ASSETS:
-        bands.append((f"{len(order) - NAMED_ASSETS} others", result.weights[:, order[NAMED_ASSETS:]].sum(1)))
+    if (others := len(order) - NAMED_ASSETS) > 0:
+        name = f"{others} other{'s' * (others > 1)}"
+        bands.append((name, result.weights[:, order[NAMED_ASSETS:]].sum(1)))
     return [*bands, ("cash", 1 - result.weights.sum(1))]
 
 

@@ -61,8 +61,20 @@ BENCHMARK_COLUMNS = (
     Column(
         "information_ratio", "IR", "Information ratio", "ratio", "annualised mean active return over tracking error"
     ),
-    Column("up_capture", "up", "Up capture", "ratio", "growth on bars on which the benchmark rose, over its own"),
-    Column("down_capture", "down", "Down capture", "ratio", "growth on bars on which the benchmark fell, over its own"),
+    Column(
+        "up_capture",
+        "up",
+        "Up capture",
+        "ratio",
+        "compound return on the bars on which the benchmark rose, over its own",
+    ),
+    Column(
+        "down_capture",
+        "down",
+        "Down capture",
+        "ratio",
+        "the same where it fell; near 1 over years of daily bars, whose falls compound to almost -100%",
+    ),
     Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
     Column(
         "effective_number",
@@ -92,6 +104,21 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
     """A fraction in percent, formatted as by `number`: 0.012 -> 1.2. unit: behind it, such as "%"."""
     text = number(None if value is None else 100 * value, digits, sign=sign)
     return text if text == MISSING else f"{text}{unit}"
+
+
+# What the bars of a report are, by their split; None: dates of the user's choice.
+PERIODS = {
+    "train": "the training period",
+    "validation": "the validation period",
+    "test": "the test period",
+    "all": "all bars",
+    None: "the chosen dates",
+}
+
+
+def on_period(document: Mapping[str, Any]) -> str:
+    """The bars of a report as the end of a sentence: "on the test period", "in sample"."""
+    return "in sample" if document.get("in_sample") else f"on {PERIODS[document.get('split', 'test')]}"
 
 
 def champion_first(names: Iterable[str]) -> list[str]:

@@ -66,7 +66,7 @@ def attribution(document: Mapping[str, Any]) -> str:
     charts.apply_layout(figure)
     figure.update_layout(hovermode="closest", margin={"l": 90})
     drawn = chart("attribution", figure, "tall" if len(found["by_asset"]) > NAMED_ASSETS // 2 else "")
-    return section("Profit by asset and year", words + drawn + table(heads, rows, wide=False))
+    return section("Profit by asset, and by year", words + drawn + table(heads, rows, wide=False))
 
 
 YEAR_COLUMNS = {

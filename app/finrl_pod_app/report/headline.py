@@ -60,7 +60,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             "Total return",
             _signed(own.get("cumulative_return")),
             of_base(_signed(other.get("cumulative_return"))),
-            "over the whole test period, after costs",
+            "over the whole period, after costs",
         ),
         KeyFigure(
             "annual_return",

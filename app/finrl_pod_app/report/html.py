@@ -13,7 +13,7 @@ from finrl_pod.data.sources.files import taken_as
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number, on_period
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
@@ -52,7 +52,8 @@ def render(
     name: of the run. created: date of the report, ISO text.
     """
     style_by_name = report_styles(document["test"]["strategies"])
-    kind, heading = ("in sample", "in sample") if document.get("in_sample") else ("test", "on the test period")
+    heading = on_period(document)
+    kind = heading.removeprefix("on ").removeprefix("the ").removesuffix(" period")  # test, validation, in sample
     period = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
     body = [
         sections.equity(document, results, style_by_name),
@@ -65,7 +66,11 @@ def render(
         sections.drawdowns(document),
         sections.rolling(document, results, style_by_name),
         sections.months(document),
-        section("Annual returns", yearly_table(document["test"]["yearly"], style_by_name)),
+        section(
+            "Annual returns",
+            note("The first and the last year may be partial.")
+            + yearly_table(document["test"]["yearly"], style_by_name),
+        ),
         _weights(results),
         contribution.attribution(document),
         sections.trading(document, results, style_by_name),
@@ -138,7 +143,7 @@ def _weights(results: Mapping[str, BacktestResult]) -> str:
     name = subject_of(results)
     drawn = chart("weights", charts.weights_figure(results[name]), "tall")
     words = note(
-        f"Weights of {in_sentence(name)} after the fills of each bar: the {charts.NAMED_ASSETS} largest by their mean, "
+        f"Weights of {in_sentence(name)} after the fills of each bar: the largest by their mean, "
         "the others together, and cash."
     )
     return section("Portfolio weights", words + drawn)
@@ -152,7 +157,8 @@ def _leaderboard(document: Mapping[str, Any]) -> str:
     how = SELECTED.get(str(champion.get("selection")))
     notes = [
         "Scores are Sharpe ratios on the validation period"
-        + ("." if base is None else f"; the base's is {number(base, 3)}."),
+        + ("." if base is None else f"; the base, traded as slowly as the agents trade, has {number(base, 3)}."),
+        f"The {len(rows)} best agents of all generations are listed.",
         f"The champion ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
         f"{f', {how},' if how else ''}{diversity_of(champion)}.",
         "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, percent
+from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, on_period, percent
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -66,8 +66,8 @@ METHODS = (
 def return_sentence(document: Mapping[str, Any]) -> str:
     """What the champion or another strategy earned a year beyond its base; empty without a comparison."""
     if found := return_clause(document):
-        when = "In sample" if document.get("in_sample") else "On the test period,"
-        return f"{when} {found}."
+        when = on_period(document)
+        return f"{when[0].upper()}{when[1:]}, {found}."
     compared = document.get("comparison")
     return comparison_sentence(compared) if compared else ""
 
@@ -97,7 +97,7 @@ def _earned(who: str, added: Mapping[str, Any]) -> str:
     more = "less" if found["value"] < 0 else "more"
     return (
         f"{who} earned {abs(100 * found['value']):.1f}% a year {more} than {display_name(str(added['base']))} "
-        f"({100 * added['level']:.0f}% interval {low} to {high})"
+        f"(mean return; {100 * added['level']:.0f}% interval {low} to {high})"
     )
 
 
@@ -114,10 +114,11 @@ def added_sentence(document: Mapping[str, Any]) -> str:
     against = f"{other} of {base} (it has no mandate)"
     if document["mandate"]["base"] != "none":
         against = f"{other} of its base ({base})"
-    period = "In sample" if document.get("in_sample") else "On the test period"
+    when = on_period(document)
     return (
-        f"{period} the champion's Sharpe ratio was {own} against {against}: {signed(added['value'])} "
-        f"({100 * added['level']:.0f}% interval {signed(added['low'])} to {signed(added['high'])}); {_outcome(added)}."
+        f"{when[0].upper()}{when[1:]} the champion's Sharpe ratio was {own} against {against}: "
+        f"{signed(added['value'])} ({100 * added['level']:.0f}% interval {signed(added['low'])} to "
+        f"{signed(added['high'])}); {_outcome(added)}."
     )
 
 

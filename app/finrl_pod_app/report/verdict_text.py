@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from finrl_pod.evaluate.mean_test import upper_tail
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
 from finrl_pod_app.report.mandate_text import return_clause
@@ -176,14 +177,15 @@ def edge_sentence(verdict: Mapping[str, Any]) -> str:
         return f"{total}, from the test period alone."
     weight = found["validation_weight"]
     repeats = found.get("selections", 1.0)
-    repeated = f", and the best of {repeats:.1f} such selections more" if repeats > 1 else ""
+    repeated = f", counted as the best of {repeats:.1f} of them" if repeats > 1 else ""
+    reached = upper_tail(found["validation_selected"])
     return (
         f"{total}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} × "
         f"{found['validation_selected']:.2f} on validation. The champion's own z-score on validation is "
-        f"{found['validation']:.2f}, but it was selected there: without any edge, the selection reaches "
-        f"{found['expected_from_selection']:.2f} on average, as the best of {found['effective_trials']:.1f} effective "
-        f"(independent) trials does{repeated}. Corrected for that selection bias, {found['validation']:.2f} counts as "
-        f"{found['validation_selected']:.2f}."
+        f"{found['validation']:.2f}, but it was selected there: of simulated selections without any edge{repeated}, "
+        f"{100 * reached:.1f}% reach at least that; they reach {found['expected_from_selection']:.2f} on average, as "
+        f"the best of {found['effective_trials']:.1f} independent (effective) trials does. So "
+        f"{found['validation']:.2f} counts as {found['validation_selected']:.2f}."
     )
 
 

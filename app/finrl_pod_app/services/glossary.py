@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from finrl_pod.errors import InputError, closest_name
 
 GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
-    "active return": "return of an account less that of its base",
+    "active return": (
+        "return of an account less that of its base; of a year, the mean over the bars, not the difference of CAGRs"
+    ),
     "active share": "half the sum of absolute differences between an account's weights and its base's",
     "agent": (
         "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
@@ -21,6 +23,10 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
     "CAGR": "compound annual growth rate",
+    "capture, up and down": (
+        "compound return on the bars on which a benchmark rose, or fell, over the benchmark's own; over years of daily "
+        "bars all falls together compound to almost -100%, so the down capture is near 1 for any strategy"
+    ),
     "Calmar ratio": "CAGR over the maximum drawdown",
     "champion": "the ensemble that a tournament selects on validation",
     "cohort": "the pods of one algorithm, trained as one batched program",
@@ -29,7 +35,7 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "add clusters, the gate takes the champion as the best of several selections"
     ),
     "drawdown": "loss since the highest equity so far",
-    "edge": "growth over the reference that chance and selection do not explain",
+    "edge": "return above the reference that chance and selection do not explain",
     "effective holdings": (
         "(sum of weights)² / sum of squared weights: the number of equal positions that are as concentrated"
     ),
@@ -52,7 +58,9 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "probability of a result at least as good as this one if there were no edge; the gate's is of test and "
         "validation together, validation less what selection explains ([evaluation](evaluation.md#the-gate))"
     ),
-    "panel": "prices [T, N] of N symbols on T bars, with volumes, spreads and sectors where there are any",
+    "panel": (
+        "stored prices, under a name: [T, N] of N symbols on T bars, with volumes, spreads and sectors if there are any"
+    ),
     "pod": "one agent in training, with its own accounts",
     "probabilistic Sharpe ratio (PSR)": (
         "confidence that a Sharpe ratio exceeds a benchmark's, given length, skewness and kurtosis of the returns"

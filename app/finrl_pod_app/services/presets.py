@@ -115,8 +115,8 @@ CHANGED_FIRST: Mapping[str, tuple[str, ...]] = {
     "data": ("name",),
     "splits": ("train", "validation", "test"),
     "environment": ("cost_bps", "cash"),
-    "mandate": ("base", "tilt", "max_turnover"),
-    "tournament": ("pods", "generations", "samples_per_generation"),
+    "mandate": ("base", "tilt", "trade_speed", "max_turnover"),
+    "tournament": ("pods", "generations", "samples_per_generation", "search"),
     "gate": ("significance_level",),
 }
 MAX_WARM_UP = 1 / 6  # share of a panel's bars that features may look back

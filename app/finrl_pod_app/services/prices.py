@@ -82,8 +82,9 @@ def backtest_period(
         end and not data[0] - slack <= high.floor("D") <= data[1] + slack
     ):
         given = " to ".join(([str(low.date())] if start else []) + ([str(high.date())] if end else []))
+        what = "period" if start and end else "start" if start else "end"
         raise DataError(
-            f"a backtest's {'start' if start else 'end'} {given} exceeds the data, which covers {data[0].date()} to "
+            f"a backtest's {what} {given} exceeds the data, which covers {data[0].date()} to "
             f"{data[1].date()}; choose dates within"
         )
     if low > high:

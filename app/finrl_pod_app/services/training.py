@@ -48,6 +48,7 @@ from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.engines import LOCAL, EngineOptions, logged_run, open_executor
+from finrl_pod_app.services.kernels import compile_kernels
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
@@ -114,6 +115,7 @@ def run_tournament(
                 log = open_trial_log(TrialRegistry(), run, config, panel, market, splits)
                 base = log.reference.metrics["sharpe"]
                 callback = with_base(both_callbacks(progress, write_progress), base)
+                compile_kernels(_stages(callback))
                 if not test:
                     outcome, members = train(context, run, log, torch_device, callback, engine)
                     untested = run_backtest(out, split="validation")

@@ -42,6 +42,7 @@ DECIMALS = (".", ",")
 SHOWN_NAMES = 8  # columns that a message lists
 SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
 _IGNORED = re.compile("|".join([r"unnamed: \d+", "index", *map(re.escape, ACTIONS)]))  # of no use in a panel
+_CLOSES = ("price", "prices", "last", "px", "px_last", "value")  # what closes are called elsewhere
 _VOLUME = re.compile(r"(?:.*[\s_.-])?volume(?:[\s_.-].*)?")  # in a wide table
 
 Rows = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -260,6 +261,12 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
+        others = [c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
+        if words := next((c for c in others if _is_text(cells[c])), None):
+            raise DataError(
+                f"{file} has a column 'close' but no column 'symbol' that names the ticker: if {words!r} does, rename "
+                "it to 'symbol'"
+            )
         ticker = re.match(r"[A-Za-z0-9^=-]+(?=\.)", file)
         problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
         raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
@@ -287,7 +294,10 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         unknown = [c for c in values if names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
         if unknown:
             known = ", ".join(("time", "symbol", *PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE))
-            raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: rename or remove it")
+            fix = "rename or remove it"
+            if "close" not in names.values() and names[unknown[0]] in _CLOSES:
+                fix = "rename it to 'close' if it holds the closing prices"
+            raise DataError(f"{file}: unknown column {unknown[0]!r}; known are {known}: {fix}")
 
     def where(row: int) -> str:
         place = origin.where(int(count[row]))
@@ -297,6 +307,12 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         return _parsed(cells, time, symbol, values, names, where, options, notes, file, with_actions=bool(actions))
     except DataError as error:
         raise _unfit(str(error), cells, time, options) from None
+
+
+def _is_text(values: pd.Series) -> bool:
+    """Whether a column has different words, and no numbers."""
+    known = values.dropna()
+    return known.nunique() > 1 and bool(pd.to_numeric(known, errors="coerce").isna().all())
 
 
 def _unfit(problem: str, cells: pd.DataFrame, time: str, options: ReadOptions, symbol: str | None = None) -> DataError:

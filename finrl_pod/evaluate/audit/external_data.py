@@ -7,6 +7,7 @@ files through its audit hooks (PEP 578). Libraries that open files in C or C++ a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -58,8 +59,8 @@ def growth_findings(name: str, of: Sensitivity, cost: float) -> list[Finding]:
     if growth <= ABSURD_GROWTH:
         return []
     message = (
-        f"{name} grows by {growth:.1f} in logarithms per year, and no known strategy of this kind does: look for "
-        "information from the future."
+        f"{name} multiplies the account by {math.exp(growth):.1f} a year, and no known strategy of this kind does: "
+        "look for information from the future."
     )
     return [Finding(CHECK, "warn", "growth", message, value=growth)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -123,26 +124,34 @@ def sensitivity_findings(
     same, reference = name == reference, reference.replace("_", " ")
     if same:
         loss = float(np.interp(cost, of.costs, of.growth) - np.interp(2 * cost, of.costs, of.growth))
-        message = f"Doubling the costs reduces the growth of {name}, the reference, by {loss:.2%} per year, {period}."
+        shown = _annual(of.growth, of.costs, cost) - _annual(of.growth, of.costs, 2 * cost)
+        message = f"Doubling the costs reduces the CAGR of {name}, the reference, by {shown:.2%}, {period}."
         return [Finding(CHECK, "pass", "costs", message, value=loss), _delay_finding(of, period)]
     excess = float(np.interp(cost, of.costs, np.asarray(of.growth) - np.asarray(of.reference)))
     if excess <= 0:
         message = f"{name} does not grow faster than {reference} at {cost:g} basis points, {period}."
         return [Finding(CHECK, "warn", "costs", message, value=of.break_even), _delay_finding(of, period)]
+    added = _annual(of.growth, of.costs, cost) - _annual(of.reference, of.costs, cost)
     finite = bool(np.isfinite(of.break_even))
-    shown = f"{of.break_even:.1f}" if finite else f"more than {of.costs[-1]:g}"
+    even = f"{of.break_even:.1f}" if finite else f"more than {of.costs[-1]:g}"
     message = (
-        f"{name} grows {excess:.2%} per year faster than {reference}, {period}; it breaks even at {shown} basis points."
+        f"The CAGR of {name} is {added:.2%} above that of {reference}, {period}; it breaks even at {even} basis points."
     )
     value = of.break_even if finite else of.costs[-1]
     status = "pass" if of.break_even >= 2 * cost else "warn"
     return [Finding(CHECK, status, "costs", message, value=value), _delay_finding(of, period)]  # type: ignore[arg-type]
 
 
+def _annual(growth: Sequence[float], costs: Sequence[float], cost: float) -> float:
+    """Compound annual growth rate at a cost, from annual log growth by cost."""
+    return math.expm1(float(np.interp(cost, costs, growth)))
+
+
 def _delay_finding(of: Sensitivity, period: str) -> Finding:
     loss = of.delayed[0] - of.delayed[1]
     change = "raises" if loss < 0 else "reduces"
-    message = f"One bar of delay {change} the annual growth of {of.delayed[0]:.2%} by {abs(loss):.2%}, {period}."
+    before, late = (math.expm1(growth) for growth in of.delayed[:2])
+    message = f"One bar of delay {change} the CAGR of {before:.2%} by {abs(before - late):.2%}, {period}."
     return Finding(CHECK, "warn" if of.delayed[0] > 0 >= of.delayed[1] else "pass", "delay", message, value=loss)
 
 

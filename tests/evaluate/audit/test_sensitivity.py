@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -100,9 +102,13 @@ def test_findings() -> None:
     costs, delay = sensitivity_findings(subject("mine"), sensitivity_with(0.1), "equal_weight", 10.0, (1, 4))
     assert (costs.status, delay.status) == ("pass", "pass")
     first, last = (str(day)[:10] for day in subject("mine").panel.times[[1, 4]])
+    added = math.exp(0.25) - math.exp(0.15)  # growth at 10 basis points
     assert costs.message == (
-        f"mine grows 10.00% per year faster than equal weight, {first} to {last}; it breaks even at 30.0 basis points."
+        f"The CAGR of mine is {added:.2%} above that of equal weight, {first} to {last}; it breaks even at 30.0 basis "
+        "points."
     )
+    lost = math.exp(0.2) - math.exp(0.1)
+    assert delay.message.startswith(f"One bar of delay reduces the CAGR of {math.expm1(0.2):.2%} by {lost:.2%}")
     assert (
         sensitivity_findings(subject("mine"), sensitivity_with(0.01), "equal_weight", 10.0, (1, 4))[0].status == "warn"
     )

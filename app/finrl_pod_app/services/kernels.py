@@ -1,0 +1,35 @@
+"""Compile the C++ kernels of all packages before they are needed, so that no training waits for a compiler.
+
+`make setup` runs this file; tournaments and `fp.train` call it in case it was not, or the sources have changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import finrl_pod_envs
+
+import finrl_pod
+from finrl_pod.native.library import compile_sources, uncompiled
+
+STAGE = "compiling kernels for this processor, once"
+SECONDS = 20  # on two cores, roughly
+
+
+def compile_kernels(on_start: Callable[[str], None] = lambda _: None) -> None:
+    """Compile the kernels that are not in the cache, on all cores. on_start: gets the stage's name if there are any."""
+    if missing := uncompiled_kernels():
+        on_start(STAGE)
+        compile_sources(missing)
+
+
+def uncompiled_kernels() -> list[Path]:
+    """Sources that a training would have to compile first: none in a wheel for this processor."""
+    folders = [Path(str(package.__file__)).parent for package in (finrl_pod, finrl_pod_envs)]
+    return uncompiled(sorted(source for folder in folders for source in folder.rglob("*.cpp")))
+
+
+if __name__ == "__main__":
+    compile_kernels(lambda stage: print(stage, file=sys.stderr))  # noqa: T201
