@@ -45,6 +45,7 @@ _PUBLIC = {
     "check": "finrl_pod_app.notebook:check",
     "walkforward": "finrl_pod_app.notebook:walkforward",
     "judge": "finrl_pod_app.notebook:judge",
+    "load_run": "finrl_pod_app.notebook:load_run",
     "TrainedAgent": "finrl_pod_app.notebook:TrainedAgent",
     "Backtest": "finrl_pod_app.notebook_results:Backtest",
     "open_logger": "finrl_pod_app.services.training_loggers:open_logger",
@@ -75,4 +76,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

@@ -11,6 +11,7 @@ from finrl_pod_app.notebook import check as check
 from finrl_pod_app.notebook import judge as judge
 from finrl_pod_app.notebook import load_config as load_config
 from finrl_pod_app.notebook import load_prices as load_prices
+from finrl_pod_app.notebook import load_run as load_run
 from finrl_pod_app.notebook import make_market as make_market
 from finrl_pod_app.notebook import run_tournament as run_tournament
 from finrl_pod_app.notebook import train as train
@@ -74,6 +75,7 @@ __all__ = [
     "load_agent",
     "load_config",
     "load_prices",
+    "load_run",
     "make_env",
     "make_market",
     "make_panel",

@@ -16,7 +16,15 @@ PUBLIC = {
     *("MarketTensor", "Panel", "PolicyStrategy", "PortfolioEnv", "RunConfig", "Setup", "StockTradingEnv"),
     *("Store", "Strategy", "VecEnv", "backtest", "load_agent", "load_config", "make_env", "make_panel"),
     *("Backtest", "BasePolicy", "BaseVecEnv", "LossAlgorithm", "TrainedAgent", "audit", "check", "judge"),
-    *("load_prices", "make_market", "register_algorithm", "register_policy", "run_tournament", "walkforward"),
+    *(
+        "load_prices",
+        "load_run",
+        "make_market",
+        "register_algorithm",
+        "register_policy",
+        "run_tournament",
+        "walkforward",
+    ),
     *("open_logger", "prepare", "register_feature", "save_agent", "train", "__version__"),
 }
 

@@ -25,6 +25,7 @@ import torch
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
+from finrl_pod_strategies.external_model import Model, ModelStrategy
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
@@ -37,12 +38,14 @@ from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
+from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.run import MAX_SEED, MAX_THREADS, RunConfig, parse
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod.user_files import pinned
 from finrl_pod_app.arguments import as_path, check_callback, whole_number
+from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import check_prices, load_panel
 from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
@@ -65,12 +68,27 @@ class Setup:
     def __repr__(self) -> str:
         spans = ", ".join(f"{name} {len(self.span(name)):,}" for name in ("train", "validation", "test"))
         features = len(self.market.feature_names)
-        return f"Setup({self.panel!r}; {features} features; bars: {spans}; agent {self.config.agent.algorithm!r})"
+        agent = self.config.agent.algorithm
+        return f"Setup({self.panel!r}; {features} features; bars: {spans}; agent {agent!r}; rules: {self._rules()})"
+
+    def _rules(self) -> str:
+        """The rules that decide most of a result."""
+        environment, mandate = self.config.environment, self.config.mandate
+        held = "no mandate"
+        if mandate.base != "none":
+            held = f"{display_name(mandate.base)} with tilt {mandate.tilt:g} and trade speed {mandate.trade_speed:g}"
+        delay = environment.delay
+        fills = (
+            f"fills {delay} bar{'s' * (delay > 1)} after the decision"
+            if environment.fill == "next"
+            else "fills at the same close"
+        )
+        return f"{environment.cost_bps:g} bp a trade, cash {environment.cash:,.0f}, {fills}, {held}"
 
     def _repr_html_(self) -> str:
         spans = [(name, *dates, f"{len(self.span(name)):,}") for name, dates in self.splits.dates().items()]
         features, agent = self.market.feature_names, self.config.agent.algorithm
-        note = f"{len(features)} features: {', '.join(features)}. Agent: {agent}."
+        note = f"{len(features)} features: {', '.join(features)}. Agent: {agent}. Rules: {self._rules()}."
         head = ("split", "first bar", "last bar", "bars")
         return f"<div>{self.panel._repr_html_()}{table_html('Splits', spans, head, note)}</div>"
 
@@ -94,12 +112,30 @@ class Setup:
     def gym(self, split: str = "train") -> GymMarketEnv:
         """One account on the bars of a split as a Gymnasium environment, under the config's rules and mandate.
 
-        The last decision is two bars before the end of the split, so that its reward lies inside. Raises InputError
-        for an unknown split.
+        An episode is a window of `environment.window` bars at a random place of the split, and its last decision is
+        two bars before the end of the split at the latest, so that its reward lies inside. An observation has cash and
+        holdings as shares of equity, then the normalised features asset by asset; an action in [-1, 1] for each asset
+        tilts its base weight under a mandate. To test a trained model on a whole split use `strategy`. Raises
+        InputError for an unknown split.
         """
         span, config = self.span(split), self.config
         last = span.last - REWARD_LAG
         return GymMarketEnv(self.market, config.environment, first=span.first, last=last, mandate=config.mandate)
+
+    def strategy(self, model: Model, name: str = "") -> ModelStrategy:
+        """A model that was trained on `gym` or `gym_vector`, such as one of Stable-Baselines3, as a strategy.
+
+        model: with `predict(observation, deterministic=True)`, which returns an action and a state. `fp.backtest(model,
+        market)` does the same. Raises InputError for a model without it.
+        """
+        if not callable(getattr(model, "predict", None)):
+            raise InputError(
+                f"a model needs a method predict(observation, deterministic=True), {type(model).__name__} has none"
+            )
+        env, config = self.environment(), self.config
+        spec = PolicySpec("mlp", env.assets, len(self.market.feature_names), env.action_size, (), env.action_kind)
+        normaliser, panel = self.market.normaliser, self.panel.sha256
+        return ModelStrategy(model, normaliser, config.environment, config.mandate, spec, panel, name)
 
     def gym_vector(self, split: str = "train", envs: int | None = None) -> GymVectorEnv:
         """`envs` accounts on the bars of a split as a Gymnasium vector environment; by default as many as the config's.
@@ -208,19 +244,22 @@ def backtest(
             market = build_market(
                 setup.panel, strategy.feature_names, (0, len(setup.panel.times) - 1), environment.fill
             )
-        if split == "test":
-            log_look(setup.panel, span, strategy_identity(strategy), f"backtest of {strategy.name}")
+    identity = None if isinstance(strategy, str) or split != "test" else strategy_identity(strategy)
+    period = (span.first, span.last)
+    account = (rules_of(environment), environment.cash)
     if execution == "paper":
         from finrl_pod_app.paper.execution_rules import rules_of_environment
 
         chosen = make_baseline(strategy) if isinstance(strategy, str) else strategy
         paper = rules_of_environment(environment, setup.panel, chosen)
-        return paper.backtest(chosen, setup.panel, market, span.first, span.last)[0]
-    period = (span.first, span.last)
-    account = (rules_of(environment), environment.cash)
-    if isinstance(strategy, str):
-        return run_baseline(strategy, setup.panel, market, *period, *account)
-    return run_strategy(strategy, setup.panel, market, *period, *account)
+        result = paper.backtest(chosen, setup.panel, market, *period)[0]
+    elif isinstance(strategy, str):
+        result = run_baseline(strategy, setup.panel, market, *period, *account)
+    else:
+        result = run_strategy(strategy, setup.panel, market, *period, *account)
+    if identity is not None:  # what failed has shown nothing
+        log_look(setup.panel, span, identity, f"backtest of {result.name}")
+    return result
 
 
 def is_saved(path: str | Path) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from finrl_pod_strategies.baselines import index_market, index_rules
+from finrl_pod_strategies.external_model import ModelStrategy
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
@@ -33,9 +34,10 @@ from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
 from finrl_pod.display import table_html
-from finrl_pod.errors import ConfigError, DataError, InputError
+from finrl_pod.errors import ConfigError, DataError, InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.evaluate.trades import trades_table
+from finrl_pod.files import read_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
@@ -66,6 +68,8 @@ from finrl_pod_app.services.trial_log import strategy_identity
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+    from finrl_pod_app.services.audit import Audit
 
 Prices = Panel | pd.DataFrame | str | Path
 DEFAULT_PRESET = "laptop"
@@ -289,7 +293,8 @@ def backtest(
     """Backtest a strategy on one split of the prices, by default validation.
 
     strategy: an agent or the path of a saved one, a baseline's name, file.py:Class, an object with
-    `target_weights(window, positions)`, or a tournament's result or folder, whose champion is tested on the run's own
+    `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
+    was trained on `market.gym()`, or a tournament's result or folder, whose champion is tested on the run's own
     prices and rules. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
@@ -305,7 +310,7 @@ def backtest(
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
         return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
-    chosen, counted = _strategy_of(strategy)
+    chosen, counted = _strategy_of(strategy, prices)
     if prices is None:
         prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(chosen)
     if isinstance(prices, api.Setup):
@@ -320,20 +325,24 @@ def backtest(
     first, last = backtest_period(panel, start, end, splits, split)
     fit = (0, len(panel.times) - 1) if chosen.feature_names else (first, last)
     market = build_market(panel, chosen.feature_names, fit, settings.environment.fill)
-    looks = None
-    if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
-        looks = log_look(panel, Span(first, last), strategy_identity(chosen), f"backtest of {chosen.name}").number
     environment = settings.environment
     rules = rules_of(environment)
     baselines = run_references(chosen.name, panel, market, first, last, rules, environment.cash)
     if strategy == "index":  # a market of one asset
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
+    identity = strategy_identity(chosen)  # before a strategy changes its attributes
     result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
+    looks = None  # what fails shows nothing
+    if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
+        looks = log_look(panel, Span(first, last), identity, f"backtest of {chosen.name}").number
     named = split if not (start or end) else "dates"
     known = None
-    if isinstance(strategy, TrainedAgent) and strategy.market.panel.sha256 == panel.sha256:
-        learned = strategy.market.config.splits.train
+    own = strategy.market if isinstance(strategy, TrainedAgent) else None
+    if isinstance(chosen, ModelStrategy) and isinstance(prices, api.Setup):
+        own = prices
+    if own is not None and own.panel.sha256 == panel.sha256:
+        learned = own.config.splits.train
         known = in_sample(*learned, panel.times[first : last + 1], "the agent was trained")
     return Backtest(result, named, looks, trades_table(result, market, rules), baselines, known)
 
@@ -372,9 +381,9 @@ def _backtest_champion(
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
     prepared = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
-    looks = prepared.log_look()
     first, last, rules, cash = prepared.terms
     result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
+    looks = prepared.log_look()
     trades = trades_table(result, prepared.market, rules)
     baselines = run_references(result.name, prepared.panel, prepared.market, *prepared.terms)
     number_of_look = None if looks is None else looks.number
@@ -389,10 +398,18 @@ def _test_start(panel: Panel, config: RunConfig | None) -> int:
         return len(panel.times)
 
 
-def _strategy_of(given: object) -> tuple[Strategy, bool]:
-    """A strategy, and whether its results on test count as looks."""
+def _strategy_of(given: object, prices: object) -> tuple[Strategy, bool]:
+    """A strategy, and whether its results on test count as looks. prices: a market, of which a model needs one."""
     if isinstance(given, TrainedAgent):
         return given.strategy(), True
+    if not hasattr(given, "target_weights") and callable(getattr(given, "predict", None)):
+        if not isinstance(prices, api.Setup):
+            raise InputError(
+                f"a model with predict(), such as {type(given).__name__}, is tested on the market that it was trained "
+                "on: fp.backtest(model, market)"
+            )
+        model: Any = given
+        return prices.strategy(model), True
     if isinstance(given, Path) or (isinstance(given, str) and api.is_saved(given)):
         return api.load(given), True
     if isinstance(given, str):
@@ -410,7 +427,7 @@ def _strategy_of(given: object) -> tuple[Strategy, bool]:
 
 
 def run_tournament(
-    config: RunConfig | str | Path = "quick",
+    config: RunConfig | str | Path = DEFAULT_PRESET,
     prices: Prices | None = None,
     *,
     out: str | Path,
@@ -442,6 +459,22 @@ def run_tournament(
     _warn_of_registered(chosen)
     with progress_display(quiet=not _shown(progress)) as report:
         return TournamentResult(run(chosen, out, resume=resume, device=device, progress=report, test=test), out)
+
+
+def load_run(folder: str | Path) -> TournamentResult:
+    """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
+    path = as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
+    names = ("report.json", "result.json")  # the second on an environment without a market
+    found = next((path / name for name in names if (path / name).is_file()), None)
+    if found is None:
+        RunDirectory.open(path)  # a sentence for a folder that is none
+        raise RunError(
+            f"{path} holds no result: the tournament was not finished or not tested; repeat it with resume=True"
+        )
+    document: dict[str, Any] = read_json(found)
+    if "champion" not in document:
+        raise RunError(f"{found} is the report of a backtest, not of a tournament")
+    return TournamentResult(document, path)
 
 
 def load_config(config: RunConfig | str | Path) -> RunConfig:
@@ -492,34 +525,58 @@ def _stored(panel: Panel) -> str:
 
 
 def audit(
-    target: Strategy | TrainedAgent | str | Path | TournamentResult | object, data: Prices | None = None
+    target: Strategy | TrainedAgent | TournamentResult | str | Path | object,
+    prices: api.Setup | Prices | None = None,
+    *,
+    progress: bool | None = None,
 ) -> AuditResult:
     """Audit the champion of a tournament's result or folder, an agent, or a strategy, on a stored panel.
 
-    target: also a baseline's name, file.py:Class, or an object or class with `target_weights(window, positions)`. data:
-    prices, which are stored; by default the market that an agent was trained on, else the sample. Raises InputError for
-    an unknown target.
+    target: also a baseline's name, file.py:Class, an object or class with `target_weights(window, positions)`, or a
+    model as in `backtest`. prices: a market, or prices, which are stored; by default the market that an agent was
+    trained on, else the sample. A market's rules are taken with it. progress: show the checks, as in `train`. Raises
+    InputError for an unknown target.
     """
+    from finrl_pod_app.cli.console import step_display
+
+    folder = _folder_of_run(target)
+    if folder is None and isinstance(target, Path):
+        folder = target
+    with step_display(quiet=not _shown(progress)) as on_step:
+        return AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
+
+
+def _audited(
+    target: object, folder: Path | None, prices: api.Setup | Prices | None, on_step: Callable[[str], None]
+) -> Audit:
     from finrl_pod_app.services.audit_targets import audit_object, audit_run, audit_strategy
 
-    if (folder := _folder_of_run(target)) is not None:
-        return AuditResult(audit_run(folder).to_dict(), folder)
-    if isinstance(target, Path):
-        return AuditResult(audit_run(target).to_dict(), target)
-    stored = data if data is None or isinstance(data, str) else _stored(load_prices(data))
-    if isinstance(target, str):
-        return AuditResult(audit_strategy(target, stored).to_dict())
-    if not isinstance(target, TrainedAgent) and not callable(getattr(target, "target_weights", None)):
+    if folder is not None:
+        return audit_run(folder, on_step=on_step)
+    if isinstance(target, TrainedAgent) and prices is None:
+        prices = target.market
+    if isinstance(prices, api.Setup):
+        stored, config = None, override_config(prices.config, data=_stored(prices.panel))
+    else:
+        stored, config = _stored_name(prices), None
+    if isinstance(target, str) and config is None:
+        return audit_strategy(target, stored, on_step=on_step)
+    if not isinstance(target, str | TrainedAgent) and not _decides(target):
         raise InputError(
-            f"an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
+            "an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
             f"strategy with target_weights(window, positions), got {target!r:.60}"
         )
-    chosen, _ = _strategy_of(target)
-    if not isinstance(target, TrainedAgent):
-        return AuditResult(audit_object(chosen, stored).to_dict())
-    name = stored or _stored(target.market.panel)
-    config = override_config(target.market.config, data=name)
-    return AuditResult(audit_object(chosen, name, config).to_dict())
+    return audit_object(_strategy_of(target, prices)[0], stored, config, on_step=on_step)
+
+
+def _decides(given: object) -> bool:
+    """Whether an object or class is a strategy or a model of another library."""
+    return any(callable(getattr(given, name, None)) for name in ("target_weights", "predict"))
+
+
+def _stored_name(prices: Prices | None) -> str | None:
+    """Name of a stored panel: as given, or of other prices, which are stored; None for None."""
+    return prices if prices is None or isinstance(prices, str) else _stored(load_prices(prices))
 
 
 def check(target: object, kind: str | None = None) -> CheckResult:
@@ -542,7 +599,7 @@ def check(target: object, kind: str | None = None) -> CheckResult:
 
 
 def walkforward(
-    config: RunConfig | str | Path = "quick",
+    config: RunConfig | str | Path = DEFAULT_PRESET,
     prices: Prices | None = None,
     *,
     out: str | Path,

@@ -38,7 +38,7 @@ from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
-from finrl_pod_app.report.verdict_text import outcome_sentence, rule_cells, verdict_lines
+from finrl_pod_app.report.verdict_text import next_sentence_in_python, outcome_sentence, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -69,10 +69,13 @@ class Backtest:
         return self.result.metrics
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each bar: equity and costs in currency, its return, and turnover as a fraction of equity."""
+        """One row for each bar: equity and costs in currency, its return, and turnover.
+
+        turnover: half the value traded as a fraction of equity, so that its sum over a year is the metric.
+        """
         r = self.result
         returns = np.append(np.nan, r.equity[1:] / r.equity[:-1] - 1)
-        columns = {"equity": r.equity, "return": returns, "turnover": r.turnover, "costs": r.costs}
+        columns = {"equity": r.equity, "return": returns, "turnover": 0.5 * r.turnover, "costs": r.costs}
         return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
 
     def weights(self) -> pd.DataFrame:
@@ -135,15 +138,26 @@ class Backtest:
         bars = f"split={self.split!r}, {len(self.result.times):,} bars {first} to {last}{seen}"
         return f"Backtest({self.result.name!r}, {bars}{look}, {shown})"
 
-    def _repr_html_(self) -> str:
+    def __str__(self) -> str:
         metrics = {name: result.metrics for name, result in self._compared().items()}
-        looks = ""
+        heads = [f"{column.short} {column.unit}".strip() for column in COLUMNS]
+        rows = {display_name(name): _metric_cells(values) for name, values in metrics.items()}
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=heads).to_string()
+        return "\n".join([self._title(), table, *self._notes()])
+
+    def _notes(self) -> list[str]:
+        """Sentences below the table: in sample, against equal weight, looks."""
+        notes = [] if self.in_sample is None else [self.in_sample]
+        compared = self.comparison() if "equal_weight" in self.baselines else None
+        notes += [] if compared is None else [comparison_sentence(compared)]
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
-            looks = f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}."
-        compared = self.comparison() if "equal_weight" in self.baselines else None
-        earned = comparison_sentence(compared) if compared else ""
-        return _metrics_html(self._title(), metrics, " ".join(filter(None, (self.in_sample, earned, looks))))
+            notes.append(f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}.")
+        return notes
+
+    def _repr_html_(self) -> str:
+        metrics = {name: result.metrics for name, result in self._compared().items()}
+        return _metrics_html(self._title(), metrics, " ".join(self._notes()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +287,8 @@ class TournamentResult(Document):
         if not self._tested:
             return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
         lines += verdict_lines(self.document["verdict"], outcome_sentence(self.document))
-        return "\n".join([*lines, *([] if folder is None else [f"Report: {folder / 'report.html'}"])])
+        lines += [] if folder is None else [f"Report: {folder / 'report.html'}"]
+        return "\n".join([*lines, next_sentence_in_python(self.document)])
 
     def _repr_html_(self) -> str:
         champion = champion_text(self.document["champion"])
@@ -341,7 +356,8 @@ class AuditResult(Document):
 
     def __str__(self) -> str:
         lines = [f"{f['status']}: {f['message']}" for f in self._findings() if f["status"] != "pass"]
-        return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines])
+        checks = ", ".join(dict.fromkeys(f["check"] for f in self.document["findings"]))
+        return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines, f"Checked: {checks}."])
 
     def _repr_html_(self) -> str:
         columns = ("status", "check", "part", "message")
@@ -414,11 +430,12 @@ class VerdictResult(Document):
 
 def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:
     """A table of metrics: one row for each strategy, by name."""
-    rows = [
-        (display_name(name), *(format_metric(column, values.get(column.key)) for column in COLUMNS))
-        for name, values in metrics.items()
-    ]
+    rows = [(display_name(name), *_metric_cells(values)) for name, values in metrics.items()]
     return table_html(title, rows, ("strategy", *(f"{column.label} {column.unit}".strip() for column in COLUMNS)), note)
+
+
+def _metric_cells(values: Mapping[str, Any]) -> list[str]:
+    return [format_metric(column, values.get(column.key)) for column in COLUMNS]
 
 
 def _saved_result(found: Mapping[str, Any]) -> BacktestResult:

@@ -86,6 +86,14 @@ def features_at(market: MarketTensor, t: int, columns: list[int] | None, bars: i
     return values
 
 
+def _short_window(error: BaseException, window: Window) -> str:
+    """A hint if a strategy may have asked for more bars than there are yet."""
+    if not isinstance(error, IndexError):
+        return ""
+    bars = len(window.times)
+    return f"; the window has {bars} bar{'s' * (bars != 1)} here, fewer at the start of the data: return None to wait"
+
+
 def target_weights_of(strategy: Strategy, window: Window, positions: Positions, when: str) -> Floats | None:
     """Call a strategy and return a copy of its target weights [N], or None.
 
@@ -99,7 +107,9 @@ def target_weights_of(strategy: Strategy, window: Window, positions: Positions, 
     except (Exception, SystemExit) as error:  # a strategy must not end the program
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         where = "".join(f", {line}" for line in (_location(error),) if line)
-        raise InputError(f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{where}") from error
+        raise InputError(
+            f"strategy {strategy.name} failed at {when}: {' '.join(text.split())}{where}{_short_window(error, window)}"
+        ) from error
     if target is None:
         return None
     try:

@@ -98,10 +98,13 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[st
     except InputError as error:
         return Rule("edge", None, limit, passed=False, sentence=f"The test for an edge cannot be computed: {error}")
     statistics["edge"] = to_plain(asdict(found))
-    after = "" if evidence.looks < 2 else f" after {evidence.looks} looks at the test period"
+    looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
+    after = looks if evidence.looks > 1 else ""
     over = f"its base ({readable(evidence.base)}), traded as slowly as the agents" if evidence.base else _name(evidence)
     alone = "" if found.validation is None else f" (on test alone {upper_tail(found.test):.2g})"
-    sentence = f"p-value of no edge over {over}: {found.p_value:.4g}{alone}; must be at most {limit:.4g}{after}"
+    sentence = (
+        f"p-value of no edge {found.p_value:.4g}{alone}, must be at most {limit:.4g}{after}; an edge is over {over}"
+    )
     return Rule("edge", found.p_value, limit, found.p_value <= limit, sentence)
 
 
@@ -159,7 +162,7 @@ def break_even_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     over = f"over {_name(evidence)} {evidence.where}"
     sentence = f"Break-even cost {over}: {shown}; must be at least {limit:g} bp"
     if evidence.break_even == 0:
-        sentence = f"No growth {over}, even without costs; break-even cost is 0 bp"
+        sentence = f"No growth {over}, even without costs: break-even cost 0 bp; must be at least {limit:g} bp"
     passed = evidence.break_even >= limit and evidence.break_even > 0
     return Rule("break_even", to_plain(evidence.break_even), limit, passed, sentence)
 
@@ -170,7 +173,8 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
     if failures is None:
         return Rule("audit", None, 0, passed=False, sentence="The champion was not audited")
     if not failures:
-        many = f"; {len(evidence.warnings)} warning{'s' * (len(evidence.warnings) > 1)}" if evidence.warnings else ""
+        count = len(evidence.warnings)
+        many = f"; {count} warning{'s' * (count > 1)}, which promote and the report list" if count else ""
         return Rule("audit", 0, 0, passed=True, sentence=f"The audit found no failures{many}")
     count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
     return Rule("audit", len(failures), 0, passed=False, sentence=f"The audit found {count}: {failures[0]}")

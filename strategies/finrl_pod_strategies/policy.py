@@ -22,7 +22,7 @@ from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.acting import DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
-from finrl_pod.types import AgentSnapshot, Floats, Positions, Tensor, Window
+from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import MandateAccount
 
 HALF = 0.5
@@ -87,23 +87,35 @@ class PolicyStrategy:
         if not snapshots:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
-        self.rules, self.groups = _rebuild(first)[0], _group_by_spec(snapshots)
-        self.mandate = active_mandate(_mandate(first))
+        rules, mandate = _rebuild(first)[0], active_mandate(_mandate(first))
         for other in snapshots[1:]:
             shared = (_rebuild(other)[0], active_mandate(_mandate(other)))
-            if other.normaliser != first.normaliser or shared != (self.rules, self.mandate):
+            if other.normaliser != first.normaliser or shared != (rules, mandate):
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form an ensemble: their environments, mandates "
                     "or features differ"
                 )
-        self.name, self.rule = name, rule
+        equal = np.full(len(snapshots), 1 / len(snapshots))
+        weights = equal if ensemble_weights is None else np.asarray(ensemble_weights, float)
+        self._set_up(name, rule, _group_by_spec(snapshots), weights, rules, mandate, first.normaliser)
         self.data_sha256 = first.data_sha256
-        self.normaliser = first.normaliser
-        self.feature_names = first.normaliser.feature_names
+
+    def _set_up(
+        self,
+        name: str,
+        rule: Literal["mean", "vote"],
+        groups: list[MemberGroup],
+        ensemble_weights: Floats,
+        rules: EnvironmentConfig,
+        mandate: MandateConfig | None,
+        normaliser: Normaliser,
+    ) -> None:
+        """Set all fields but `data_sha256`. mandate: None if it bounds nothing."""
+        self.name, self.rule, self.groups, self.ensemble_weights = name, rule, groups, ensemble_weights
+        self.rules, self.mandate, self.normaliser = rules, mandate, normaliser
+        self.feature_names = normaliser.feature_names
         if self.rules.turbulence_limit > 0 and "turbulence" not in self.feature_names:
             self.feature_names = (*self.feature_names, "turbulence")
-        equal = np.full(len(snapshots), 1 / len(snapshots))
-        self.ensemble_weights = equal if ensemble_weights is None else np.asarray(ensemble_weights, float)
         self.account: MandateAccount | None = None
         self.feature_lookback = max(group.actor.spec.lookback for group in self.groups)
         self.lookback: int | None = self.feature_lookback

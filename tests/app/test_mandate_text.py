@@ -46,7 +46,7 @@ def mandate(base: str = "equal_weight") -> dict[str, Any]:
 def test_sentence_states_both_ratios_and_the_interval() -> None:
     assert added_sentence({"added": added(), "mandate": mandate()}) == (
         "On the test period the champion's Sharpe ratio was 1.07 against 1.06 of its base (equal weight): "
-        "+0.010 (90% interval -0.020 to +0.040); nothing shown: the interval contains 0."
+        "+0.010 (90% interval -0.020 to +0.040); nothing shown by this ratio: the interval contains 0."
     )
 
 
@@ -54,8 +54,8 @@ def test_sentence_states_both_ratios_and_the_interval() -> None:
     ("interval", "outcome"),
     [
         ((0.10, 0.02, 0.20), "nothing shown without a placebo study of this configuration."),
-        ((-0.10, -0.20, -0.02), "the champion is worse than its base."),
-        ((0.0, 0.0, 0.0), "nothing shown: the interval contains 0."),
+        ((-0.10, -0.20, -0.02), "by this ratio the champion is worse than its base."),
+        ((0.0, 0.0, 0.0), "nothing shown by this ratio: the interval contains 0."),
     ],
 )
 def test_an_interval_alone_never_shows_added_value(interval: tuple[float, float, float], outcome: str) -> None:
@@ -74,10 +74,14 @@ def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -
     found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
     found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
     assert return_sentence({"comparison": found, "mandate": mandate()}) == (
-        "After costs Mine earned 7.5% a year less than equal weight (mean return; 90% interval -14.2% to -1.3%); "
-        "p-value of no edge 0.98, for this backtest alone."
+        "After costs the mean return of Mine was 7.5% a year below that of equal weight (90% interval -14.2% to "
+        "-1.3%); p-value of no edge 0.98, for this backtest alone."
     )
-    assert comparison_sentence({**found, "of": "champion"}).startswith("After costs the champion earned")
+    found["active_return"] = {"value": -0.016, "low": -0.033, "high": -0.0000155}
+    assert "(90% interval -3.3% to just below 0%)" in comparison_sentence(found)
+    assert comparison_sentence({**found, "of": "champion"}).startswith(
+        "After costs the mean return of the champion was"
+    )
 
 
 def test_no_comparison_gives_no_sentence() -> None:
@@ -129,7 +133,8 @@ def test_page_shows_the_sentence_and_the_tables() -> None:
     parts = {"mandate": mandate(), "added": added(), "added_to_tilt_zero": added(), "mandate_usage": usage}
     page = render(document | parts, results)
     assert (
-        "+0.010 (90% interval -0.020 to +0.040); nothing shown: the interval contains 0." in page.split("</header>")[0]
+        "+0.010 (90% interval -0.020 to +0.040); nothing shown by this ratio: the interval contains 0."
+        in page.split("</header>")[0]
     )
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
     assert body.count("<table>") == 1

@@ -387,6 +387,10 @@ def test_tournament_audit_and_verdict(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "<th>Sharpe ratio</th>" in result._repr_html_()
     again = TournamentResult.load(result.save(tmp_path / "saved.json"))
     assert again.document == result.document
+    loaded = fp.load_run(tmp_path / "run")
+    assert (loaded.folder, loaded.promoted, repr(loaded)) == (result.folder, result.promoted, repr(result))
+    with pytest.raises(RunError):
+        fp.load_run(tmp_path / "store")
     with pytest.raises(InputError, match="give the folder"):
         fp.judge(again)
     with pytest.raises(InputError, match="give the folder"):
@@ -470,10 +474,38 @@ def test_an_agent_is_audited_on_its_own_market_and_rules(monkeypatch: pytest.Mon
     trained = fp.train(fp.make_market(frame(), cost_bps=25), 1)
     given: list[Any] = []
     audit_object = audit_targets.audit_object
-    monkeypatch.setattr(audit_targets, "audit_object", lambda *args: (given.extend(args), audit_object(*args))[1])
+    monkeypatch.setattr(
+        audit_targets, "audit_object", lambda *args, **options: (given.extend(args), audit_object(*args, **options))[1]
+    )
     found = fp.audit(trained)
     assert found.clean
     assert found.document["subject"] == "agent"
     assert given[2].environment.cost_bps == 25
     assert given[2].splits == trained.market.config.splits
-    assert Store().load(given[1]).sha256 == trained.market.panel.sha256
+    assert Store().load(given[2].data.name).sha256 == trained.market.panel.sha256
+
+
+def test_where_dates_may_be_is_told() -> None:
+    numbered = frame()
+    numbered.index = pd.Index([int(f"{day:%Y%m%d}") for day in DAYS])
+    with pytest.raises(DataError, match=r'become dates by pd\.to_datetime\(frame\.index, format="%Y%m%d"\)'):
+        fp.load_prices(numbered)
+    unindexed = frame().reset_index(names="when")
+    with pytest.raises(DataError, match=r"if 'when' holds the dates: frame\.set_index\('when'\)"):
+        fp.load_prices(unindexed)
+    assert fp.load_prices(frame().reset_index(names="day")).close.shape == (700, 3)
+
+
+def test_functions_in_settings_are_given_by_name() -> None:
+    def momentum(panel: Any) -> Any:
+        return panel.close
+
+    with pytest.raises(InputError, match=r'settings features\.names: .* give "file\.py:momentum", or register it'):
+        fp.make_market(frame(), settings={"features.names": [momentum]})
+
+
+def test_a_backtest_prints_as_a_table_with_what_it_shows() -> None:
+    printed = str(fp.backtest("inverse_volatility", frame())).splitlines()
+    assert printed[0].startswith("inverse volatility on the validation split")
+    assert [line.split("  ")[0] for line in printed[2:4]] == ["inverse volatility", "equal weight"]
+    assert printed[-1].startswith("After costs the mean return of inverse volatility was")

@@ -167,7 +167,8 @@ def test_tournament_states_its_champion_outcome_and_figures(tournament: Tourname
     assert text[1] == "On the test split, 2019-01-02 to 2022-12-28:"
     assert f"- Sharpe ratio: {sharpe[0]}; index {sharpe[1]}" in text
     assert any(line.startswith("The champion is not promoted") for line in text)
-    assert text[-1] == f"Report: {tournament.folder}/report.html"
+    assert text[-2] == f"Report: {tournament.folder}/report.html"
+    assert text[-1].startswith("Next: compare other settings on validation, with fp.run_tournament(..., test=False). A")
 
 
 def test_tournament_frame_begins_with_the_champion_and_the_usual_metrics(tournament: TournamentResult) -> None:
@@ -209,7 +210,12 @@ def test_audit_is_a_table_of_findings_with_failures_first() -> None:
     assert frame.index.names == ["check", "part"]
     assert list(frame.loc["data", "message"]) == ["RRC falls <67%>.", "Closes only."]
     assert audit._repr_html_().index("fill price") < audit._repr_html_().index("RRC")
-    assert str(audit).splitlines()[1:] == ["fail: Wrong.", "warn: RRC falls <67%>.", "warn: Closes only."]
+    assert str(audit).splitlines()[1:] == [
+        "fail: Wrong.",
+        "warn: RRC falls <67%>.",
+        "warn: Closes only.",
+        "Checked: leakage, data, fills.",
+    ]
 
 
 def test_verdict_is_a_frame_and_a_figure_of_all_rules() -> None:

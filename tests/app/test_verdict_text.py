@@ -73,7 +73,13 @@ def test_many_better_baselines_are_counted_and_the_best_is_named() -> None:
 @pytest.mark.parametrize(
     ("promoted", "value", "low", "high", "expected"),
     [
-        (False, -0.009, -0.024, 0.006, "Not promoted. Nothing shown: after costs the champion earned 0.9% a year less"),
+        (
+            False,
+            -0.009,
+            -0.024,
+            0.006,
+            "Not promoted. Nothing shown: after costs the mean return of the champion was 0.9% a year below",
+        ),
         (False, -0.02, -0.03, -0.01, "Not promoted. Worse than equal weight: "),
         (False, 0.02, 0.01, 0.03, "Not promoted. Better than equal weight on the test period, but no edge is shown: "),
         (True, 0.02, 0.01, 0.03, "Promoted. An edge is shown: "),

@@ -186,7 +186,7 @@ def edit(text: str, line: int, old: str, new: str) -> str:
         (edit(LONG, 1, "symbol", "name"), "no column 'symbol' that names the ticker: if 'name' does, rename it"),
         (
             "time,symbol,last\n2024-01-02,A,2.5\n",
-            "unknown column 'last'; .*: rename it to 'close' if it holds the closing",
+            "unknown column 'last'; .*: rename it to 'close' if",
         ),
         (edit(WIDE, 1, "date", "when"), r"no time column \(its columns: when, A, B\): .* named time or date.* or wide"),
         (edit(WIDE, 3, "2.6", ""), r"p.csv, line 3: A has no close on 2024-01-03, a gap"),

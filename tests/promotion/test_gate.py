@@ -161,8 +161,8 @@ def test_limit_tightens_with_every_look() -> None:
     once, often = verdict_on(evidence(), GATE), verdict_on(evidence(looks=10), GATE)
     assert rule(once, "edge").limit == pytest.approx(0.025)
     assert rule(often, "edge").limit == pytest.approx(0.0025)
-    assert "after 10 looks at the test period" in rule(often, "edge").sentence
-    assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
+    assert "(0.025 / 10, at look 10 at the test period)" in rule(often, "edge").sentence
+    assert rule(often, "edge").sentence.endswith("an edge is over equal weight")
     slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE, DRAWS)
     expected = "p-value of no edge over its base (minimum variance), traded as slowly as the agents: "
     assert rule(slow, "edge").sentence.startswith(expected)

@@ -106,6 +106,14 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
     return text if text == MISSING else f"{text}{unit}"
 
 
+def interval_end(value: float) -> str:
+    """An end of an interval in percent, whose sign is never rounded away: it decides whether 0 lies inside."""
+    text = percent(value, sign=True, unit="%")
+    if value == 0 or float(text.rstrip("%").replace(",", "")) != 0:
+        return text
+    return f"just {'below' if value < 0 else 'above'} 0%"
+
+
 # What the bars of a report are, by their split; None: dates of the user's choice.
 PERIODS = {
     "train": "the training period",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, interval_end, number, percent
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
     found = added.get("active_return")
     if found:
         level = f"{100 * added['level']:.0f}% interval"
-        interval = f"over {shown}; {level} {_signed(found['low'])} to {_signed(found['high'])}"
+        interval = f"over {shown}; {level} {interval_end(found['low'])} to {interval_end(found['high'])}"
         note = f"mean annual return above {shown}; {level} from the stationary bootstrap"
         return KeyFigure("active_return", "Active return", _signed(found["value"]), "", note, interval)
     mine, theirs = own.get("annual_return"), other.get("annual_return")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, number, on_period, percent
+from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, interval_end, number, on_period, percent
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -64,7 +64,7 @@ METHODS = (
 
 
 def return_sentence(document: Mapping[str, Any]) -> str:
-    """What the champion or another strategy earned a year beyond its base; empty without a comparison."""
+    """The mean return of the champion or another strategy against its base; empty without a comparison."""
     if found := return_clause(document):
         when = on_period(document)
         return f"{when[0].upper()}{when[1:]}, {found}."
@@ -73,11 +73,11 @@ def return_sentence(document: Mapping[str, Any]) -> str:
 
 
 def comparison_sentence(found: Mapping[str, Any]) -> str:
-    """What a strategy earned a year beyond a baseline, with the interval and the p-value of no edge.
+    """The mean return of a strategy against a baseline, with the interval and the p-value of no edge.
 
     found: of `services.mandate_report.comparison`.
     """
-    clause = _earned(in_sentence(str(found["of"])), found)
+    clause = _mean_return(in_sentence(str(found["of"])), found)
     return f"After costs {clause}; p-value of no edge {found['p_value']:.2g}, for this backtest alone."
 
 
@@ -87,17 +87,17 @@ def return_clause(document: Mapping[str, Any]) -> str:
     found = added.get("active_return")
     if not found:
         return ""
-    return f"after costs {_earned('the champion', added)}"
+    return f"after costs {_mean_return('the champion', added)}"
 
 
-def _earned(who: str, added: Mapping[str, Any]) -> str:
+def _mean_return(who: str, added: Mapping[str, Any]) -> str:
     """An active return with its interval as a clause. added: base, level and active_return."""
     found = added["active_return"]
-    low, high = (percent(found[end], sign=True, unit="%") for end in ("low", "high"))
-    more = "less" if found["value"] < 0 else "more"
+    low, high = (interval_end(found[end]) for end in ("low", "high"))
+    side = "below" if found["value"] < 0 else "above"
     return (
-        f"{who} earned {abs(100 * found['value']):.1f}% a year {more} than {display_name(str(added['base']))} "
-        f"(mean return; {100 * added['level']:.0f}% interval {low} to {high})"
+        f"the mean return of {who} was {abs(100 * found['value']):.1f}% a year {side} that of "
+        f"{in_sentence(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})"
     )
 
 
@@ -124,10 +124,10 @@ def added_sentence(document: Mapping[str, Any]) -> str:
 
 def _outcome(added: Mapping[str, Any]) -> str:
     if added["high"] < 0:
-        return "the champion is worse than its base"
+        return "by this ratio the champion is worse than its base"
     if added["low"] > 0:
         return "nothing shown without a placebo study of this configuration"
-    return "nothing shown: the interval contains 0"
+    return "nothing shown by this ratio: the interval contains 0"
 
 
 def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:

@@ -131,11 +131,25 @@ def next_sentence(document: Mapping[str, Any], out: Path) -> str:
     verdict, folder = document["verdict"], shlex.quote(str(out))
     if verdict["promoted"]:
         return f"Next: finrl-pod audit {folder}, then trade a paper account with it, see finrl-pod paper --help."
-    so_far = max(verdict["looks"], document.get("looks_so_far") or 0)
+    return f"Next: compare other settings on validation, with finrl-pod tournament --no-test. {_next_look(document)}"
+
+
+def next_sentence_in_python(document: Mapping[str, Any]) -> str:
+    """`next_sentence` for the Python API."""
+    if document["verdict"]["promoted"]:
+        return "Next: fp.audit(result), then trade a paper account with its folder, see finrl-pod paper --help."
     return (
-        "Next: compare other settings on validation, with finrl-pod tournament --no-test. A further champion is look "
-        f"{so_far + 1} at bars that overlap this test period and needs a p-value of at most "
-        f"{_level(verdict) * verdict['looks'] / (so_far + 1):.3g}."
+        f"Next: compare other settings on validation, with fp.run_tournament(..., test=False). {_next_look(document)}"
+    )
+
+
+def _next_look(document: Mapping[str, Any]) -> str:
+    verdict = document["verdict"]
+    looks = max(verdict["looks"], 1)
+    so_far = max(looks, document.get("looks_so_far") or 0)
+    return (
+        f"A further champion is look {so_far + 1} at bars that overlap this test period and needs a p-value of at most "
+        f"{_level({**verdict, 'looks': looks}) * looks / (so_far + 1):.3g}."
     )
 
 

@@ -91,9 +91,18 @@ def audit_strategy(
     return dataclasses.replace(audit, findings=(*audit.findings, *external_data.findings(name, opened)))
 
 
-def audit_object(strategy: Strategy, data: str | None = None, config: RunConfig | None = None) -> Audit:
-    """Audit a strategy that has no file, such as one of a notebook. config: rules and splits; default as others."""
-    return _audit_strategy(strategy.name, data, PROBES, WARM_UP, False, lambda _: None, strategy, config)
+def audit_object(
+    strategy: Strategy,
+    data: str | None = None,
+    config: RunConfig | None = None,
+    *,
+    on_step: OnStep = lambda _: None,
+) -> Audit:
+    """Audit a strategy that has no file, such as one of a notebook.
+
+    config: prices, rules and splits, in place of `data` and the defaults.
+    """
+    return _audit_strategy(strategy.name, data, PROBES, WARM_UP, False, on_step, strategy, config)
 
 
 def _audit_strategy(

@@ -161,9 +161,6 @@ def run_backtest(
         if prepared.orders is not None and (capacity or execution == "paper" or prepared.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
         against = None if benchmark is None else find_benchmark(benchmark, prepared.name, prepared.panel)
-        if against is not None:
-            prepared.log_look(against)
-        looks = prepared.log_look()
         if execution == "paper":
             document, results = _on_paper(prepared, paper, against, options.get("cost_bps"), options.get("cash"))
         else:
@@ -174,6 +171,9 @@ def run_backtest(
                 parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
                 document["attribution"] = parts.plain()
                 tables["attribution"] = parts.table()
+        if against is not None:
+            prepared.log_look(against)
+        looks = prepared.log_look()  # what failed has shown nothing
         if looks is not None:
             document |= {"looks": looks.number, "looks_so_far": looks.so_far}
         document |= {"split": prepared.period, "period": f"{period_sentence(prepared)}{_changes(prepared)}"}

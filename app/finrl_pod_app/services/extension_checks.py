@@ -246,7 +246,10 @@ def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
 def _backtested(strategy: Strategy, panel: Panel) -> Floats:
     """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
-    return backtest(strategy, panel, market, 60, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
+    first = min(
+        max(getattr(strategy, "lookback", None) or 0, 60), BARS - 60
+    )  # with a full window, if the panel is long enough
+    return backtest(strategy, panel, market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
 
 
 # ---------------------------------------------------------------------- policies and algorithms

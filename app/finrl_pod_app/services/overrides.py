@@ -66,6 +66,14 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
         return config
     values = dataclasses.asdict(config)
     for name, value in settings:
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if callable(part):
+                word = getattr(part, "__name__", "name")
+                raise InputError(
+                    f"{source} {name}: a run keeps its parts by name, got the object {word}: write it to a file and "
+                    f'give "file.py:{word}", or register it, as by fp.register_feature("{word}")({word}), and give '
+                    f'"{word}"'
+                )
         section, _, key = name.rpartition(".")
         if isinstance(values.get(name), dict):
             example = next(iter(values[name]))

@@ -14,7 +14,7 @@ import pandas as pd
 
 from finrl_pod.errors import DataError
 
-TIME_NAMES = ("time", "date", "datetime", "timestamp")
+TIME_NAMES = ("time", "date", "datetime", "timestamp", "day")
 SYMBOL_NAMES = ("symbol", "ticker", "tic")
 OTHER_SEPARATORS = (";", "\t")  # than the comma
 SUFFIXES = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
@@ -85,11 +85,30 @@ def table_of_frame(frame: pd.DataFrame) -> tuple[pd.DataFrame, Origin]:
         raise DataError(
             "a DataFrame of closes needs dates as its index (a DatetimeIndex, by pd.to_datetime), or columns date, "
             f"symbol and close; its index is {type(frame.index).__name__}, its columns are "
-            f"{', '.join(map(str, frame.columns[:8]))}"
+            f"{', '.join(map(str, frame.columns[:8]))}{_dates_hint(frame)}"
         )
     table = table.reset_index(drop=True)
     labels = table.loc[:, [name in (*TIME_NAMES, *SYMBOL_NAMES) for name in _heads(table)]]
     return table, Origin("the DataFrame", "row", 1, labels)
+
+
+def _dates_hint(frame: pd.DataFrame) -> str:
+    """Where the dates of a frame may be, with the line that makes them its index; empty if that is not known."""
+    if (
+        frame.index.dtype.kind == "i"
+        and len(frame)
+        and frame.index.min() > 19_000_101
+        and frame.index.max() < 22_000_101
+    ):
+        return '; numbers such as 20240102 become dates by pd.to_datetime(frame.index, format="%Y%m%d")'
+    for i, column in enumerate(frame.columns):
+        values = frame.iloc[:, i]
+        texts = values.dtype.kind == "O" and isinstance(values.iloc[0] if len(values) else None, str)
+        if values.dtype.kind == "M" or (
+            texts and pd.to_datetime(values.head(5), errors="coerce", format="ISO8601").notna().all()
+        ):
+            return f"; if {column!r} holds the dates: frame.set_index({column!r})"
+    return ""
 
 
 def _heads(frame: pd.DataFrame) -> list[str]:

@@ -111,7 +111,7 @@ def check_selection(
         )
         found.append(Finding(CHECK, "fail", "the champion's selection", message))
     who = "The champion's single member was" if len(members) == 1 else f"The champion's {len(members)} members were"
-    agents = f"{len(recomputed)} agent{'s' * (len(recomputed) != 1)}"
+    agents = f"the {len(recomputed)} agent{'s' * (len(recomputed) != 1)} of the leaderboard"
     message = f"{who} selected from {agents} by the validation bars."
     return found or [Finding(CHECK, "pass", "the champion's selection", message)]
 
