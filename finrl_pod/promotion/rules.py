@@ -173,8 +173,8 @@ def audit_rule(evidence: PromotionEvidence) -> Rule:
     if failures is None:
         return Rule("audit", None, 0, passed=False, sentence="The champion was not audited")
     if not failures:
-        count = len(evidence.warnings)
-        many = f"; {count} warning{'s' * (count > 1)}, which promote and the report list" if count else ""
+        warned = len(evidence.warnings)
+        many = f"; {warned} warning{'s' * (warned > 1)}, which promote and the report list" if warned else ""
         return Rule("audit", 0, 0, passed=True, sentence=f"The audit found no failures{many}")
     count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures, the first"
     return Rule("audit", len(failures), 0, passed=False, sentence=f"The audit found {count}: {failures[0]}")
