@@ -105,6 +105,9 @@ class Interrupted(FinrlPodError):
 def closest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that most resembles an unknown one in any case, for messages; None if none does."""
     lower = {each.lower(): each for each in known}
+    initials = [each for each in lower if "_" in each and "".join(part[:1] for part in each.split("_")) == name.lower()]
+    if len(initials) == 1:  # lr is learning_rate
+        return lower[initials[0]]
     close = difflib.get_close_matches(name.lower(), lower, n=1)
     return lower[close[0]] if close else None
 

@@ -98,7 +98,7 @@ class Panel:
             ("bars", self._period()),
             *([("without a price", f"{missing:.1%} of all bars and symbols")] if missing else []),
             ("columns", f"{', '.join(self.columns)}; {fills_sentence(self.columns)}"),
-            ("adjusted", "for splits and dividends" if self.adjusted else "no"),
+            ("adjusted", self._adjustment()),
             *([("index", f"{index.name}{', without dividends' * index.price_only}")] if index is not None else []),
             *([("source", self.source)] if self.source else []),
             *(("" if place else "known flaws", flaw) for place, flaw in enumerate(flaws)),
@@ -121,6 +121,12 @@ class Panel:
         if index is not None:
             figure.data[-1].line = {"color": "#000000", "dash": "dot", "width": 2}
         return figure
+
+    def _adjustment(self) -> str:
+        if not self.adjusted:
+            return "no"
+        assumed = any(flaw.startswith("Prices were taken as adjusted") for flaw in self.flaws)
+        return f"{'assumed, ' if assumed else ''}for splits and dividends"
 
     def _listed(self) -> str:
         """The first symbols, and how many more there are."""

@@ -203,7 +203,9 @@ class TrainedAgent:
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else {}
         rows = [(name, value) for name, value in last.items()]
-        return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows)
+        reward = self.market.config.environment.reward.replace("_", " ")
+        note = f"Of the last iteration; the reward ({reward}) is the mean of a step. Next: fp.backtest(agent)."
+        return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows, note=note)
 
 
 def train(

@@ -98,7 +98,8 @@ def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfi
     if config.bagging_blocks > start_bars:
         raise ConfigError(
             f"augmentation.bagging_blocks is {config.bagging_blocks}, but episodes can start at {start_bars} bars of "
-            "the training split only: start the training split earlier, or lower it or environment.window"
+            f"the training split only: it needs {config.bagging_blocks - start_bars} bars more; start it earlier, or "
+            "lower bagging_blocks or environment.window"
         )
     if config.cost_factor > 1:
         others = ("per_share", "per_share_minimum", "impact", "participation")

@@ -32,4 +32,8 @@ def check_strategy_name(name: str) -> None:
     elif name not in known and not is_own("strategies", name):
         if name.endswith(".py"):
             raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
+        if "/" in name or "\\" in name:
+            raise InputError(
+                f"there is no run and no saved agent {name!r}: give a path that exists, or a strategy's name"
+            )
         raise InputError(f"unknown strategy {name!r}; {closest_part('strategies', name, known)}")

@@ -80,7 +80,7 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | N
     console.print(
         "trials: agents and champions that were scored; distinct: clusters of trials that behave alike; the effective "
         "trials of a run's p-value are in its verdict. look N of M at a period: the N-th of M looks so far at bars "
-        "that overlap it; what was tested before counts once.",
+        "that overlap it; the same strategy again on the same bars is no new look.",
         markup=False,
     )
     for entry in data_sets:

@@ -170,7 +170,7 @@ def run_checks(
     broken = any(finding.part == "the preparation of prices" for finding in found)
     if span is None or not pipeline.strategies or broken:
         return list(dict.fromkeys(found)), None
-    on_step("costs and delays")
+    on_step("sensitivity to costs and delays")
     reference = reference or make_baseline(REFERENCE)
     varied = cost_sensitivity(pipeline, reference, span)
     return [*found, *sensitivity_findings(pipeline, varied, reference.name, cost, span, bars)], varied
