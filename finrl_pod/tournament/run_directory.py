@@ -58,14 +58,19 @@ class RunDirectory:
     # ------------------------------------------------------------------ opening
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
-        """Create a run. Raises RunError if the folder has one already or cannot be written."""
-        run = cls(path)
-        if run._config_file.exists():
+    def check_new(cls, path: Path) -> None:
+        """Raises RunError if a folder has a run already."""
+        if cls(path)._config_file.exists():
             raise RunError(
                 f"{path} already holds a run; choose another --out folder, or resume it with --resume (in Python "
                 "resume=True)"
             )
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, data_sha256: str) -> RunDirectory:
+        """Create a run. Raises RunError if the folder has one already or cannot be written."""
+        cls.check_new(path)
+        run = cls(path)
         write_kept_files(path / user_files.FOLDER, dataclasses.asdict(config))
         write_json(
             run._config_file,

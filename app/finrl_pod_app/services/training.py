@@ -87,6 +87,8 @@ def run_tournament(
     if resume:
         keep_folder(out / FOLDER)
         config = RunDirectory.config_to_resume(out, pinned(config))
+    else:
+        RunDirectory.check_new(out)  # before prices are read
     config = pinned(config)
     if config.environment.kind == "custom":
         if not test:
