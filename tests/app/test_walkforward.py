@@ -125,7 +125,7 @@ def test_verdict_describes_out_of_sample_results_and_is_printed_by_promote(
     assert read_verdict(out).to_dict() == document["verdict"]
     assert all("on test" not in reason and "on validation" not in reason for reason in document["verdict"]["reasons"])
     assert command(["promote", str(out)]) == int(not document["verdict"]["promoted"])
-    assert "p-value of no edge over" in " ".join(capsys.readouterr().out.split())
+    assert "an edge is over" in " ".join(capsys.readouterr().out.split())
 
 
 def test_resume_with_another_plan_is_refused(resumed: tuple[Path, dict[str, Any]], folder: Path) -> None:
