@@ -75,7 +75,7 @@ def read_verdict(folder: Path) -> Verdict:
     """Read the verdict of a finished run. Raises RunError if there is none yet or it is damaged."""
     if not (folder / VERDICT_FILE).exists():
         if not folder.exists():
-            raise RunError(f"there is no folder {folder}; name the one given as --out")
+            raise RunError(f"there is no folder {folder}; name the one that the run was written into")
         untested = (
             f"{folder} holds no verdict: it was not tested, or not finished; repeat its command with --resume --out "
             f"{folder} and without --no-test (in Python with resume=True and test=True)"

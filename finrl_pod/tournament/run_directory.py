@@ -62,8 +62,7 @@ class RunDirectory:
         """Raises RunError if a folder has a run already."""
         if cls(path)._config_file.exists():
             raise RunError(
-                f"{path} already holds a run; choose another --out folder, or resume it with --resume (in Python "
-                "resume=True)"
+                f"{path} already holds a run; choose another folder, or resume it with --resume (in Python resume=True)"
             )
 
     @classmethod
@@ -105,7 +104,7 @@ class RunDirectory:
         run = cls(path)
         if not cls.is_run(path):
             unfinished = f"{path} holds no run with a finished generation; name the folder given as --out"
-            missing = f"there is no folder {path}; name the one given as --out"
+            missing = f"there is no folder {path}; name the one that the run was written into"
             raise RunError(other_folder(path) or (unfinished if path.exists() else missing))
         user_files.keep_folder(path / user_files.FOLDER)
         check_current({"config": run._config_value("config", dict)}, path)

@@ -283,7 +283,7 @@ def test_damaged_or_different_runs_are_refused(error_of: ErrorOf, capsys: pytest
     weights = folder / "snapshots" / f"{best}.safetensors"
     description = folder / "snapshots" / f"{best}.json"
 
-    assert "run already holds a run; choose another --out" in error_of(
+    assert "run already holds a run; choose another folder" in error_of(
         "tournament", good, "--out", "run", "--device", "cpu"
     )
     other = write(small_config(pods=3, generations=1, champion=1, reinit_fraction=0.0))

@@ -307,7 +307,7 @@ def test_optional_sections_appear_only_with_their_data() -> None:
     assert any(row[:3] == ["10 (this run)", "9.00", "1.000"] for row in shown.rows)
     assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
     for text in (
-        "1,234 trials on this data (17 distinct).",
+        "1,234 trials (trained agents and champions) on this data, 17 of them distinct.",
         "Look 3 of 3 so far at bars that overlap",
         "overfitting 43%",
         "Sensitivity to costs",

@@ -135,9 +135,10 @@ def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
 def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
     trials = {"raw": 25, "clustered": 2, "runs": 1}
     assert trials_text({"trials": trials, "statistics": {"edge": EDGE}}) == (
-        "25 trials on this data by 1 run (2 distinct); the p-value allows for 6.0 effective trials"
+        "25 trials (trained agents and champions) on this data by 1 run, 2 of them distinct; the p-value allows for "
+        "6.0 effective trials"
     )
-    assert trials_text({"trials": {"raw": 1}}) == "1 trial on this data"
+    assert trials_text({"trials": {"raw": 1}}) == "1 trial (trained agents and champions) on this data"
 
 
 def test_a_short_test_is_told_what_it_can_show() -> None:

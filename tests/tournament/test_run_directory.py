@@ -76,7 +76,7 @@ def test_saved_generation_is_loaded(run: RunDirectory) -> None:
     [
         (
             lambda path: RunDirectory.create(path, CONFIG, DATA),
-            "already holds a run; choose another --out folder, or resume it",
+            "already holds a run; choose another folder, or resume it",
         ),
         (
             lambda path: RunDirectory.resume(path, dataclasses.replace(CONFIG, seed=4), DATA),

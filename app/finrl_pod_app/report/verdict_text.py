@@ -177,8 +177,9 @@ def trials_text(verdict: Mapping[str, Any]) -> str:
     effective = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
     runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
-    distinct = f" ({counted['clustered']:,} distinct)" if "clustered" in counted else ""
-    return f"{counted['raw']:,} trial{'s' * (counted['raw'] != 1)} on this data{runs}{distinct}{selection}"
+    distinct = f", {counted['clustered']:,} of them distinct" if "clustered" in counted else ""
+    many = f"{counted['raw']:,} trial{'s' * (counted['raw'] != 1)} (trained agents and champions)"
+    return f"{many} on this data{runs}{distinct}{selection}"
 
 
 def edge_sentence(verdict: Mapping[str, Any]) -> str:

@@ -92,7 +92,7 @@ def backtest_period(
         side = f"ends on {high.date()}" if start else f"starts on {low.date()}"
         raise DataError(
             f"a backtest's {at} {date} is outside the {'data' if whole else f'{split} period'}, which {side}; choose a "
-            f"date within, or give both --start and --end"
+            f"date within, or give both a start and an end"
         )
     part = between(panel, low, high)
     if len(part.times) < 2:
