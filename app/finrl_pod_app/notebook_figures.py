@@ -12,6 +12,7 @@ import pandas as pd
 from finrl_pod.display import dates, decimated, set_layout
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report.charts import (
+    active_growth_figure,
     equity_and_drawdown,
     growth,
     reference_names,
@@ -67,6 +68,15 @@ def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure
     set_layout(figure, title, height=520)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
     figure.update_layout(legend_traceorder="reversed")  # the tested strategy is drawn last and named first
+    return figure
+
+
+def active_figure(result: BacktestResult, base: BacktestResult, title: str) -> Figure:
+    """Growth of a strategy over that of a baseline, minus one."""
+    figure: Figure = active_growth_figure(result, {base.name: base})
+    set_layout(figure, title)
+    figure.update_layout(paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", showlegend=False)
+    figure.update_yaxes(title="growth over the baseline")
     return figure
 
 

@@ -20,6 +20,7 @@ from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.notebook_figures import (
+    active_figure,
     audit_figure,
     backtest_figure,
     tournament_figure,
@@ -82,9 +83,20 @@ class Backtest:
         """Weights after each bar's fills, one column for each symbol."""
         return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
 
-    def plot(self) -> Figure:
-        """Equity as a multiple of its first value on a log axis and its drawdown, beside those of the baselines."""
-        return backtest_figure(self._compared(), self._title())
+    def plot(self, over: str | None = None) -> Figure:
+        """Equity as a multiple of its first value on a log axis and its drawdown, beside those of the baselines.
+
+        over: a baseline; instead, the growth over it, which shows what lines on top of each other hide. Raises
+        InputError for an unknown baseline.
+        """
+        if over is None:
+            return backtest_figure(self._compared(), self._title())
+        return active_figure(self.result, self._baseline(over), f"{self._title()}, over {display_name(over)}")
+
+    def _baseline(self, name: str) -> BacktestResult:
+        if name not in self.baselines:
+            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {name!r}")
+        return self.baselines[name]
 
     def save(self, path: str | Path) -> Path:
         """Write as JSON; `load` reads it back."""
@@ -117,9 +129,7 @@ class Backtest:
         """
         from finrl_pod_app.services.mandate_report import comparison
 
-        if baseline not in self.baselines:
-            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {baseline!r}")
-        return comparison(self.result, self.baselines[baseline], seed=0)
+        return comparison(self.result, self._baseline(baseline), seed=0)
 
     def _compared(self) -> dict[str, BacktestResult]:
         """The result and the baselines by name, the result first."""
