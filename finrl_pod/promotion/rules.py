@@ -100,7 +100,9 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[st
     statistics["edge"] = to_plain(asdict(found))
     looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
     after = looks if evidence.looks > 1 else ""
-    over = f"its base ({readable(evidence.base)}), traded as slowly as the agents" if evidence.base else _name(evidence)
+    over = _name(evidence)
+    if evidence.base:
+        over = f"the mandate at tilt zero: {readable(evidence.base)}, traded as slowly as the agents trade"
     alone = "" if found.validation is None else f" (on test alone {upper_tail(found.test):.2g})"
     sentence = (
         f"p-value of no edge {found.p_value:.4g}{alone}, must be at most {limit:.4g}{after}; an edge is over {over}"

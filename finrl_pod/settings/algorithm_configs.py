@@ -57,7 +57,11 @@ RENAMED_KEYS: Mapping[str, str] = {
 class AgentConfig:
     """Settings shared by all algorithms."""
 
-    algorithm: str = setting("ppo", "a name listed by `finrl-pod algorithms`, or file.py:Class of one's own")
+    algorithm: str = setting(
+        "ppo",
+        "how agents learn: analytic (gradients through the market), ppo, ... as listed by `finrl-pod algorithms`, or "
+        "file.py:Class",
+    )
     policy: str = setting(
         "equivariant",
         "equivariant: one network applied to every asset; linear: scores linear in an asset's features; mlp: on the "

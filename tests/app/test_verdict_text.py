@@ -47,8 +47,8 @@ def test_values_of_rules_have_units(
 
 def test_the_reference_of_the_gate_is_explained_where_it_is_not_the_base() -> None:
     assert reference_sentence(document()) == (
-        "The gate compares with the champion's base, equal weight, traded as slowly as the agents trade (the mandate "
-        "at tilt zero)."
+        "The gate compares with the mandate at tilt zero: the champion's base, equal weight, traded as slowly as the "
+        "agents trade."
     )
     assert reference_sentence({**document(), "mandate": {"base": "none"}}) == ""
     assert reference_sentence({**document(), "verdict": None}) == ""
@@ -126,7 +126,7 @@ def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
     )  # 70.5%: the normal probability above -0.54
     assert sentence.endswith("So 1.02 counts as -0.54.")
     repeated = edge_sentence({"statistics": {"edge": EDGE | {"selections": 1.3}}})
-    assert "without any edge, counted as the best of 1.3 of them, 70.5%" in repeated
+    assert "without any edge, taken as the best of 1.3 (the choice" in repeated
     alone = {"p_value": 0.01, "z_score": 2.33, "test": 2.33, "validation_selected": None}
     assert edge_sentence({"statistics": {"edge": alone}}).endswith("z-score of 2.33, from the test period alone.")
     assert edge_sentence({"statistics": {}}) == edge_sentence({}) == ""

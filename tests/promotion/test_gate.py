@@ -164,7 +164,7 @@ def test_limit_tightens_with_every_look() -> None:
     assert "(0.025 / 10, at look 10 at the test period)" in rule(often, "edge").sentence
     assert rule(often, "edge").sentence.endswith("an edge is over equal weight")
     slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE, DRAWS)
-    expected = "an edge is over its base (minimum variance), traded as slowly as the agents"
+    expected = "an edge is over the mandate at tilt zero: minimum variance, traded as slowly as the agents trade"
     assert rule(slow, "edge").sentence.endswith(expected)
     assert "over its base on test" in rule(slow, "break_even").sentence
 

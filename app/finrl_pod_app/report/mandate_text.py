@@ -166,10 +166,18 @@ def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
         found = added if measure.key == "sharpe" else added.get(measure.key)
         if found is None:
             continue
-        low, high = (format_measure(measure, found[end]) for end in ("low", "high"))
+        low, high = (_format_end(measure, found[end]) for end in ("low", "high"))
         rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
     rows.append((YEARS, years_text(added["years_to_show"]), MISSING))
     return rows
+
+
+def _format_end(measure: Measure, value: float) -> str:
+    """An end of an interval; one that rounds to 0 says on which side of it lies."""
+    text = format_measure(measure, value)
+    if value == 0 or text.strip("+-0.%"):
+        return text
+    return f"just {'below' if value < 0 else 'above'} 0"
 
 
 def years_text(years: float | None) -> str:

@@ -102,8 +102,8 @@ def reference_sentence(document: Mapping[str, Any]) -> str:
     if base == "none" or not document.get("verdict"):
         return ""
     return (
-        f"The gate compares with the champion's base, {display_name(base)}, traded as slowly as the agents trade (the "
-        "mandate at tilt zero)."
+        "The gate compares with the mandate at tilt zero: the champion's base, "
+        f"{display_name(base)}, traded as slowly as the agents trade."
     )
 
 
@@ -192,7 +192,8 @@ def edge_sentence(verdict: Mapping[str, Any]) -> str:
         return f"{total}, from the test period alone."
     weight = found["validation_weight"]
     repeats = found.get("selections", 1.0)
-    repeated = f", counted as the best of {repeats:.1f} of them" if repeats > 1 else ""
+    several = " (the choice among procedures and other runs on this data count as further selections)"
+    repeated = f", taken as the best of {repeats:.1f}{several}" if repeats > 1 else ""
     reached = upper_tail(found["validation_selected"])
     return (
         f"{total}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} × "

@@ -111,7 +111,7 @@ def check_selection(
         )
         found.append(Finding(CHECK, "fail", "the champion's selection", message))
     who = "The champion's single member was" if len(members) == 1 else f"The champion's {len(members)} members were"
-    agents = f"the {len(recomputed)} agent{'s' * (len(recomputed) != 1)} of the leaderboard"
+    agents = f"the {len(recomputed)} best agent{'s' * (len(recomputed) != 1)}, which the leaderboard keeps,"
     message = f"{who} selected from {agents} by the validation bars."
     return found or [Finding(CHECK, "pass", "the champion's selection", message)]
 
