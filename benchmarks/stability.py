@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from finrl_pod_app.bench.planted import attainable_growth, planted_market
 from finrl_pod_app.bench.simulated_markets import REWARD_LAG
-from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv
+from finrl_pod_envs.gym import GymMarketEnv
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
 from results_file import Row, append, read
@@ -37,6 +37,7 @@ from sb3_study import Act, evaluate, load, train_ours, train_theirs
 from zoo_settings import Cell
 
 from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, SACConfig
 from finrl_pod.settings.run import EnvironmentConfig

@@ -26,6 +26,11 @@ PANEL_COLUMNS = (*PRICE_COLUMNS, "spread", "dividend")
 FLAWS_SHOWN = 3  # in a notebook
 
 
+def taken_as(adjusted: bool) -> str:
+    """The note of a panel whose file does not say whether its prices are adjusted."""
+    return f"Prices were taken as {'adjusted' if adjusted else 'not adjusted'}; this was not checked."
+
+
 def fills_sentence(columns: Sequence[str]) -> str:
     """At which price orders fill by default, with these columns of a panel."""
     if "open" in columns:
@@ -125,7 +130,7 @@ class Panel:
     def _adjustment(self) -> str:
         if not self.adjusted:
             return "no"
-        assumed = any(flaw.startswith("Prices were taken as adjusted") for flaw in self.flaws)
+        assumed = taken_as(adjusted=True) in self.flaws
         return f"{'assumed, ' if assumed else ''}for splits and dividends"
 
     def _listed(self) -> str:

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -227,8 +228,9 @@ def train(
     check_callback(callback)  # here, since `api.train` gets the one below
     setup = market if isinstance(market, api.Setup) else make_market(market)
     history: list[dict[str, float]] = []
-    compile_kernels((lambda stage: print(stage, file=sys.stderr)) if _shown(progress) else lambda _: None)  # noqa: T201
-    with _bar(shown=_shown(progress)) as advance:
+    shown = _shown(progress)
+    compile_kernels(partial(print, file=sys.stderr) if shown else lambda _: None)
+    with _bar(shown=shown) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}

@@ -19,15 +19,12 @@ from numpy.typing import NDArray
 
 from finrl_pod.data.worlds import REWARD_LAG
 from finrl_pod.errors import InputError
-from finrl_pod.market.mandate import TILT_SCALE
+from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
-
-SCORE_SCALE = 5.0  # softmax of one score of 5 and nineteen of -5 is 0.999 for the first
-BOUND = 1e6  # observations are clipped to it: Gymnasium's checks require finite bounds
 
 Array = NDArray[np.float32]
 
@@ -50,18 +47,20 @@ class _Adapter:
 
     def __init__(self, env: MarketEnv) -> None:
         self.env = env
-        self.observation = gymnasium.spaces.Box(-BOUND, BOUND, (env.observation_size,), np.float32)
+        self.observation = gymnasium.spaces.Box(
+            -OBSERVATION_BOUND, OBSERVATION_BOUND, (env.observation_size,), np.float32
+        )
         self.discrete = env.action_kind == "discrete"
         self.action: gymnasium.spaces.Space[Any] = (
             gymnasium.spaces.Discrete(env.actions)
             if self.discrete
             else gymnasium.spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
         )
-        self._scale = {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(env.action_kind, 1.0)
+        self._scale = action_scale(env.action_kind)
 
     def rows(self, observation: Observation) -> Array:
         """[E, size] float32, a new array."""
-        row = flat(self.env.market, observation)[0].detach().clamp(-BOUND, BOUND)
+        row = flat(self.env.market, observation)[0].detach().clamp(-OBSERVATION_BOUND, OBSERVATION_BOUND)
         return np.array(row.cpu().numpy(), dtype=np.float32)
 
     def step(self, action: Any, shape: tuple[int, ...]) -> EnvStep:

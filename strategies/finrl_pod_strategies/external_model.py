@@ -12,14 +12,12 @@ import numpy as np
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.market.mandate import TILT_SCALE, active_mandate
-from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE
+from finrl_pod.market.mandate import active_mandate
+from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Normaliser, Tensor
 from finrl_pod_strategies.policy import MemberGroup, PolicyStrategy
-
-BOUND = 1e6  # observations are clipped to it, as those of the Gymnasium views
 
 
 class Model(Protocol):
@@ -58,10 +56,12 @@ class ModelStrategy(PolicyStrategy):
         self.data_sha256 = data_sha256
         self._model = model
 
-    def model_weights(self) -> dict[str, Tensor] | None:
-        """The tensors of the model's `policy`, a torch module, by name; None for a model without one."""
+    def weights(self) -> list[Mapping[str, Tensor]]:
+        """The tensors of the model's `policy`, a torch module, by name. Raises TypeError for a model without one."""
         policy = getattr(self._model, "policy", None)
-        return dict(policy.state_dict()) if isinstance(policy, torch.nn.Module) else None
+        if not isinstance(policy, torch.nn.Module):
+            raise TypeError(f"the weights of {type(self._model).__name__} are not known")
+        return [policy.state_dict()]
 
 
 class _ModelActor:
@@ -69,7 +69,7 @@ class _ModelActor:
 
     def __init__(self, model: Model, spec: PolicySpec) -> None:
         self.model, self.spec = model, spec
-        self._scale = {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(spec.action, 1.0)
+        self._scale = action_scale(spec.action)
 
     def action(
         self,
@@ -79,7 +79,7 @@ class _ModelActor:
         tradable: Tensor | None,  # noqa: ARG002  the views do not show it
     ) -> Tensor:
         """Actions [1, 1, 1, D] as the environment takes them. features: [1, 1, N, F]; account: [1, 1, 1, own]."""
-        row = torch.cat([account.flatten(), features.flatten()]).clamp(-BOUND, BOUND).numpy()
+        row = torch.cat([account.flatten(), features.flatten()]).clamp(-OBSERVATION_BOUND, OBSERVATION_BOUND).numpy()
         chosen = np.asarray(self.model.predict(row, deterministic=True)[0])
         size = 1 if self.spec.action == "discrete" else self.spec.action_size
         if chosen.size != size or not np.isfinite(chosen).all():

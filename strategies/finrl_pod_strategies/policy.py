@@ -135,6 +135,10 @@ class PolicyStrategy:
         base = "no mandate" if self.mandate is None else f"base {self.mandate.base}"
         return f"PolicyStrategy({self.name!r}, {of}, {features} feature{'s' * (features != 1)}, {base})"
 
+    def weights(self) -> list[Mapping[str, Tensor]]:
+        """The weights that decide, of each group of members. Raises TypeError if they are not known."""
+        return [params for _, params, _ in self.groups]
+
     def recreate(self) -> PolicyStrategy:
         """The ensemble with an account that has no past."""
         fresh = copy.copy(self)

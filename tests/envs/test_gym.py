@@ -10,12 +10,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from finrl_pod_envs.gym import SCORE_SCALE, GymMarketEnv, GymVectorEnv
+from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.trading_envs import make_env
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from finrl_pod.errors import InputError
+from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 

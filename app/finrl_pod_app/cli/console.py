@@ -20,6 +20,7 @@ from finrl_pod_app.report.columns import (
     champion_text,
     display_name,
     format_metric,
+    period_words,
 )
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.verdict_text import (
@@ -251,12 +252,8 @@ def _prices(document: Mapping[str, Any]) -> str:
 
 def _title(document: Mapping[str, Any]) -> str:
     """Heading of the table: what the tested bars are."""
-    if document.get("in_sample"):
-        return "In sample"
-    names = {"train": "Training", "validation": "Validation", "all": "All bars"}
-    if document.get("split", "test") is None:  # dates of the user's choice
-        return "Backtest"
-    return names.get(str(document.get("split")), "Test")
+    chosen = document.get("split", "test") is None and not document.get("in_sample")
+    return "Backtest" if chosen else period_words(document)[0].capitalize()
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

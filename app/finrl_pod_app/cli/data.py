@@ -335,7 +335,7 @@ def _show(manifest: Manifest, as_json: bool) -> None:
 
 def _adjustment(manifest: Manifest) -> str:
     """Whether prices are adjusted, and whether that is only what the importer was told."""
-    from finrl_pod.data.sources.files import taken_as
+    from finrl_pod.prices import taken_as
 
     if taken_as(manifest.adjusted) in manifest.flaws:
         return f"assumed {'' if manifest.adjusted else 'not '}adjusted (not checked)"

@@ -107,26 +107,30 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
 
 
 def interval_end(value: float) -> str:
-    """An end of an interval in percent, whose sign is never rounded away: it decides whether 0 lies inside."""
-    text = percent(value, sign=True, unit="%")
-    if value == 0 or float(text.rstrip("%").replace(",", "")) != 0:
+    """An end of an interval in percent, whose sign is never rounded away, see `with_side`."""
+    return with_side(percent(value, sign=True, unit="%"), value, unit="%")
+
+
+def with_side(text: str, value: float, unit: str = "") -> str:
+    """The text of an end of an interval; of one that rounds to 0, its side: it decides whether 0 lies inside."""
+    if value == 0 or text.strip("+-0.%"):
         return text
-    return f"just {'below' if value < 0 else 'above'} 0%"
+    return f"just {'below' if value < 0 else 'above'} 0{unit}"
 
 
-# What the bars of a report are, by their split; None: dates of the user's choice.
-PERIODS = {
-    "train": "the training period",
-    "validation": "the validation period",
-    "test": "the test period",
-    "all": "all bars",
-    None: "the chosen dates",
+# Bars of a report by their split, in headings and at the end of sentences; None: dates of the user's choice.
+_PERIODS = {
+    "train": ("training", "on the training period"),
+    "validation": ("validation", "on the validation period"),
+    "test": ("test", "on the test period"),
+    "all": ("all bars", "on all bars"),
+    None: ("chosen dates", "on the chosen dates"),
 }
 
 
-def on_period(document: Mapping[str, Any]) -> str:
-    """The bars of a report as the end of a sentence: "on the test period", "in sample"."""
-    return "in sample" if document.get("in_sample") else f"on {PERIODS[document.get('split', 'test')]}"
+def period_words(document: Mapping[str, Any]) -> tuple[str, str]:
+    """The bars of a report in headings, and as the end of a sentence: ("test", "on the test period")."""
+    return ("in sample", "in sample") if document.get("in_sample") else _PERIODS[document.get("split", "test")]
 
 
 def champion_first(names: Iterable[str]) -> list[str]:

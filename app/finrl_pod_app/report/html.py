@@ -9,11 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from finrl_pod.data.sources.files import taken_as
 from finrl_pod.files import to_plain, write_text
+from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number, on_period
+from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number, period_words
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
@@ -52,8 +52,7 @@ def render(
     name: of the run. created: date of the report, ISO text.
     """
     style_by_name = report_styles(document["test"]["strategies"])
-    heading = on_period(document)
-    kind = heading.removeprefix("on ").removeprefix("the ").removesuffix(" period")  # test, validation, in sample
+    kind, heading = period_words(document)
     period = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
     body = [
         sections.equity(document, results, style_by_name),

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from finrl_pod_app.report.columns import MISSING, display_name, in_sentence, interval_end, number, on_period, percent
+from finrl_pod_app.report.columns import (
+    MISSING,
+    display_name,
+    in_sentence,
+    interval_end,
+    number,
+    percent,
+    period_words,
+    with_side,
+)
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -66,8 +75,7 @@ METHODS = (
 def return_sentence(document: Mapping[str, Any]) -> str:
     """The mean return of the champion or another strategy against its base; empty without a comparison."""
     if found := return_clause(document):
-        when = on_period(document)
-        return f"{when[0].upper()}{when[1:]}, {found}."
+        return f"{period_words(document)[1].capitalize()}, {found}."
     compared = document.get("comparison")
     return comparison_sentence(compared) if compared else ""
 
@@ -114,9 +122,8 @@ def added_sentence(document: Mapping[str, Any]) -> str:
     against = f"{other} of {base} (it has no mandate)"
     if document["mandate"]["base"] != "none":
         against = f"{other} of its base ({base})"
-    when = on_period(document)
     return (
-        f"{when[0].upper()}{when[1:]} the champion's Sharpe ratio was {own} against {against}: "
+        f"{period_words(document)[1].capitalize()} the champion's Sharpe ratio was {own} against {against}: "
         f"{signed(added['value'])} ({100 * added['level']:.0f}% interval {signed(added['low'])} to "
         f"{signed(added['high'])}); {_outcome(added)}."
     )
@@ -166,18 +173,10 @@ def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
         found = added if measure.key == "sharpe" else added.get(measure.key)
         if found is None:
             continue
-        low, high = (_format_end(measure, found[end]) for end in ("low", "high"))
+        low, high = (with_side(format_measure(measure, found[end]), found[end]) for end in ("low", "high"))
         rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
     rows.append((YEARS, years_text(added["years_to_show"]), MISSING))
     return rows
-
-
-def _format_end(measure: Measure, value: float) -> str:
-    """An end of an interval; one that rounds to 0 says on which side of it lies."""
-    text = format_measure(measure, value)
-    if value == 0 or text.strip("+-0.%"):
-        return text
-    return f"just {'below' if value < 0 else 'above'} 0"
 
 
 def years_text(years: float | None) -> str:

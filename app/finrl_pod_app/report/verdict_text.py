@@ -149,7 +149,7 @@ def _next_look(document: Mapping[str, Any]) -> str:
     so_far = max(looks, document.get("looks_so_far") or 0)
     return (
         f"A further champion is look {so_far + 1} at bars that overlap this test period and needs a p-value of at most "
-        f"{_level({**verdict, 'looks': looks}) * looks / (so_far + 1):.3g}."
+        f"{_level(verdict) * looks / (so_far + 1):.3g}."
     )
 
 
@@ -245,7 +245,7 @@ def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
 def _level(verdict: Mapping[str, Any]) -> float:
     """Significance level of a verdict's test for an edge."""
     edge = next((rule for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
-    return GateConfig().significance_level / verdict["looks"] if edge is None else float(edge["limit"])
+    return GateConfig().significance_level / max(verdict["looks"], 1) if edge is None else float(edge["limit"])
 
 
 def _sharpe(metrics: Mapping[str, float | None]) -> float:

@@ -246,9 +246,8 @@ def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
 def _backtested(strategy: Strategy, panel: Panel) -> Floats:
     """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
-    first = min(
-        max(getattr(strategy, "lookback", None) or 0, 60), BARS - 60
-    )  # with a full window, if the panel is long enough
+    window = max(getattr(strategy, "lookback", None) or 0, 60)
+    first = min(window, BARS - 60)  # where the window is full, if the panel is long enough
     return backtest(strategy, panel, market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
 
 

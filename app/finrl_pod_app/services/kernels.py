@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import finrl_pod_envs
@@ -32,4 +33,4 @@ def uncompiled_kernels() -> list[Path]:
 
 
 if __name__ == "__main__":
-    compile_kernels(lambda stage: print(stage, file=sys.stderr))  # noqa: T201
+    compile_kernels(partial(print, file=sys.stderr))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_strategies.baselines import make_baseline
-from finrl_pod_strategies.external_model import ModelStrategy
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
@@ -82,10 +81,7 @@ def strategy_identity(strategy: Strategy) -> str:
     try:
         if isinstance(strategy, PolicyStrategy):
             _update_digest(digest, [DECISIONS, strategy.rules, strategy.rule, strategy.ensemble_weights])
-            weights: Any = [params for _, params, _ in strategy.groups]
-            if isinstance(strategy, ModelStrategy):
-                weights = strategy.model_weights() or uuid.uuid4().bytes
-            _update_digest(digest, weights)
+            _update_digest(digest, strategy.weights())
         else:
             instance = strategy.inner if isinstance(strategy, UserStrategy) else strategy
             _update_digest(digest, [inspect.getsource(type(instance)), vars(instance)])

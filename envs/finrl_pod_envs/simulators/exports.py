@@ -15,9 +15,8 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError, SetupError
-from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.protocols import MarketVecEnv, VecEnv
-from finrl_pod.rl.networks.observation_adapter import SCORE_SCALE
+from finrl_pod.rl.networks.observation_adapter import action_scale
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.observation import flat, flat_size
 from finrl_pod_envs.simulators.adapters import FINAL, GROUP
@@ -47,7 +46,7 @@ class _Exported:
             self.num_obs, self.max_episode_length = env.observation_size, max_episode_length
         self.device = env.device
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
-        self._scale = {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(env.action_kind, 1.0)
+        self._scale = action_scale(env.action_kind)
 
     @property
     def unwrapped(self) -> Any:

@@ -33,7 +33,7 @@ from finrl_pod.data.sources.tables import (
     table_of_frame,
 )
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times
+from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times, taken_as
 from finrl_pod.settings.toml import closest_key
 
 SECTOR = "sector"
@@ -154,11 +154,6 @@ def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame"
     return _panel([_of_cells(*table_of_frame(frame), chosen).sorted()], chosen, source, name)
 
 
-def taken_as(adjusted: bool) -> str:
-    """The note of a panel whose file does not say whether its prices are adjusted."""
-    return f"Prices were taken as {'adjusted' if adjusted else 'not adjusted'}; this was not checked."
-
-
 def _panel(parts: Sequence[_LongPart | _WidePart], chosen: ReadOptions, source: str, name: str) -> Panel:
     """The panel of all files."""
     stated = taken_as(chosen.adjusted)
@@ -261,14 +256,11 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
     symbol = next((c for c in cells.columns if names[c] in SYMBOL_NAMES), None)
     single = symbol is None and "close" in names.values()
     if single and options.symbol is None:
+        problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
         others = [c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
         if words := next((c for c in others if _is_text(cells[c])), None):
-            raise DataError(
-                f"{file} has a column 'close' but no column 'symbol' that names the ticker: if {words!r} does, rename "
-                "it to 'symbol'"
-            )
+            raise DataError(f"{problem}: if {words!r} does, rename it to 'symbol'")
         ticker = re.match(r"[A-Za-z0-9^=-]+(?=\.)", file)
-        problem = f"{file} has a column 'close' but no column 'symbol' that names the ticker"
         raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())

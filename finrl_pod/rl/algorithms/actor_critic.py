@@ -13,7 +13,7 @@ from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
 from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
-from finrl_pod.rl.networks.observation_adapter import ModelInput, repeat, scale_of
+from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, repeat
 from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
@@ -103,7 +103,7 @@ class ActorCritic(OffPolicy):
         return self._noises.normal(shape, self.dtype)
 
     def _to_env(self, action: Tensor) -> Tensor:
-        return action.reshape(self.members, -1, self.spec.action_size) * scale_of(self.spec)
+        return action.reshape(self.members, -1, self.spec.action_size) * action_scale(self.spec.action)
 
     @property
     @abstractmethod

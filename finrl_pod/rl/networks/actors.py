@@ -11,7 +11,7 @@ from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, s
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets
 from finrl_pod.rl.networks.layers import affine, mlp, mlp_init, product, uniform, uniform_init
 from finrl_pod.rl.networks.lookback import LookbackEncoder, make_lookback_encoder
-from finrl_pod.rl.networks.observation_adapter import ModelInput, deployed_input, row_size, scale_of
+from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, deployed_input, row_size
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Tensor
 
@@ -173,4 +173,4 @@ class BoundedActor:
     ) -> Tensor:
         """Actions [P, K, A, D] as the environment takes them."""
         obs = deployed_input(self.spec, account, features, tradable)
-        return torch.tanh(self.network.forward(params, obs)[0]) * scale_of(self.spec)
+        return torch.tanh(self.network.forward(params, obs)[0]) * action_scale(self.spec.action)

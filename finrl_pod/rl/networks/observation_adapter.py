@@ -23,6 +23,7 @@ from finrl_pod.types import Observation, Tensor
 # Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
 # the account.
 SCORE_SCALE = 5.0
+OBSERVATION_BOUND = 1e6  # flat rows for other libraries are clipped to it: Gymnasium's checks require finite bounds
 
 ItemFields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -129,7 +130,9 @@ class MarketAdapter:
         all_assets = torch.ones((), dtype=torch.bool, device=action.device)
         tradable = all_assets if obs.tradable is None else obs.tradable.unsqueeze(2)
         short = self.spec.action == "direct"
-        return scores_to_weights(action * scale_of(self.spec), tradable, short=short, leverage=self._leverage)
+        return scores_to_weights(
+            action * action_scale(self.spec.action), tradable, short=short, leverage=self._leverage
+        )
 
 
 class FlatAdapter:
@@ -149,9 +152,9 @@ class FlatAdapter:
         return action
 
 
-def scale_of(spec: PolicySpec) -> float:
-    """Factor of actions in [-1, 1] before they are passed to the environment."""
-    return {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(spec.action, 1.0)
+def action_scale(kind: str) -> float:
+    """Factor of actions in [-1, 1] before they are passed to an environment. kind: of its actions, see `PolicySpec`."""
+    return {"softmax": SCORE_SCALE, "tilt": TILT_SCALE}.get(kind, 1.0)
 
 
 def row_size(spec: PolicySpec) -> int:
