@@ -60,11 +60,17 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
 
 
 def uncompiled(sources: Sequence[Path]) -> list[Path]:
-    """The sources that `load` would compile: neither prebuilt nor cached, with a compiler and not switched off."""
+    """The sources that `load` would compile: neither prebuilt nor cached, with a compiler and not switched off.
+
+    None with a compiler that does not run, of which `load` warns.
+    """
     compiler = find_compiler()
     if compiler is None or os.environ.get(SWITCH, "1") == "0":
         return []
-    return [x for x in sources if not prebuilt_libraries(x) and _cached(_library_name(x, compiler)) is None]
+    try:
+        return [x for x in sources if not prebuilt_libraries(x) and _cached(_library_name(x, compiler)) is None]
+    except (OSError, subprocess.SubprocessError):
+        return []
 
 
 def compile_sources(sources: Sequence[Path]) -> None:

@@ -93,6 +93,20 @@ def test_sources_are_compiled_ahead(write_source: Writer, monkeypatch: pytest.Mo
     assert library.uncompiled([changed]) == []
 
 
+def test_a_compiler_that_does_not_run_stops_nothing(
+    write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    path = write_source(DOUBLE)
+    monkeypatch.setenv("CXX", str(broken))
+    assert library.uncompiled([path]) == []
+    with caplog.at_level(logging.WARNING):
+        assert library.load(path) is None
+    assert "source.cpp could not be compiled" in caplog.text
+
+
 @needs_compiler
 def test_compilation_works_with_an_unwritable_cache(
     write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
