@@ -18,7 +18,7 @@ __version__ = "1.0.0rc1"
 _PUBLIC = {
     # settings
     "RunConfig": "finrl_pod.settings.run:RunConfig",
-    "load_config": "finrl_pod_app.notebook:load_config",
+    "load_config": "finrl_pod_app.notebook_markets:load_config",
     # data and markets
     "Panel": "finrl_pod.types:Panel",
     "MarketTensor": "finrl_pod.types:MarketTensor",
@@ -36,9 +36,9 @@ _PUBLIC = {
     # training and evaluation
     "Setup": "finrl_pod_app.api:Setup",
     "prepare": "finrl_pod_app.api:prepare",
-    "load_prices": "finrl_pod_app.notebook:load_prices",
-    "make_market": "finrl_pod_app.notebook:make_market",
-    "train": "finrl_pod_app.notebook:train",
+    "load_prices": "finrl_pod_app.notebook_markets:load_prices",
+    "make_market": "finrl_pod_app.notebook_markets:make_market",
+    "train": "finrl_pod_app.notebook_training:train",
     "backtest": "finrl_pod_app.notebook:backtest",
     "run_tournament": "finrl_pod_app.notebook:run_tournament",
     "audit": "finrl_pod_app.notebook:audit",
@@ -46,7 +46,7 @@ _PUBLIC = {
     "walkforward": "finrl_pod_app.notebook:walkforward",
     "judge": "finrl_pod_app.notebook:judge",
     "load_run": "finrl_pod_app.notebook:load_run",
-    "TrainedAgent": "finrl_pod_app.notebook:TrainedAgent",
+    "TrainedAgent": "finrl_pod_app.notebook_training:TrainedAgent",
     "Backtest": "finrl_pod_app.notebook_results:Backtest",
     "open_logger": "finrl_pod_app.services.training_loggers:open_logger",
     "register_algorithm": "finrl_pod.settings.algorithm_registry:register_algorithm",

@@ -1,4 +1,4 @@
-"""Functions of `import finrl_pod as fp` for notebooks and scripts; the commands do the same from the shell.
+"""Backtests, tournaments, audits and verdicts of `import finrl_pod as fp`; the commands do the same from the shell.
 
 import finrl_pod as fp
 
@@ -10,14 +10,8 @@ fp.backtest(agent, market).plot()                     # on validation; split="te
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,14 +22,10 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
 
 from finrl_pod.data.features import is_registered as is_registered_feature
-from finrl_pod.data.manifest import describe
-from finrl_pod.data.panel import between, select
-from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
 from finrl_pod.data.splits import Span, make_splits
 from finrl_pod.data.store import Store
 from finrl_pod.data.tensor import build_market
-from finrl_pod.display import table_html
-from finrl_pod.errors import ConfigError, DataError, InputError, RunError
+from finrl_pod.errors import DataError, InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.files import read_json
@@ -43,14 +33,21 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import is_registered as is_registered_policy
-from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_registry import is_registered as is_registered_algorithm
-from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
+from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
 from finrl_pod_app import api
-from finrl_pod_app.arguments import as_path, check_callback, flag, number, whole_number
-from finrl_pod_app.notebook_figures import learning_figure
+from finrl_pod_app.arguments import as_path, flag, number, whole_number
+from finrl_pod_app.notebook_markets import (
+    DEFAULT_PRESET,
+    Prices,
+    load_config,
+    load_prices,
+    stored_name,
+    stored_panel,
+    with_settings,
+)
 from finrl_pod_app.notebook_results import (
     AuditResult,
     Backtest,
@@ -59,229 +56,15 @@ from finrl_pod_app.notebook_results import (
     VerdictResult,
     WalkforwardResult,
 )
+from finrl_pod_app.notebook_training import TrainedAgent, progress_shown
 from finrl_pod_app.services.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
-from finrl_pod_app.services.kernels import compile_kernels
-from finrl_pod_app.services.overrides import apply_settings, override_config
-from finrl_pod_app.services.presets import PRESETS, for_panel, for_stored_panel, preset
+from finrl_pod_app.services.overrides import override_config
+from finrl_pod_app.services.presets import for_stored_panel
 from finrl_pod_app.services.prices import backtest_period
-from finrl_pod_app.services.stored_prices import names_of
 from finrl_pod_app.services.trial_log import strategy_identity
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from finrl_pod_app.services.audit import Audit
-
-Prices = Panel | pd.DataFrame | str | Path
-DEFAULT_PRESET = "laptop"
-FRAME = "frame"  # name of a panel made from a DataFrame
-_PRICES_RULE = (
-    "prices must be a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel"
-)
-
-
-def load_prices(
-    source: Prices,
-    *,
-    symbols: Sequence[str] = (),
-    start: str | None = None,
-    end: str | None = None,
-    name: str = FRAME,
-    **options: Any,
-) -> Panel:
-    """Prices as a panel.
-
-    source: a DataFrame of closes with dates as its index and one column for each ticker, a long one with columns date
-    (or time), symbol, close and optionally open, high, low, volume, or one of yfinance (download, or Ticker.history
-    with symbol=TICKER); the name of a stored panel; or a CSV or Parquet file.
-    symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`, such as
-    bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
-    objects and unknown options.
-    """
-    ReadOptions.checked(options)
-    if isinstance(source, Panel):
-        panel = source
-    elif isinstance(source, pd.DataFrame):
-        panel = read_frame(source, name=name, **options)
-    elif (path := as_path(source, _PRICES_RULE)).suffix or path.is_dir():
-        panel = dataclasses.replace(read_file(path, **options), name=path.name.split(".")[0])
-    else:
-        panel = Store().load(str(source))
-    panel = select(panel, (symbols,) if isinstance(symbols, str) else tuple(symbols))
-    return between(panel, start, end) if start or end else panel
-
-
-def make_market(
-    prices: Prices = "sample",
-    config: RunConfig | str | Path | None = None,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    cost_bps: float | None = None,
-) -> api.Setup:
-    """A market to train on: prices with splits, features and rules.
-
-    config: a RunConfig, a TOML file, or a preset ("laptop", the default as on the command line, "quick", "gpu" or
-    "minutes"). Splits and features that it does not set fit the prices. settings: values in place of the config's, such
-    as {"agent.learning_rate": 1e-3, "environment.delay": 2}. cost_bps: cost of a trade in basis points of its value.
-    Raises as `api.prepare`, ConfigError for an unknown setting.
-    """
-    panel = load_prices(prices)
-    chosen = load_config(DEFAULT_PRESET if config is None else config)
-    fitted = for_panel(chosen, describe(panel))
-    if config is None or (isinstance(config, str) and config in PRESETS):
-        chosen = fitted
-    else:
-        usual = BUILT_IN_SPLITS.get(chosen.data.name, SplitConfig())
-        if dataclasses.replace(chosen.splits, embargo=usual.embargo) == usual:
-            chosen = dataclasses.replace(chosen, splits=fitted.splits)
-        if chosen.features == FeatureConfig():
-            chosen = dataclasses.replace(chosen, features=fitted.features)
-    chosen = _with_settings(chosen, settings, cost_bps)
-    try:
-        return api.prepare(chosen, panel=panel)
-    except ConfigError as error:
-        if config is not None or settings:
-            raise
-        bars = len(panel.times)
-        raise DataError(
-            f"the default settings do not fit the {bars:,} bars of {panel.name!r} ({error}): use more bars or a config"
-        ) from None
-
-
-def _with_settings(config: RunConfig, settings: Mapping[str, Any] | None, cost_bps: float | None) -> RunConfig:
-    """The config with the arguments `settings` and `cost_bps`."""
-    if not isinstance(settings, Mapping | None):
-        raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')
-    config = override_config(config, cost_bps=None if cost_bps is None else number("cost_bps", cost_bps))
-    return apply_settings(config, list((settings or {}).items()), "settings")
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedAgent:
-    """A trained agent with the market that it learned on and its learning curve.
-
-    requested: samples that were asked for; whole iterations are trained, so that the agent may have more.
-    """
-
-    learner: Learner
-    market: api.Setup
-    history: list[dict[str, float]] = field(default_factory=list)
-    requested: int | None = None
-
-    def strategy(self) -> PolicyStrategy:
-        """The agent as a strategy, for `backtest`."""
-        return PolicyStrategy([self.learner.snapshot(data_sha256=self.market.panel.sha256)], name="agent")
-
-    def to_frame(self) -> pd.DataFrame:
-        """Learning curve: one row for each iteration, with its samples and metrics."""
-        return pd.DataFrame(self.history).set_index("samples")
-
-    def plot(self) -> Figure:
-        """Mean reward of each iteration over samples, and its moving average."""
-        return learning_figure(self.to_frame()["reward"], f"Learning curve of {self.learner.config.algorithm}")
-
-    def save(self, path: str | Path) -> Path:
-        """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
-        return api.save(self.learner, path, self.market)
-
-    def export(self, folder: str | Path, formats: Sequence[Literal["torch", "onnx"]] = ("torch",)) -> list[Path]:
-        """Write the agent for programs without finrl_pod: agent.pt2 (torch.export), agent.onnx, and agent.json."""
-        from finrl_pod_app.services.agent_export import export_strategy
-
-        return export_strategy(self.strategy(), Path(folder), formats, symbols=self.market.panel.symbols)
-
-    @staticmethod
-    def load(path: str | Path) -> PolicyStrategy:
-        """Read a saved agent as a strategy."""
-        return api.load(path)
-
-    def __repr__(self) -> str:
-        trained = self.learner.samples[0]
-        rounded = self.requested is not None and trained > self.requested
-        asked = f" ({self.requested:,} requested, whole iterations trained)" if rounded else ""
-        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={trained:,}{asked})"
-
-    def _repr_html_(self) -> str:
-        last = self.history[-1] if self.history else {}
-        rows = [(name, value) for name, value in last.items()]
-        reward = self.market.config.environment.reward.replace("_", " ")
-        note = f"Of the last iteration; the reward ({reward}) is the mean of a step. Next: fp.backtest(agent)."
-        return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows, note=note)
-
-
-def train(
-    market: api.Setup | Prices,
-    samples: int = 500_000,
-    *,
-    seed: int | None = None,
-    progress: bool | None = None,
-    warm_start: str | Path | None = None,
-    callback: Callback | None = None,
-    threads: int | None = None,
-) -> TrainedAgent:
-    """Train one agent for `samples` environment steps on the training split.
-
-    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 1,008 samples of the preset "laptop".
-    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
-    such as `fp.open_logger(...).report`. Others: as in `api.train`.
-    """
-    check_callback(callback)  # here, since `api.train` gets the one below
-    setup = market if isinstance(market, api.Setup) else make_market(market)
-    history: list[dict[str, float]] = []
-    shown = _shown(progress)
-    compile_kernels(partial(print, file=sys.stderr) if shown else lambda _: None)
-    with _bar(shown=shown) as advance:
-
-        def report(learner: Learner, metrics: Any) -> bool | None:
-            row = {name: float(value.float().mean()) for name, value in metrics.items()}
-            history.append({"samples": learner.samples[0], **row})
-            each = history[0]["samples"]  # of an iteration
-            advance(learner.samples[0], -(-samples // each) * each, row["reward"])
-            return None if callback is None else callback(learner, metrics)
-
-        learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
-    return TrainedAgent(learner, setup, history, samples if warm_start is None else None)
-
-
-def _shown(progress: bool | None) -> bool:
-    """Whether to show progress: by default on a terminal and in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else flag("progress", progress)
-
-
-@contextlib.contextmanager
-def _bar(*, shown: bool) -> Iterator[Any]:
-    """A bar on a terminal and in a notebook, otherwise a line for each tenth of the training."""
-    if not shown:
-        yield lambda samples, total, reward: None  # noqa: ARG005
-        return
-    if not _shown(None):
-        yield _line_per_tenth()
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bars:
-        task = bars.add_task("training", total=None)
-
-        def advance(samples: int, total: int, reward: float) -> None:
-            bars.update(task, completed=samples, total=total, description=f"training, mean reward {reward:.4g}")
-
-        yield advance
-
-
-def _line_per_tenth() -> Callable[[int, int, float], None]:
-    start, done = time.monotonic(), 0
-
-    def advance(samples: int, total: int, reward: float) -> None:
-        nonlocal done
-        if 10 * samples // total > done:
-            done = 10 * samples // total
-            rate = samples / max(time.monotonic() - start, 1e-9)
-            sys.stderr.write(
-                f"training: {samples:,} of {total:,} samples, {rate:,.0f} samples/s, mean reward {reward:.4g}\n"
-            )
-            sys.stderr.flush()
-
-    return advance
 
 
 def backtest(
@@ -380,7 +163,7 @@ def _backtest_champion(
         panel = prices.panel if isinstance(prices, api.Setup) else load_prices(prices)
         if panel.sha256 != RunDirectory.open(folder).data_sha256:
             raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
-        _stored(panel)  # where the run finds them
+        stored_panel(panel)  # where the run finds them
     if config is not None:
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
@@ -458,10 +241,10 @@ def run_tournament(
     test, resume = flag("test", test), flag("resume", resume)
     chosen, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
-        chosen = for_stored_panel(chosen, Store(), _stored(load_prices(prices)))
-    chosen = _with_settings(chosen, settings, cost_bps)
+        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
+    chosen = with_settings(chosen, settings, cost_bps)
     _warn_of_registered(chosen)
-    with progress_display(quiet=not _shown(progress)) as report:
+    with progress_display(quiet=not progress_shown(progress)) as report:
         return TournamentResult(run(chosen, out, resume=resume, device=device, progress=report, test=test), out)
 
 
@@ -481,17 +264,6 @@ def load_run(folder: str | Path) -> TournamentResult:
     return TournamentResult(document, path)
 
 
-def load_config(config: RunConfig | str | Path) -> RunConfig:
-    """A TOML file, or a preset ("quick", "laptop" or "gpu"), as a RunConfig.
-
-    Raises ConfigError for an invalid file and an unknown preset.
-    """
-    if isinstance(config, RunConfig):
-        return parse(dataclasses.asdict(config), "the config")  # checks types, which Python does not
-    path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
-    return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
-
-
 def _warn_of_registered(config: RunConfig) -> None:
     """Warn of parts that only this process knows, which a run cannot keep as it keeps files."""
     agents = (config.agent, *config.cohorts)
@@ -507,25 +279,6 @@ def _warn_of_registered(config: RunConfig) -> None:
             "and use file.py:Name, which runs keep",
             stacklevel=3,
         )
-
-
-def _stored(panel: Panel) -> str:
-    """Name under which the store has a panel; it is saved if it is not there, and never takes the place of others.
-
-    Raises DataError if the store has other prices of that name, unless it is that of a DataFrame without one.
-    """
-    store = Store()
-    if names := names_of(store, panel.sha256):
-        return panel.name if panel.name in names else names[0]
-    if store.exists(panel.name):
-        if panel.name != FRAME:
-            raise DataError(
-                f"the store has other prices named {panel.name!r}: give these another name, such as "
-                "fp.load_prices(frame, name='mine')"
-            )
-        panel = dataclasses.replace(panel, name=f"{FRAME}-{panel.sha256[:8]}")
-    store.save(panel, {"source": "Python"})
-    return panel.name
 
 
 def audit(
@@ -546,7 +299,7 @@ def audit(
     folder = _folder_of_run(target)
     if folder is None and isinstance(target, Path):
         folder = target
-    with step_display(quiet=not _shown(progress)) as on_step:
+    with step_display(quiet=not progress_shown(progress)) as on_step:
         return AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
 
 
@@ -560,9 +313,9 @@ def _audited(
     if isinstance(target, TrainedAgent) and prices is None:
         prices = target.market
     if isinstance(prices, api.Setup):
-        stored, config = None, override_config(prices.config, data=_stored(prices.panel))
+        stored, config = None, override_config(prices.config, data=stored_panel(prices.panel))
     else:
-        stored, config = _stored_name(prices), None
+        stored, config = stored_name(prices), None
     if isinstance(target, str) and config is None:
         return audit_strategy(target, stored, on_step=on_step)
     if not isinstance(target, str | TrainedAgent) and not _decides(target):
@@ -576,11 +329,6 @@ def _audited(
 def _decides(given: object) -> bool:
     """Whether an object or class is a strategy or a model of another library."""
     return any(callable(getattr(given, name, None)) for name in ("target_weights", "predict"))
-
-
-def _stored_name(prices: Prices | None) -> str | None:
-    """Name of a stored panel: as given, or of other prices, which are stored; None for None."""
-    return prices if prices is None or isinstance(prices, str) else _stored(load_prices(prices))
 
 
 def check(target: object, kind: str | None = None) -> CheckResult:
@@ -622,8 +370,8 @@ def walkforward(
 
     chosen, out = load_config(config), as_path(out, "out must be a folder")
     if prices is not None:
-        chosen = for_stored_panel(chosen, Store(), _stored(load_prices(prices)))
-    chosen = _with_settings(chosen, settings, cost_bps)
+        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
+    chosen = with_settings(chosen, settings, cost_bps)
     resume = flag("resume", resume)
     folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
     _warn_of_registered(chosen)
