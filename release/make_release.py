@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections import Counter
+from importlib import util
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +46,7 @@ def build() -> Path:
     names = zipfile.ZipFile(wheel).namelist()
     if missing := [name for name in NEEDED if name not in names]:
         sys.exit(f"{wheel.name} lacks {', '.join(missing)}")
+    check_kernels(wheel)
     if "x86_64" in wheel.name:
         tag = wheel.name.removesuffix(".whl").rsplit("-", 1)[1]
         shown = run(BIN / "auditwheel", "show", wheel, quiet=True).stdout
@@ -52,12 +55,42 @@ def build() -> Path:
     return wheel
 
 
+def check_kernels(wheel: Path) -> None:
+    """On Linux on x86-64, stop unless a wheel's code, in another folder, finds a library of each source and level."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return
+    with tempfile.TemporaryDirectory(prefix="finrl-pod-wheel-") as folder:
+        zipfile.ZipFile(wheel).extractall(folder)
+        spec = util.spec_from_file_location("unpacked_prebuild", Path(folder) / "finrl_pod/native/prebuild.py")
+        assert spec is not None
+        assert spec.loader is not None
+        prebuild = util.module_from_spec(spec)
+        spec.loader.exec_module(prebuild)
+        sources = sorted(Path(folder).rglob("*.cpp"))
+        names = [prebuild.prebuilt_name(source, level) for source in sources for level in prebuild.LEVELS]
+        missing = [name for name in names if not (prebuild.PREBUILT / name).exists()]
+    if missing or not names:
+        sys.exit(f"{wheel.name} lacks {len(missing)} of {len(names)} prebuilt kernels: {', '.join(missing)}")
+
+
+def check_installed_kernels(python: Path) -> None:
+    """Stop unless the doctor of an installed wheel, without a compiler, loads every kernel."""
+    without = {"PATH": str(python.parent), "CXX": "", "HOME": str(python.parents[1])}
+    done = subprocess.run(
+        [python.parent / "finrl-pod", "doctor", "--json"], env=without, capture_output=True, text=True, check=False
+    )
+    kernels = [found for found in json.loads(done.stdout or "{}").get("findings", []) if found["name"] == "kernels"]
+    if [found["status"] for found in kernels] != ["ok"] and "x86_64" in platform.machine():
+        sys.exit(f"the installed wheel does not load its kernels: {kernels or done.stderr}")
+
+
 def describe_dependencies(wheel: Path) -> None:
     """Install the wheel into an empty environment and write SBOM, licences and, if possible, vulnerabilities."""
     with tempfile.TemporaryDirectory(prefix="finrl-pod-release-") as folder:
         python = Path(folder) / "venv/bin/python"
         run(sys.executable, "-m", "venv", python.parents[1])
         run(python, "-m", "pip", "install", "--quiet", f"{wheel}[sources,indicators,paper,dashboard]", quiet=True)
+        check_installed_kernels(python)
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools", quiet=True)
         bom = DIST / "sbom.json"
         run(BIN / "cyclonedx-py", "environment", "--sv", "1.6", "--output-reproducible", "-o", bom, python, quiet=True)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
 import platform
 import re
-import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,10 +24,13 @@ import torch  # noqa: F401  imported first, so that the kernels share its OpenMP
 
 from finrl_pod.files import HOME_VARIABLE, replace_file
 from finrl_pod.native.prebuild import (
-    COMPILE_TIMEOUT_SECONDS,
     FLAGS,
     LEVELS,
     PREBUILT,
+    CompilationError,
+    UnusableCompiler,
+    ask_compiler,
+    compilation_digest,
     compile_source,
     find_compiler,
     prebuilt_name,
@@ -36,7 +38,10 @@ from finrl_pod.native.prebuild import (
 )
 
 SWITCH = "FINRL_POD_NATIVE"
+VERSION_TIMEOUT_SECONDS = 20.0
 _log = logging.getLogger(__name__)
+_reporting = threading.Lock()
+_failures: dict[str, str] = {}  # reasons by the library's name, or the compiler's if it is unusable
 
 
 @functools.cache
@@ -44,7 +49,7 @@ def load(source: Path, *structures: type[ctypes.Structure]) -> ctypes.CDLL | Non
     """The compiled library of `source`, or None if it is switched off, there is no compiler, or compiling failed.
 
     structures: the argument structs that its functions take; `check_layout` compares them with the library's. A
-    compiler that fails is logged as a warning with the first line of its message.
+    compiler that fails or is too slow is logged as a warning of one sentence.
     """
     if os.environ.get(SWITCH, "1") == "0":
         return None
@@ -65,12 +70,9 @@ def uncompiled(sources: Sequence[Path]) -> list[Path]:
     None with a compiler that does not run, of which `load` warns.
     """
     compiler = find_compiler()
-    if compiler is None or os.environ.get(SWITCH, "1") == "0":
+    if compiler is None or os.environ.get(SWITCH, "1") == "0" or not _version(compiler):
         return []
-    try:
-        return [x for x in sources if not prebuilt_libraries(x) and _cached(_library_name(x, compiler)) is None]
-    except (OSError, subprocess.SubprocessError):
-        return []
+    return [x for x in sources if not prebuilt_libraries(x) and _cached(_library_name(x, compiler)) is None]
 
 
 def compile_sources(sources: Sequence[Path]) -> None:
@@ -102,12 +104,35 @@ def _cached(name: str) -> Path | None:
 
 
 def _compiled(source: Path, compiler: str) -> ctypes.CDLL | None:
-    """The compiled library, or None if compiling failed."""
+    """The cached library, else a compiled one; None if compiling fails, or failed before in this process."""
+    name = failed = _library_name(source, compiler)
     try:
-        return _open(source, compiler)
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.warning("%s could not be compiled and its plain version is used: %s", source.name, _first_line(error))
-        return None
+        if (cached := _cached(name)) is not None:
+            return ctypes.CDLL(str(cached))
+        return None if _failures.keys() & {name, compiler} else _compile(source, compiler, name)
+    except UnusableCompiler as error:
+        failed, reason = compiler, str(error)
+    except (OSError, CompilationError) as error:
+        reason = str(error)
+    with _reporting:
+        if reason not in _failures.values():  # what fails for every source is reported once
+            _log.warning("%s is not compiled, and slower plain code runs in its place: %s", source.name, reason)
+        _failures[failed] = reason
+    return None
+
+
+def _compile(source: Path, compiler: str, name: str) -> ctypes.CDLL:
+    """Compile a library, write it to the cache under its name, and load it."""
+    cached = cache_folder() / name
+    with tempfile.TemporaryDirectory() as scratch:
+        compiled = Path(scratch) / name
+        compile_source(source, compiled, compiler)
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(cached, compiled.read_bytes())
+        except OSError:  # the cache cannot be written: the next process compiles again
+            return ctypes.CDLL(str(compiled))
+    return ctypes.CDLL(str(cached))
 
 
 def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
@@ -118,6 +143,11 @@ def _open_prebuilt(source: Path) -> ctypes.CDLL | None:
         except OSError as error:  # a library that it needs is missing
             _log.warning("%s cannot be loaded: %s", library, error)
     return None
+
+
+def is_prebuilt(source: Path) -> bool:
+    """Whether the wheel has a library of this very source that can be loaded here."""
+    return _open_prebuilt(source) is not None
 
 
 def prebuilt_libraries(source: Path) -> list[Path]:
@@ -135,48 +165,27 @@ def _processor_features() -> frozenset[str]:
     return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
-def _open(source: Path, compiler: str) -> ctypes.CDLL:
-    """Load the library, compiling it first if it is not cached."""
-    name = _library_name(source, compiler)
-    if (found := _cached(name)) is not None:
-        return ctypes.CDLL(str(found))
-    cached = cache_folder() / name
-    with tempfile.TemporaryDirectory() as scratch:
-        compiled = Path(scratch) / name
-        compile_source(source, compiled, compiler)
-        try:
-            cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(cached, compiled.read_bytes())
-        except OSError:  # the cache cannot be written: the next process compiles again
-            return ctypes.CDLL(str(compiled))
-    return ctypes.CDLL(str(cached))
-
-
 def _library_name(source: Path, compiler: str) -> str:
-    """File name of a library: a hash of everything it depends on."""
-    texts = [path.read_bytes() for path in source_files(source)]
-    inputs = [*texts, _version(compiler), _processor(), " ".join(FLAGS).encode()]
-    return f"{source.stem}-{hashlib.sha256(b'|'.join(inputs)).hexdigest()[:20]}.so"
+    """File name of a library in the cache, with the digest of everything that it depends on."""
+    return f"{source.stem}-{compilation_digest(source, *FLAGS, _version(compiler), _processor())}.so"
 
 
 @functools.cache
-def _version(compiler: str) -> bytes:
-    command = [compiler, "--version"]
-    return subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS).stdout
+def _version(compiler: str) -> str:
+    """What a compiler says about its version; empty if it does not run."""
+    try:
+        return ask_compiler(compiler, "--version", timeout=VERSION_TIMEOUT_SECONDS).decode(errors="replace")
+    except CompilationError:
+        return ""
 
 
-def _processor() -> bytes:
+def _processor() -> str:
     """Processor model and features, which -march=native depends on."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor().encode()
-    return "".join(line for line in lines if line.startswith(("model name", "flags"))).encode()
-
-
-def _first_line(error: Exception) -> str:
-    text = getattr(error, "stderr", None) or str(error).encode()
-    return str(text.decode(errors="replace").strip().splitlines()[:1] or [type(error).__name__])
+        return platform.processor()
+    return "".join(line for line in lines if line.startswith(("model name", "flags")))
 
 
 # ---------------------------------------------------------------------- argument structs

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +33,15 @@ FLAGS = (
 _V3 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
 LEVELS = {"x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, "x86-64-v3": _V3}
 COMPILE_TIMEOUT_SECONDS = 120
+MAX_REASON = 80  # characters of a compiler's message
+
+
+class CompilationError(Exception):
+    """A source could not be compiled; the message is one sentence."""
+
+
+class UnusableCompiler(CompilationError):
+    """The compiler does not run or is too slow, so that no other source need be tried."""
 
 
 def find_compiler() -> str | None:
@@ -43,15 +54,42 @@ def find_compiler() -> str | None:
 
 
 def compile_source(source: Path, library: Path, compiler: str, architecture: str = NATIVE) -> None:
-    """Compile a source. Raises CalledProcessError if that fails."""
-    command = [compiler, *FLAGS, f"-march={architecture}", f"-I{INCLUDE}", str(source), "-o", str(library)]
-    subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_TIMEOUT_SECONDS)
+    """Compile a source. Raises CompilationError if that fails or takes too long."""
+    ask_compiler(compiler, *FLAGS, f"-march={architecture}", f"-I{INCLUDE}", str(source), "-o", str(library))
+
+
+def check_compiler(compiler: str) -> None:
+    """Compile one line with the flags and headers of the kernels. Raises CompilationError if that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "trial.cpp"
+        source.write_text('#include "simd.h"\n', encoding="utf-8")
+        compile_source(source, source.with_suffix(".so"), compiler)
+
+
+def ask_compiler(compiler: str, *arguments: str, timeout: float = COMPILE_TIMEOUT_SECONDS) -> bytes:
+    """What the compiler prints. Raises CompilationError if it does not run, fails or takes too long."""
+    command = [compiler, *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, check=True, timeout=timeout).stdout
+    except subprocess.TimeoutExpired:
+        raise UnusableCompiler(f"{compiler} took more than {timeout:.0f} seconds") from None
+    except subprocess.CalledProcessError as error:
+        raise CompilationError(f"{compiler} failed: {_reason(error.stderr) or f'exit {error.returncode}'}") from None
+    except OSError as error:
+        raise UnusableCompiler(f"{compiler} does not run: {error.strerror}") from None
+
+
+def _reason(output: bytes) -> str:
+    """The first error in what a compiler prints, else its first line, without folders; cut to 80 characters."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    line = re.sub(r"^/.*?/(?=[^/]*:)", "", next((line for line in lines if "error" in line), lines[0] if lines else ""))
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
 
 
 def prebuild(sources: Sequence[Path], folder: Path, compiler: str) -> list[Path]:
     """Compile sources for each level into `folder`, on all cores; returns the libraries.
 
-    Raises CalledProcessError if that fails.
+    Raises CompilationError if that fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(source, folder / prebuilt_name(source, level), level) for source in sources for level in LEVELS]
@@ -62,12 +100,21 @@ def prebuild(sources: Sequence[Path], folder: Path, compiler: str) -> list[Path]
 
 
 def prebuilt_name(source: Path, level: str) -> str:
-    """File name of a library: it names the source, the level, and a hash of all that was compiled."""
-    texts = [path.read_bytes() for path in source_files(source)]
-    digest = hashlib.sha256(b"|".join([*texts, " ".join((*FLAGS, level)).encode()])).hexdigest()
-    return f"{source.stem}-{level}-{digest[:20]}.so"
+    """File name of a library: it names the source, the level, and the digest of all that was compiled."""
+    return f"{source.stem}-{level}-{compilation_digest(source, *FLAGS, level)}.so"
+
+
+def compilation_digest(source: Path, *settings: str) -> str:
+    """20 hexadecimal digits of a source, its headers and settings: of names and contents, wherever the files lie."""
+    digest = hashlib.sha256()
+    for path in source_files(source):
+        for part in (path.name.encode(), path.read_bytes()):
+            digest.update(b"%d:" % len(part) + part)
+    digest.update("\0".join(settings).encode())
+    return digest.hexdigest()[:20]
 
 
 def source_files(source: Path) -> list[Path]:
-    """The source, the headers in its folder and the shared headers."""
-    return [source, *sorted({*INCLUDE.glob("*.h"), *source.parent.glob("*.h")})]
+    """The source, then the headers in its folder and the shared headers in order of their names."""
+    headers = {*INCLUDE.glob("*.h"), *source.parent.glob("*.h")}
+    return [source, *sorted(headers, key=lambda path: (path.name, path.parent != source.parent))]

@@ -10,6 +10,7 @@ import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.services import doctor
 from finrl_pod_app.services.doctor import Finding, check_installation, installed_versions
+from finrl_pod_app.services.kernels import kernel_sources
 
 from finrl_pod.errors import DataError
 from finrl_pod.native import library, prebuild
@@ -110,6 +111,38 @@ def test_unreadable_store_is_reported_as_broken(monkeypatch: pytest.MonkeyPatch)
 def test_missing_compiler_is_reported_as_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prebuild, "find_compiler", lambda: None)
     assert "slower" in finding_of("kernels").fix
+
+
+def test_compiler_that_fails_is_reported_as_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/bin/false")
+    finding = finding_of("kernels")
+    assert (finding.status, finding.need) == ("missing", "optional")
+    assert "/bin/false" in finding.value
+    assert "slower" in finding.fix
+
+
+def test_every_kernel_must_be_prebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One prebuilt source of eight is not enough without a compiler, nor is a library that cannot be loaded."""
+    sources = kernel_sources()
+    assert len(sources) >= 8
+    monkeypatch.setattr(library, "PREBUILT", tmp_path)
+    monkeypatch.setattr(library, "_processor_features", lambda: library.LEVELS["x86-64-v3"])
+    for source in sources:
+        (tmp_path / prebuild.prebuilt_name(source, "x86-64-v3")).touch()
+    unreadable = tmp_path / prebuild.prebuilt_name(sources[-1], "x86-64-v3")
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda path: load_unless(path, str(unreadable)))
+    monkeypatch.setattr(prebuild, "find_compiler", lambda: None)
+    finding = finding_of("kernels")
+    assert (finding.status, finding.need) == ("missing", "optional")
+    assert f"1 of {len(sources)} " in finding.value
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda path: load_unless(path, ""))
+    assert finding_of("kernels").status == "ok"
+
+
+def load_unless(path: str, unreadable: str) -> object:
+    if path == unreadable:
+        raise OSError("not a library")
+    return object()
 
 
 def test_disabled_kernels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

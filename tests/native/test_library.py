@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from finrl_pod.native import library
-from finrl_pod.native.prebuild import FLAGS, INCLUDE, find_compiler, prebuild
+from finrl_pod.native import prebuild as prebuild_module
+from finrl_pod.native.prebuild import (
+    FLAGS,
+    INCLUDE,
+    CompilationError,
+    check_compiler,
+    find_compiler,
+    prebuild,
+    prebuilt_name,
+)
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")
 ROOT = Path(__file__).parents[2]
@@ -38,6 +48,7 @@ def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writer:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(library.SWITCH, "1")
+    monkeypatch.setattr(library, "_failures", {})
 
     def write(text: str) -> Path:
         path = tmp_path / "source.cpp"
@@ -93,18 +104,78 @@ def test_sources_are_compiled_ahead(write_source: Writer, monkeypatch: pytest.Mo
     assert library.uncompiled([changed]) == []
 
 
-def test_a_compiler_that_does_not_run_stops_nothing(
+@pytest.fixture
+def broken_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes $CXX a program that has a version, notes each source that it gets, and then runs a line of shell."""
+    path = tmp_path / "broken"
+
+    def write(line: str) -> Path:
+        script = ["#!/bin/sh", 'case "$*" in *--version*) echo 1.0; exit 0;; esac', f'echo "$*" >> {path}.asked', line]
+        path.write_text("\n".join(script) + "\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        return path
+
+    return write
+
+
+def warnings_of(sources: list[Path], caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is logged when sources are compiled ahead and then loaded, without success."""
+    with caplog.at_level(logging.WARNING):
+        library.compile_sources(sources)
+        assert [library.load(source) for source in sources] == [None] * len(sources)
+    return [record.getMessage() for record in caplog.records]
+
+
+def two_sources(write_source: Writer) -> list[Path]:
+    first = write_source(DOUBLE)
+    second = first.with_name("second.cpp")
+    second.write_text(DOUBLE)
+    return [first, second]
+
+
+def test_a_compiler_that_does_not_run_stops_nothing_and_is_reported_once(
     write_source: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    path = write_source(DOUBLE)
     monkeypatch.setenv("CXX", str(broken))
-    assert library.uncompiled([path]) == []
-    with caplog.at_level(logging.WARNING):
-        assert library.load(path) is None
-    assert "source.cpp could not be compiled" in caplog.text
+    sources = two_sources(write_source)
+    assert library.uncompiled(sources) == []
+    (message,) = warnings_of(sources, caplog)
+    assert "source.cpp" in message or "second.cpp" in message
+    with pytest.raises(CompilationError, match="exit 1"):
+        check_compiler(str(broken))
+
+
+def test_a_failed_compilation_is_one_sentence_and_not_repeated(
+    write_source: Writer, broken_compiler: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = broken_compiler(
+        "echo /a/folder/x.cpp: note >&2; printf '/a/folder/x.cpp:1: error: %03000d' 0 >&2; exit 1"
+    )
+    (message,) = warnings_of(two_sources(write_source), caplog)
+    assert message.endswith("0...")
+    assert "failed: x.cpp:1: error: 000" in message
+    assert len(message) < 200 + len(str(compiler))
+    assert "-march" not in message
+    assert len(Path(f"{compiler}.asked").read_text().splitlines()) == 2  # not again when they are loaded
+
+
+def test_a_compiler_that_is_too_slow_is_not_waited_for_twice(
+    write_source: Writer,
+    broken_compiler: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    compiler = broken_compiler("exec sleep 60")
+    monkeypatch.setattr(prebuild_module.ask_compiler, "__kwdefaults__", {"timeout": 0.5})
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    (message,) = warnings_of(two_sources(write_source), caplog)
+    assert "took more than" in message
+    assert "-march" not in message
+    assert len(Path(f"{compiler}.asked").read_text().splitlines()) == 1
 
 
 @needs_compiler
@@ -120,7 +191,7 @@ def test_compilation_works_with_an_unwritable_cache(
 def test_failed_compilation_logs_a_warning(write_source: Writer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert library.load(write_source("this is not C++\n")) is None
-    assert "source.cpp could not be compiled" in caplog.text
+    assert "source.cpp is not compiled" in caplog.text
     assert not library.cache_folder().exists()
 
 
@@ -220,6 +291,20 @@ def test_prebuilt_library_of_the_highest_level_is_loaded(prebuilt: Path, monkeyp
 def test_prebuilt_library_runs_without_a_compiler(prebuilt: Path) -> None:
     if library.LEVELS["x86-64-v3"] <= library._processor_features():
         assert call_twice(library.load(prebuilt)) == 42.0
+
+
+def test_prebuilt_names_are_those_of_any_other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In site-packages the shared headers sort before those of the environments, in a checkout after them."""
+    names = {source.stem: prebuilt_name(source, "x86-64-v3") for source in SOURCES}
+    for folder in ("finrl_pod", "envs/finrl_pod_envs"):
+        shutil.copytree(ROOT / folder, tmp_path / Path(folder).name, ignore=shutil.ignore_patterns("*.py", "*.parquet"))
+    monkeypatch.setattr(prebuild_module, "INCLUDE", tmp_path / "finrl_pod/native")
+    copies = sorted(tmp_path.rglob("*.cpp"))
+    assert {source.stem: prebuilt_name(source, "x86-64-v3") for source in copies} == names
+    header = tmp_path / "finrl_pod_envs/market.h"
+    header.rename(header.with_name("renamed.h"))
+    changed = {source.stem for source in copies if prebuilt_name(source, "x86-64-v3") != names[source.stem]}
+    assert changed == {source.stem for source in (ROOT / "envs").rglob("*.cpp")}
 
 
 @needs_compiler

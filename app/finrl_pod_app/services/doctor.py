@@ -107,20 +107,31 @@ def _devices() -> Iterator[Finding]:
 
 
 def _kernels() -> Finding:
-    from finrl_pod.evaluate.variations import SOURCE
-    from finrl_pod.native.library import SWITCH, cache_folder, prebuilt_libraries
-    from finrl_pod.native.prebuild import find_compiler
+    """Load what is prebuilt of every source; where there is more, compile a line of code."""
+    from finrl_pod.native.library import SWITCH, cache_folder, is_prebuilt
+    from finrl_pod.native.prebuild import PREBUILT, CompilationError, check_compiler, find_compiler
+    from finrl_pod_app.services.kernels import kernel_sources
 
-    compiler, slower = find_compiler(), "the slower plain versions, up to nine times in training"
+    slower = "the slower plain versions, up to nine times in training"
     if os.environ.get(SWITCH, "1") == "0":
         fix = f"unset {SWITCH}; {slower}, run while it is set"
         return Finding("devices", "kernels", "missing", "switched off", fix, "optional")
-    if libraries := prebuilt_libraries(SOURCE):
-        return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {libraries[0].parent}")
+    sources = kernel_sources()
+    others = [source for source in sources if not is_prebuilt(source)]
+    if not others:
+        return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {PREBUILT}")
+    compiler = find_compiler()
+    missing = f"{len(others)} of {len(sources)} kernels are not prebuilt for this machine"
     if compiler is None:
         fix = f"install g++ or clang++; {slower}, run without one"
-        return Finding("devices", "kernels", "missing", "no C++ compiler", fix, "optional")
-    return Finding("devices", "kernels", "ok", f"compiled by {compiler}, cached in {cache_folder()}")
+        return Finding("devices", "kernels", "missing", f"{missing}, and there is no C++ compiler", fix, "optional")
+    try:
+        check_compiler(compiler)
+    except CompilationError as error:
+        fix = f"install another g++ or clang++, or name one in CXX; {slower}, run without one"
+        return Finding("devices", "kernels", "missing", f"{missing}, and {error}", fix, "optional")
+    share = "" if len(others) == len(sources) else f"{len(others)} of {len(sources)} "
+    return Finding("devices", "kernels", "ok", f"{share}compiled by {compiler}, cached in {cache_folder()}")
 
 
 def _idle_cores() -> Iterator[Finding]:

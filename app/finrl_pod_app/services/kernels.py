@@ -28,8 +28,13 @@ def compile_kernels(on_start: Callable[[str], None] = lambda _: None) -> None:
 
 def uncompiled_kernels() -> list[Path]:
     """Sources that a training would have to compile first: none in a wheel for this processor."""
+    return uncompiled(kernel_sources())
+
+
+def kernel_sources() -> list[Path]:
+    """The C++ sources of all packages."""
     folders = [Path(str(package.__file__)).parent for package in (finrl_pod, finrl_pod_envs)]
-    return uncompiled(sorted(source for folder in folders for source in folder.rglob("*.cpp")))
+    return sorted(source for folder in folders for source in folder.rglob("*.cpp"))
 
 
 if __name__ == "__main__":
