@@ -41,13 +41,13 @@ RANK = {
     "native": 3,
     "data": 4,
     "market": 4,
-    "rl": 5,
     "evaluate": 5,
     "fake_alpaca": 5,
-    "promotion": 6,
-    "tournament": 6,
-    "paper": 6,
-    "registry": 7,
+    "rl": 6,
+    "promotion": 7,
+    "tournament": 7,
+    "paper": 7,
+    "registry": 8,
 }
 # Modules that need only torch, numpy and pandas.
 CORE = (

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from finrl_pod.evaluate.mean_test import mean_z_score, upper_tail
-from finrl_pod.promotion.selection_null import (
+from finrl_pod.evaluate.selection_null import (
     DRAWS,
     Selection,
     effective_trials,

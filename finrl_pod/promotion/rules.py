@@ -14,10 +14,10 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.mean_test import upper_tail
 from finrl_pod.evaluate.metrics import max_drawdown, simple_returns
+from finrl_pod.evaluate.selection_null import Selection
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test
 from finrl_pod.promotion.effective_trials import effective_trial_count
-from finrl_pod.promotion.selection_null import Selection
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult, Floats

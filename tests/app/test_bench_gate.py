@@ -18,8 +18,8 @@ from finrl_pod_app.services.presets import preset
 from finrl_pod.data.features import compute
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.evaluate.selection_null import null_z_scores
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.promotion.selection_null import null_z_scores
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import (
     EnvironmentConfig,

@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 from finrl_pod.evaluate.mean_test import mean_z_score
+from finrl_pod.evaluate.selection_null import null_z_scores, selected_z_scores, selection_p_value
 from finrl_pod.promotion.edge_test import (
     SelectedPeriod,
     edge_test,
     selected_z_score,
     validation_weight,
 )
-from finrl_pod.promotion.selection_null import null_z_scores, selected_z_scores, selection_p_value
 
 BARS = 600
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.intervals import binomial_interval
+from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
 from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test, selected_z_score, validation_weight
-from finrl_pod.promotion.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 from finrl_pod_app.bench.rows import Row
