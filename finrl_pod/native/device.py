@@ -16,9 +16,15 @@ from typing import Any
 
 import torch
 
+from finrl_pod.errors import InputError
 from finrl_pod.types import Tensor
 
 INTERPRET = "TRITON_INTERPRET"
+GRID_LIMITS = (
+    2**31 - 1,
+    65_535,
+    65_535,
+)  # of x, y and z; CUDA C++ Programming Guide, table of technical specifications
 Observer = Callable[[str, tuple[Any, ...], dict[str, Any]], AbstractContextManager[None]]
 _observers: list[Observer] = []
 _forced: list[bool] = []
@@ -57,7 +63,15 @@ def is_triton_installed() -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Launch a Triton kernel on a grid. args: tensors (None where absent) and numbers; constants: of compile time."""
+    """Launch a Triton kernel on a grid. args: tensors (None where absent) and numbers; constants: of compile time.
+
+    Raises InputError for a grid that is larger than CUDA allows.
+    """
+    if any(size > limit for size, limit in zip(grid, GRID_LIMITS, strict=False)):
+        raise InputError(
+            f"a GPU starts at most {' x '.join(map(str, GRID_LIMITS))} programs, but {kernel.__name__} needs "
+            f"{' x '.join(map(str, grid))}; use fewer pods or accounts, or a shorter horizon"
+        )
     around: AbstractContextManager[None] = nullcontext()
     if _observers:
         around = _observers[-1](kernel.__name__, args, constants)

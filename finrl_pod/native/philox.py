@@ -88,13 +88,13 @@ def philox(keys: Tensor, counts: Tensor, n: int, kind: Kind, dtype: torch.dtype)
     kind: "words", integers of 32 bits; "uniform" in [0, 1); "normal". Number 4 i + j is word j of the counter
     (i, 0, count, 0), or made of words j and j + 1 in pairs for normal numbers.
     """
-    members, blocks = len(keys), -(-n // 4)
+    members, counters = len(keys), -(-n // 4)
     if use_triton(keys) and n:
         out = torch.empty(members, n, dtype=dtype, device=keys.device)
-        grid = (members, -(-blocks // BLOCK))
-        launch(_kernels().philox, grid, keys, counts, out, n, KIND=kind, BLOCK=BLOCK)
+        blocks = -(-counters // BLOCK)
+        launch(_kernels().philox, (members * blocks,), keys, counts, out, n, blocks, KIND=kind, BLOCK=BLOCK)
         return out
-    index = torch.arange(blocks, device=keys.device).expand(members, blocks)
+    index = torch.arange(counters, device=keys.device).expand(members, counters)
     count = counts.unsqueeze(1).expand_as(index)
     counter = (index & WORD, index >> 32, count & WORD, (count >> 32) & WORD)
     words = torch.stack(philox_rounds(counter, (keys & WORD, (keys >> 32) & WORD)), -1)  # [P, blocks, 4]

@@ -10,10 +10,11 @@ import triton.language as tl
 
 
 @triton.jit
-def philox(keys, counts, out, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Numbers [P, n] of keys and counts [P]; a program computes those of BLOCK counters of a member."""
-    member = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def philox(keys, counts, out, n, blocks, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Numbers [P, n] of keys and counts [P]; a program computes those of BLOCK counters, one of a member's `blocks`."""
+    program = tl.program_id(0).to(tl.int64)
+    member = program // blocks
+    i = program % blocks * BLOCK + tl.arange(0, BLOCK)
     key, count = tl.load(keys + member), tl.load(counts + member) + i * 0
     a, b, c, d = tl.philox(
         key,

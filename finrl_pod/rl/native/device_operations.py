@@ -264,8 +264,8 @@ def ppo_loss(
         partial = mean.new_empty(p, blocks, SUMS + d)
         mask = None if valid is None else valid.view(torch.uint8)
         launch(
-            _kernels().ppo_loss, (p, blocks), mean, log_std, value, action, numbers, mask, moments, *coefficients,
-            grad_mean, grad_value, partial, rows, 1 if valid is None else rows // valid.shape[1], blocks,
+            _kernels().ppo_loss, (p * blocks,), mean, log_std, value, action, numbers, mask, moments, *coefficients,
+            grad_mean, grad_value, partial, p, rows, 1 if valid is None else rows // valid.shape[1], blocks,
             log_std.stride(0), half_log_2pi=HALF_LOG_2PI, epsilon=ADVANTAGE_EPSILON, D=d, D_BLOCK=wide, R_BLOCK=height,
             SHARED=log_std.shape[1] == 1, MASKED=valid is not None,
         )  # fmt: skip
@@ -321,10 +321,10 @@ def adam_clipped(
             active.view(torch.int8), alive.view(torch.int8), steps, metrics, factors, size,
             beta_1=math.log(beta_1), beta_2=math.log(beta_2), MIN_NORM=MIN_NORM, BLOCK=BLOCK,
         )  # fmt: skip
-        grid = (p, -(-size // BLOCK))
+        blocks = -(-size // BLOCK)
         launch(
-            _kernels().adam, grid, flat, gradient, first, second, factors, size, beta_1=beta_1, beta_2=beta_2,
-            epsilon=epsilon, BLOCK=BLOCK,
+            _kernels().adam, (p * blocks,), flat, gradient, first, second, factors, p, size, blocks, beta_1=beta_1,
+            beta_2=beta_2, epsilon=epsilon, BLOCK=BLOCK,
         )  # fmt: skip
         return metrics
     norm = gradient.norm(dim=1)

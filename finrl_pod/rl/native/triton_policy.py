@@ -205,16 +205,18 @@ def sum_over_rows(x, out, order, starts, items, rows, S: tl.constexpr, S_BLOCK: 
 @triton.jit
 def ppo_loss(
     mean, log_std, value, action, numbers, valid, moments, clip_range, value_coefficient, entropy_coefficient,
-    grad_mean, grad_value, partial, rows, accounts, blocks, log_std_stride, half_log_2pi: tl.constexpr,
+    grad_mean, grad_value, partial, members, rows, accounts, blocks, log_std_stride, half_log_2pi: tl.constexpr,
     epsilon: tl.constexpr,
     D: tl.constexpr, D_BLOCK: tl.constexpr, R_BLOCK: tl.constexpr, SHARED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The clipped loss of R_BLOCK rows of a member: its gradients, and sums of [KL, clipped, policy, value, log_std..].
 
+    A program computes one of a member's `blocks` blocks.
     mean, action, grad_mean: [P, R, D]; value, grad_value: [P, R]; numbers: [P, R, 3], the old log-probability, the
     advantage and the value target; moments: [2, P], variance and mean of the advantages; valid: [P, R / accounts, D].
     """
-    member, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    program = tl.program_id(0).to(tl.int64)
+    member, block = program // blocks, program % blocks
     r = block * R_BLOCK + tl.arange(0, R_BLOCK)
     d = tl.arange(0, D_BLOCK)
     here, real = r < rows, d < D
@@ -237,7 +239,7 @@ def ppo_loss(
     log_ratio = log_probability - tl.load(numbers + row * 3, mask=here, other=0.0)
     log_ratio = tl.where(here, log_ratio, 0.0)
     variance = tl.load(moments + member)
-    center = tl.load(moments + tl.num_programs(0) + member)
+    center = tl.load(moments + members + member)
     advantage = (tl.load(numbers + row * 3 + 1, mask=here, other=0.0) - center) / (tl.sqrt(variance) + epsilon)
     advantage = tl.where(here, advantage, 0.0)
     ratio = tl.exp(log_ratio)
@@ -251,7 +253,7 @@ def ppo_loss(
     tl.store(grad_value + row, 2 * each * tl.load(value_coefficient + member) * miss, mask=here)
     bonus = tl.load(entropy_coefficient + member) * each
     slope_spread = tl.where(counts, slope[:, None] * (scaled * scaled - 1) - bonus, 0.0)
-    to = partial + (member * blocks + block) * (4 + D)
+    to = partial + program * (4 + D)
     tl.store(to, tl.sum(ratio - 1 - log_ratio, 0) * each)
     tl.store(to + 1, tl.sum(tl.where(tl.abs(ratio - 1) > clip, ratio * 0 + 1, ratio * 0), 0) * each)
     tl.store(to + 2, -tl.sum(gain, 0) * each)
@@ -302,12 +304,16 @@ def judge_gradient(
 
 @triton.jit
 def adam(
-    flat, gradient, first, second, factors, size,
+    flat, gradient, first, second, factors, members, size, blocks,
     beta_1: tl.constexpr, beta_2: tl.constexpr, epsilon: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A step of Adam in place on [P, W] with the factors of `judge_gradient`; members that do not move stay."""
-    member, members = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    """A step of Adam in place on [P, W] with the factors of `judge_gradient`; members that do not move stay.
+
+    A program computes one of a member's `blocks` blocks.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    member = program // blocks
+    i = program % blocks * BLOCK + tl.arange(0, BLOCK)
     moves = tl.load(factors + 3 * members + member) + i * 0
     here = (i < size) & (moves > 0)
     at = member * size + i
