@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -141,6 +141,7 @@ class MarketEnv(ABC):
         self._starts = torch.empty(0)
         self._native: FusedStep | None = None
         self._gradient: GradientKernel | None = None
+        self._uses_kernels = False
         self._reuses_buffers = False
         self._static: EnvState | None = None
 
@@ -260,6 +261,20 @@ class MarketEnv(ABC):
 
     # ---------------------------------------------------------------- state
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: no kernels, which have addresses of tables, and no gradient graph."""
+        state, observation = self._state, self._observation
+        if state is not None:
+            state = EnvState(*(None if x is None else x.detach() for x in state))  # type: ignore[arg-type]
+        if observation is not None:
+            observation = Observation(*(x.detach() for x in observation))
+        return {**vars(self), "_native": None, "_gradient": None, "_state": state, "_observation": observation}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        if self._uses_kernels:
+            self._use_native()
+
     @property
     def state(self) -> EnvState | None:
         """Current state, None before the first reset."""
@@ -344,6 +359,7 @@ class MarketEnv(ABC):
 
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
+        self._uses_kernels = True
         if not (self.reward.is_unmodified or self.reward.growth_only):
             return
         make = make_device_step if on_device(self.device) else make_step_kernel

@@ -20,8 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  imported first, so that the kernels share its OpenMP runtime and thread count
-
+import finrl_pod.native.threads  # noqa: F401  imports torch first, whose OpenMP runtime and threads the kernels share
 from finrl_pod.files import HOME_VARIABLE, replace_file
 from finrl_pod.native.prebuild import (
     FLAGS,

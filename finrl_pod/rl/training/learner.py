@@ -18,6 +18,7 @@ from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod.native.device import matmul_precision
+from finrl_pod.native.threads import use_threads
 from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
@@ -49,15 +50,32 @@ class Learner:
         threads: CPU threads, 0 keeps the current number. Raises ConfigError for settings that do not fit.
         """
         if threads:
-            torch.set_num_threads(threads)
+            use_threads(threads)
         keep_freed_memory()
         self.env, self.config, self.seed = env, config or PPOConfig(), seed
-        self.algorithm: Algorithm = make_algorithm(
-            self.config, env, seed=seed, hyperparameters=hyperparameters, dtype=dtype
-        )
+        self._hyperparameters, self._dtype = hyperparameters, dtype
+        self.algorithm = self._make_algorithm()
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
         self._graphed: GraphedIterations | None = None
+
+    def _make_algorithm(self) -> Algorithm:
+        return make_algorithm(
+            self.config, self.env, seed=self.seed, hyperparameters=self._hyperparameters, dtype=self._dtype
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: the algorithm as its settings and state, no kernels and no captured graphs."""
+        kept = {name: x for name, x in vars(self).items() if name not in ("algorithm", "_graphed")}
+        return {**kept, "settings": self.algorithm.settings, "agents": self._agents()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        settings, agents = state["settings"], state["agents"]
+        self.__dict__ |= {name: x for name, x in state.items() if name not in ("settings", "agents")}
+        self.algorithm, self._graphed = self._make_algorithm(), None
+        for name, column in self.algorithm.settings.items():
+            column.copy_(settings[name])
+        self._restore_agents(agents)
 
     @property
     def alive(self) -> list[bool]:
@@ -156,6 +174,12 @@ class Learner:
         Includes the slots' random generators, replay buffers and environments. since: buffer items saved before, which
         are omitted; newer ones are included as "slot.NAME" [P, n, ...].
         """
+        self.collector  # noqa: B018  resets the environments the first time
+        world = {f"world.{name}": x.cpu().clone() for name, x in _resumable(self.env).checkpoint().items()}
+        return self._agents(since) | world
+
+    def _agents(self, since: int = 0) -> dict[str, Tensor]:
+        """`checkpoint` without the environments."""
         state = {f"slot.{name}": x.cpu().clone() for name, x in self.algorithm.slot_state(since).items()}
         for p in range(self.env.members):
             weights, rest = self.algorithm.member(p)
@@ -163,26 +187,28 @@ class Learner:
             state |= {f"rest.{p}.{name}": x for name, x in rest.items()}
         # Prefixes of saved files: "stream" is a random generator, "world" the environment.
         state |= {f"stream.{i}": s.get_state() for i, s in enumerate(self.algorithm.generators())}
-        self.collector  # noqa: B018  resets the environments the first time
-        state |= {f"world.{name}": x.cpu().clone() for name, x in _resumable(self.env).checkpoint().items()}
         return {**state, "alive": self.algorithm.alive.cpu().clone(), "samples": torch.tensor(self.samples)}
 
     def resume(self, state: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint and continue exactly. Raises RunError if it does not fit."""
         collector = self.collector
         try:
-            for p in range(self.env.members):
-                self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
-            for i, generator in enumerate(self.algorithm.generators()):
-                generator.set_state(state[f"stream.{i}"])
-            self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
+            self._restore_agents(state)
             collector.observe(_resumable(self.env).resume(_part(state, "world.")))
-            self.samples = [int(n) for n in state["samples"]]
-            for p, age in enumerate(self.samples):
-                self.algorithm.set_age(p, age)
-            self.algorithm.alive.copy_(state["alive"])
         except (KeyError, RuntimeError) as error:
             raise RunError(f"the checkpoint does not fit this learner: {error}") from None
+
+    def _restore_agents(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the part of a checkpoint that `_agents` returns."""
+        for p in range(self.env.members):
+            self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
+        for i, generator in enumerate(self.algorithm.generators()):
+            generator.set_state(state[f"stream.{i}"])
+        self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
+        self.samples = [int(n) for n in state["samples"]]
+        for p, age in enumerate(self.samples):
+            self.algorithm.set_age(p, age)
+        self.algorithm.alive.copy_(state["alive"])
 
     def restore(self, snapshot: AgentSnapshot, p: int = 0) -> None:
         """Load a snapshot into slot p (warm start): weights, moments, reward scale, sample count.
