@@ -28,8 +28,8 @@ from finrl_pod.data.tensor import leaked_return, to_device, with_extra_feature
 from finrl_pod.market.rules import rules_of
 from finrl_pod.native.device import as_on_device
 from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
-from finrl_pod.tournament.scoring import run_members
 from finrl_pod.types import MarketTensor
 
 TILT = MandateConfig(base="equal_weight", tilt=2.0, trade_speed=1.0)

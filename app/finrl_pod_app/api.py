@@ -38,8 +38,10 @@ from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
+from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Callback, Learner
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import MAX_SEED, MAX_THREADS, RunConfig, parse
 from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
@@ -48,7 +50,13 @@ from finrl_pod_app.arguments import as_path, check_callback, whole_number
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.services.doctor import pick_device
 from finrl_pod_app.services.prices import check_prices, load_panel
-from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, training_worlds
+from finrl_pod_app.services.training_setup import (
+    check_settings,
+    make_market,
+    solved_start,
+    training_env,
+    training_worlds,
+)
 from finrl_pod_app.services.trial_log import strategy_identity
 
 if TYPE_CHECKING:
@@ -178,7 +186,8 @@ def train(
 ) -> Learner:
     """Train one agent for `samples` environment steps and return its `Learner`.
 
-    Whole iterations are trained, at least one (8,192 samples with default settings). seed: the config's by default.
+    Whole iterations are trained, at least one (8,192 samples with default settings); a closed form is solved instead.
+    seed: the config's by default.
     threads: CPU threads of this training, by default the config's, or one for a linear policy. callback(learner,
     metrics) is called after every iteration; returning False stops the training. warm_start: path of an agent written
     by `save`. Raises InputError for invalid arguments.
@@ -188,13 +197,20 @@ def train(
     seed = None if seed is None else whole_number("seed", seed, 0, MAX_SEED)
     threads = None if threads is None else whole_number("threads", threads, 0, MAX_THREADS)
     check_callback(callback)
+    if isinstance(config.agent, ClosedFormConfig):
+        samples = 1  # it is solved, whatever their number
     if threads is None:
         # The operations of one linear policy are so small that further threads only wait for each other.
         threads = config.threads or (1 if getattr(config.agent, "policy", None) == "linear" else 0)
+    start = solved_start(config, setup.market, setup.splits) if is_solved(config.agent) else None
     before = torch.get_num_threads()
     try:
         learner = Learner(
-            setup.environment(), config.agent, seed=config.seed if seed is None else seed, threads=threads
+            setup.environment(),
+            config.agent,
+            seed=config.seed if seed is None else seed,
+            threads=threads,
+            start=start,
         )
         if warm_start is not None:
             learner.restore(_read(warm_start))

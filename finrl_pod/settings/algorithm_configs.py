@@ -59,8 +59,8 @@ class AgentConfig:
 
     algorithm: str = setting(
         "ppo",
-        "how agents learn: analytic (gradients through the market), ppo, ... as listed by `finrl-pod algorithms`, or "
-        "file.py:Class",
+        "how agents learn: closed_form (solved, not trained), analytic (gradients through the market), ppo, ... as "
+        "listed by `finrl-pod algorithms`, or file.py:Class",
     )
     policy: str = setting(
         "equivariant",
@@ -68,6 +68,25 @@ class AgentConfig:
         "flat observation; or file.py:Class of one's own",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
+
+
+@dataclass(frozen=True)
+class ClosedFormConfig(AgentConfig):
+    """Closed form: the weights of a linear policy are solved from what its features earn, without training."""
+
+    algorithm: Literal["closed_form"] = "closed_form"
+    policy: str = "linear"
+
+
+@dataclass(frozen=True)
+class TrainedAgentConfig(AgentConfig):
+    """Settings shared by the algorithms that learn by gradient steps."""
+
+    start: Literal["new", "closed_form"] = setting(
+        "new",
+        "weights before training: new (random or zero), or closed_form: solved; weight_decay then pulls towards them, "
+        "and five folds of the training split choose the number of updates",
+    )
     encoder: Literal["none", "convolution", "gru", "attention"] = setting(
         "none", "encoder of each asset's last `lookback` bars; its code stands beside the features of the decision bar"
     )
@@ -77,7 +96,10 @@ class AgentConfig:
         0.0, "share of the code's numbers dropped in training, drawn for each iteration", at_least_and_below(0, 1)
     )
     weight_decay: float = setting(
-        0.0, "share of each weight, times the learning rate, removed at a gradient step (AdamW)", at_least(0)
+        0.0,
+        "share of each weight, times the learning rate, removed at a gradient step (AdamW); with a solved "
+        "start, the same share of its distance from there",
+        at_least(0),
     )
     l1_penalty: float = setting(
         0.0,
@@ -95,7 +117,7 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class OnPolicyConfig(AgentConfig):
+class OnPolicyConfig(TrainedAgentConfig):
     """Settings shared by the on-policy algorithms, which learn from the rollout just collected."""
 
     horizon: int = setting(32, "steps of each environment per iteration", at_least(1))
@@ -156,7 +178,7 @@ class A2CConfig(OnPolicyConfig):
 
 
 @dataclass(frozen=True)
-class OffPolicyConfig(AgentConfig):
+class OffPolicyConfig(TrainedAgentConfig):
     """Settings shared by the algorithms with a replay buffer."""
 
     learning_rate: float = 1e-3
@@ -255,7 +277,7 @@ class DQNConfig(OffPolicyConfig):
 
 
 @dataclass(frozen=True)
-class DifferentiableConfig(AgentConfig):
+class DifferentiableConfig(TrainedAgentConfig):
     """Settings shared by the algorithms that differentiate through the market."""
 
     horizon: int = setting(8, "steps per iteration; gradients stop there", at_least(1))

@@ -15,6 +15,7 @@ from finrl_pod.settings.algorithm_configs import (
     A2CConfig,
     AgentConfig,
     AnalyticConfig,
+    ClosedFormConfig,
     DDPGConfig,
     DQNConfig,
     PPOConfig,
@@ -31,14 +32,15 @@ from finrl_pod.user_files import closest_part, own_object, unpinned
 class AlgorithmInfo:
     """Summary of one algorithm.
 
-    kind: "on-policy" learns from its current rollout, "off-policy" from a replay buffer, "simulator" from the market's
-    derivative. actions: "continuous", "discrete" or "both". config_class: class of its settings.
+    kind: "solved" computes its weights, "on-policy" learns from its current rollout, "off-policy" from a replay buffer,
+    "simulator" from the market's derivative. actions: "continuous", "discrete" or "both". config_class: class of its
+    settings.
     """
 
     name: str
     summary: str
     source: str
-    kind: Literal["on-policy", "off-policy", "simulator"]
+    kind: Literal["solved", "on-policy", "off-policy", "simulator"]
     actions: Literal["continuous", "discrete", "both"]
     config_class: type[AgentConfig]
 
@@ -46,6 +48,14 @@ class AlgorithmInfo:
 ALGORITHMS: Mapping[str, AlgorithmInfo] = {
     info.name: info
     for info in (
+        AlgorithmInfo(
+            "closed_form",
+            "weights of a linear policy, solved from what tilts by single features earn before and after costs",
+            "Brandt, Santa-Clara and Valkanov 2009, doi:10.1093/rfs/hhp003",
+            "solved",
+            "continuous",
+            ClosedFormConfig,
+        ),
         AlgorithmInfo(
             "ppo",
             "proximal policy optimisation: clipped steps on advantages of whole rollouts",
@@ -218,6 +228,7 @@ class AlgorithmExtension:
     settings: tuple[str, ...]
 
 
+_TRAINED = tuple(name for name, info in ALGORITHMS.items() if info.kind != "solved")
 _POLICY_GRADIENTS = ("ppo", "a2c")
 _CRITICS = ("ddpg", "td3", "sac", "redq")
 EXTENSIONS: Mapping[str, AlgorithmExtension] = {
@@ -249,7 +260,7 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             "codes of each asset's last bars by dilated convolutions, a GRU or attention, beside its features",
             "van den Oord et al. 2016, arXiv:1609.03499; Cho et al. 2014, arXiv:1406.1078; Vaswani et al. 2017, "
             "arXiv:1706.03762",
-            tuple(ALGORITHMS),
+            _TRAINED,
             ("encoder", "lookback", "encoder_size", "dropout"),
         ),
         AlgorithmExtension(
@@ -260,10 +271,17 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             ("policy",),
         ),
         AlgorithmExtension(
+            "solved-start",
+            "training from the solved weights of a linear policy, which weight decay then pulls towards",
+            "Li, Grandvalet and Davoine 2018 (L2-SP), arXiv:1802.01483",
+            tuple(name for name in _TRAINED if ALGORITHMS[name].actions != "discrete"),
+            ("start",),
+        ),
+        AlgorithmExtension(
             "weight-decay",
             "weights shrink at each gradient step, apart from the gradient",
             "Loshchilov and Hutter 2019, arXiv:1711.05101",
-            tuple(ALGORITHMS),
+            _TRAINED,
             ("weight_decay",),
         ),
         AlgorithmExtension(
@@ -271,7 +289,7 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             "weights of features that do not help steadily stay at zero, as in a lasso",
             "DeMiguel, Martin-Utrera, Nogales and Uppal 2020, doi:10.1093/rfs/hhz085; Duchi and Singer 2009, "
             "JMLR 10:2899",
-            tuple(ALGORITHMS),
+            _TRAINED,
             ("l1_penalty",),
         ),
     )

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from finrl_pod.files import to_plain
 from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.algorithms.base import Metrics
+from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import AgentConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.active_returns import BASE
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult, ReplaySegment
@@ -59,14 +60,17 @@ class Cohort:
         *,
         seed: int,
         threads: int,
+        start: Tensor | None = None,
     ) -> Cohort:
         """Create the pods in their initial states.
+
+        start: solved weights of agents that need them (`make_algorithm`).
 
         parents: agents by id. replay: items of the slots' replay buffers, oldest first; older ones than they hold are
         ignored. Raises RunError if items are missing.
         """
         settings = [slot_init.hyperparameters for slot_init in slot_inits]
-        learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads)
+        learner = Learner(env, agent, seed=seed, hyperparameters=settings, threads=threads, start=start)
         for p, slot_init in enumerate(slot_inits):
             if slot_init.kind != "reinit" and slot_init.parent is not None:
                 learner.restore(parents[slot_init.parent], p)
@@ -143,13 +147,16 @@ class CohortTrainer:
         scorer: Scorer,
         data_sha256: str,
         threads: int | None = None,
+        solved_start: Callable[[], Tensor] | None = None,
     ) -> None:
         """make_env: member ids -> training environments. scorer: measures the pods after every assignment.
 
-        threads: CPU threads, those of the config by default.
+        threads: CPU threads, those of the config by default. solved_start: solved weights [F] for agents that need
+        them; solved on the training environments by default.
         """
         self.config, self.make_env, self.scorer, self.data_sha256 = config, make_env, scorer, data_sha256
         self.threads = config.threads if threads is None else threads
+        self.solved_start = solved_start
 
     def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
         """Train an assignment until its samples or its seconds are used. report: environment steps of an iteration.
@@ -166,6 +173,7 @@ class CohortTrainer:
             assignment.replay,
             seed=assignment.seed,
             threads=self.threads,
+            start=self.solved_start() if self.solved_start is not None and is_solved(agent) else None,
         )
         taken = 0
 
@@ -197,7 +205,7 @@ class CohortTrainer:
         By age and not by the tournament's clock: an agent that starts late would hardly learn.
         """
         settings = self.config.tournament
-        if agent.learning_rate_schedule == "constant":
+        if not isinstance(agent, TrainedAgentConfig) or agent.learning_rate_schedule == "constant":
             return lambda _: 1.0
         total = settings.generations * settings.samples_per_generation
         return lambda age: max(1 - age / total, 0.0)

@@ -41,6 +41,7 @@ class Dispatcher:
         self._losses: Counter[tuple[int, int]] = Counter()
         self._arrived: deque[AssignmentResult] = deque()
         self._exhausted = False
+        self._samples = run.samples_per_generation(config)
 
     def add(self, pending: Iterable[Pending]) -> None:
         """Put assignments at the end of the queue."""
@@ -80,7 +81,7 @@ class Dispatcher:
             parents={agent: self._run.snapshot(agent) for agent in sorted(starts)},
             replay=load_segments(self._run, group.number, pending.number - 1),
             seed=random.key(config.seed, pending.number, "generation"),
-            samples=config.tournament.samples_per_generation,
+            samples=self._samples[group.cohort],
             seconds=seconds,
         )
         self._running[pending.key] = pending

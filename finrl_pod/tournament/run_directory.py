@@ -6,6 +6,8 @@ state.json             the last finished generation; replaced atomically after e
 snapshots/ID.json + ID.safetensors
 replay/0003-1.safetensors  items that the slots of group 1 collected in generation 3 (off-policy algorithms)
 validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
+start.json             of agents that start from the solved policy, which is snapshots/closed_form.json: samples per pod
+                       and generation of each cohort. Its returns are in validation/closed_form.safetensors
 events.jsonl           what happened and when (`event_log`)
 metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
                        agents with their scores, parents and settings: {"agents": [...]}
@@ -45,6 +47,7 @@ STATE: Mapping[str, type | tuple[type, ...]] = {
     "samples": int,
     "train_seconds": (int, float),
 }
+START = "closed_form"  # id of the solved policy that agents start from
 # An agent's file, or a temporary file left by a killed writer.
 _SNAPSHOT_FILE = re.compile(r"\.?(?P<id>g\d+s\d+)\.(json|safetensors)(\.\w+)?")
 
@@ -169,12 +172,34 @@ class RunDirectory:
                 found |= {name: x.numpy() for name, x in tensor_file.load_tensors(file).items()}
         return found
 
+    def start_returns(self) -> Floats | None:
+        """Validation returns [T] of the policy that agents start from; None for a run without one."""
+        file = self._validation_file(START)
+        return tensor_file.load_tensors(file)[START].numpy() if file.exists() else None
+
+    def samples_per_generation(self, config: RunConfig) -> tuple[int, ...]:
+        """Environment steps per pod and generation of [agent] and of each cohort."""
+        if self._start_file.exists():
+            return tuple(read_json(self._start_file)["samples_per_generation"])
+        return (config.tournament.samples_per_generation,) * (1 + len(config.cohorts))
+
     def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a group and generation, or None."""
         file = self._replay_file(generation, group)
         return current_item_names(tensor_file.load_tensors(file)) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
+
+    def save_start(self, start: AgentSnapshot, returns: Floats, folds: Mapping[str, Any]) -> None:
+        """Save the policy that agents start from. returns: [T] on validation. folds: what start.json holds."""
+        snapshots.save(self._snapshots, dataclasses.replace(start, id=START))
+        tensor_file.save_tensors(self._validation_file(START), {START: torch.from_numpy(returns.copy())})
+        write_json(self._start_file, folds)
+
+    @property
+    def has_start(self) -> bool:
+        """Whether the policy that agents start from is saved."""
+        return self._start_file.exists()
 
     def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:
         """Add validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
@@ -221,8 +246,13 @@ class RunDirectory:
             raise RunError(f"{self._config_file} is damaged: {name} is missing; restore it or start a new run")
         return value
 
-    def _validation_file(self, generation: int) -> Path:
-        return self.path / "validation" / f"{generation:04d}.safetensors"
+    def _validation_file(self, generation: int | str) -> Path:
+        name = generation if isinstance(generation, str) else f"{generation:04d}"
+        return self.path / "validation" / f"{name}.safetensors"
+
+    @property
+    def _start_file(self) -> Path:
+        return self.path / "start.json"
 
     def _replay_file(self, generation: int, group: int) -> Path:
         return self.path / "replay" / f"{generation:04d}-{group}.safetensors"

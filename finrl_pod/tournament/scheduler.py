@@ -54,6 +54,7 @@ class Scheduler(ABC):
         self.log = EventLog(run.path / "events.jsonl", time.monotonic)
         self.dispatcher = Dispatcher(config, run, executor, self.log, self._report_samples)
         self.shards = executor.shards
+        self._samples = run.samples_per_generation(config)
         self._report = report
         self._began: float | None = None  # end of the first iteration, which compiles kernels
         self._state: RunState | None = None
@@ -167,6 +168,7 @@ class Scheduler(ABC):
     def _report_samples(self, group: int, samples: int) -> None:
         assert self._state is not None
         state, settings = self._state, self.config.tournament
+        budget = self._samples[state.groups[group].cohort]
         now = time.perf_counter()
         if self._began is None:
             self._began = now
@@ -174,7 +176,7 @@ class Scheduler(ABC):
             self._fresh_samples += samples
         self._taken += samples
         each = samples // len(state.groups[group].slots)
-        total = -(-settings.samples_per_generation // each) * each * settings.pods * settings.generations
+        total = -(-budget // each) * each * settings.pods * settings.generations
         rate = self._fresh_samples / max(now - self._began, 1e-9)
         done, best = state.samples + self._taken, state.leaderboard.best
         self._report(

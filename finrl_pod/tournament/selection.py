@@ -24,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.mean_test import mean_z_score
 from finrl_pod.evaluate.metrics import RISK_EPSILON
+from finrl_pod.evaluate.selection_null import selected_z_scores, selection_p_value
 from finrl_pod.settings.run import RunConfig, TournamentConfig
 from finrl_pod.tournament.active_returns import BASE, active_returns, mean_correlation
 from finrl_pod.tournament.leaderboard import Leaderboard, root_id
-from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.types import Floats
 
 Counts = NDArray[np.int64]
@@ -36,6 +38,8 @@ Procedure = Literal["greedy", "best", "all"]
 MAX_ADDITIONS = 64  # of the greedy procedure: weights are resolved to about a percent
 MIN_GAIN = 1e-9  # a smaller gain in Sharpe ratio per bar is rounding error
 MIN_FOLD_BARS = 2
+START_SIGNIFICANCE = 0.025  # level at which an ensemble must add to its start
+COMPARED_PROCEDURES = 1.3  # all, best and greedy share most members: they count as so many independent selections
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,61 @@ class ChampionMembers:
     mean_correlation: float | None = None
 
 
-def champion_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
-    """Members of a run's champion, from what is saved.
+@dataclass(frozen=True)
+class StartComparison:
+    """The ensemble of a run against the policy that its agents started from, on validation.
 
-    Raises InputError if the leaderboard is empty, RunError if validation returns are missing.
+    active_return: mean return over the start per bar. p_value: one-sided, with the selection of the ensemble repeated
+    without an edge; 1 if the returns do not differ. adds: whether it is at most `START_SIGNIFICANCE`.
     """
+
+    active_return: float
+    p_value: float
+
+    @property
+    def adds(self) -> bool:
+        return self.p_value <= START_SIGNIFICANCE
+
+
+def champion_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
+    """Members of a run's champion, from what is saved: its ensemble, or the solved policy that agents started from.
+
+    The ensemble takes the place of its start only if its mean return over it on validation is shown
+    (`compared_with_start`). Raises InputError if the leaderboard is empty, RunError if validation returns are missing.
+    """
+    ensemble = ensemble_of(run, config)
+    comparison = compared_with_start(run, config, ensemble)
+    return ensemble if comparison is None or comparison.adds else ChampionMembers((START,), (1.0,), roots=(START,))
+
+
+def compared_with_start(run: RunDirectory, config: RunConfig, ensemble: ChampionMembers) -> StartComparison | None:
+    """Compare an ensemble with the policy that its agents started from; None for a run without one.
+
+    The ensemble's return is taken as the mean of its members' returns. Trials are all agents of the run.
+    """
+    start = run.start_returns()
+    if start is None:
+        return None
+    state = run.state() or {"generation": -1}
+    returns = run.validation_returns(range(int(state["generation"]) + 1))
+    trials = np.stack([own - start for name, own in returns.items() if name != BASE], 1)
+    members = np.stack([returns[agent] for agent in ensemble.ids], 1)
+    active = members @ np.asarray(ensemble.ensemble_weights) - start
+    if active.std() <= RISK_EPSILON:
+        return StartComparison(float(active.mean()), 1.0)
+    is_greedy = ensemble.procedure == "greedy"
+    null = selected_z_scores(
+        trials,
+        config.tournament.champion if is_greedy else len(ensemble.ids),
+        "greedy" if is_greedy else "best",
+        seed=config.seed,
+    )
+    procedures = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
+    return StartComparison(float(active.mean()), selection_p_value(mean_z_score(active), null, procedures))
+
+
+def ensemble_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
+    """Members of a run's trained ensemble, from what is saved. Raises as `champion_of`."""
     board = Leaderboard.from_state(run.state(), config.tournament)
     if not board.scores:
         raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")

@@ -169,6 +169,7 @@ def test_learning_rate_schedule_scales_every_step(name: str) -> None:
 
 def test_registry_is_complete() -> None:
     assert set(ON_POLICY) | set(OFF_POLICY) | set(DIFFERENTIABLE) == set(NAMES)
+    assert set(ALGORITHMS) - set(NAMES) == {"closed_form"}
     for name, info in ALGORITHMS.items():
         assert info.name == name
         assert info.summary

@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map
 
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.training.learner import Learner
+from finrl_pod.rl.training.member_accounts import metrics_of, run_members
 from finrl_pod.rl.training.pipeline import Pipeline
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig
-from finrl_pod.tournament.scoring import score_members
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 from tests.rl.all_algorithms import NAMES, small_learner, training_state
@@ -84,7 +84,7 @@ def test_a_population_learns_and_is_scored_on_the_device(market: MarketTensor) -
     metrics = learner.learn(512)
     assert all(bool(torch.isfinite(column).all()) for column in metrics.values())
     params = {name: view.detach() for name, view in learner.algorithm.parameters.views.items()}
-    scores = score_members(learner.algorithm.actor, params, on, RULES, on.first, on.shape[0] - 1)
+    scores = metrics_of(run_members(learner.algorithm.actor, params, on, RULES, on.first, on.shape[0] - 1), on)
     assert len(scores) == 3
 
 

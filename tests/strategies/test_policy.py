@@ -19,8 +19,8 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
+from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.tournament.scoring import run_members
 from finrl_pod.types import AgentSnapshot, MarketTensor, Panel, Positions
 from tests.data.panels import END, panel, random_panel
 

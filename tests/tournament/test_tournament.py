@@ -17,9 +17,9 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.training.member_accounts import metrics_of, run_members
 from finrl_pod.settings.run import TournamentConfig, validate_tournament
 from finrl_pod.tournament.progress import Progress
-from finrl_pod.tournament.scoring import run_members, score_members
 from finrl_pod.tournament.tournament import Tournament
 from tests.tournament.small_tournament import SAMPLES, VALIDATION, small_config, small_market, tournament
 
@@ -88,9 +88,10 @@ def test_saved_scores_match_the_saved_agents(finished: Path) -> None:
     from finrl_pod_strategies.policy import PolicyStrategy
 
     (family,) = PolicyStrategy([agent]).groups
-    (metrics,) = score_members(
+    ledger = run_members(
         family.actor, family.params, market, small_config().environment, *VALIDATION, small_config().mandate
     )
+    (metrics,) = metrics_of(ledger, market)
     assert metrics["sharpe"] == pytest.approx(best["score"], rel=1e-6)
     assert agent.samples == best["samples"]
     assert agent.parent == best["parent"]
@@ -219,14 +220,15 @@ def test_nan_weights_have_nan_scores() -> None:
     each = [policy.init(torch.Generator().manual_seed(i), torch.float32) for i in range(3)]
     each[1]["encode_b"] += math.nan
     params = {name: torch.stack([member[name] for member in each]) for name in each[0]}
-    scores = score_members(actor, params, market, rules, *VALIDATION)
+    scores = metrics_of(run_members(actor, params, market, rules, *VALIDATION), market)
     assert set(map(math.isnan, scores[1].values())) == {True}
     assert set(scores[1]) == set(METRICS)
     ledger = run_members(actor, params, market, rules, *VALIDATION)
     assert ledger.equity[:, 1].isnan().all()
     for p in (0, 2):
         alone = {name: value[p : p + 1] for name, value in params.items()}
-        assert scores[p] == pytest.approx(score_members(actor, alone, market, rules, *VALIDATION)[0], rel=1e-9)
+        ledger = run_members(actor, alone, market, rules, *VALIDATION)
+        assert scores[p] == pytest.approx(metrics_of(ledger, market)[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("generations", [1, 50])

@@ -405,7 +405,7 @@ def _run_tournament(
     else:
         console.show_result(document, None)
         typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
-    for note in () if as_json else notes:  # below the result: what a refusal prints is one line
+    for note in notes:  # below the result: what a refusal prints is one line
         typer.echo(f"note: {note}", err=True)
 
 
@@ -425,7 +425,7 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
                 "samples": plan.samples,
                 "seconds": plan.seconds,
                 "look": planned.look,
-                "warning": planned.warning or None,
+                "notes": list(planned.notes),
             }
         )
         return
@@ -444,8 +444,8 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
         typer.echo(f"test period: left unseen (--no-test); testing it would be look {planned.look}")
     elif planned.look is not None:
         typer.echo(f"test period: a new champion would be look {planned.look} at bars that overlap it")
-    if planned.warning:
-        typer.echo(f"note: {planned.warning}")
+    for note in planned.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _single_agent(

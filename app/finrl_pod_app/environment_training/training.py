@@ -18,6 +18,7 @@ from finrl_pod.errors import ConfigError, Interrupted, RunError
 from finrl_pod.protocols import ResumableVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict
@@ -109,7 +110,8 @@ class _TrainingRun:
 
         left = config.steps - first
         if left > 0:
-            linear = config.agent.learning_rate_schedule == "linear"
+            agent = config.agent
+            linear = isinstance(agent, TrainedAgentConfig) and agent.learning_rate_schedule == "linear"
             learner.learn(left, callback=after, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:

@@ -17,7 +17,13 @@ from finrl_pod.data.manifest import Manifest
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import available_bytes
-from finrl_pod.settings.algorithm_configs import AgentConfig, DifferentiableConfig, OffPolicyConfig, OnPolicyConfig
+from finrl_pod.settings.algorithm_configs import (
+    AgentConfig,
+    ClosedFormConfig,
+    DifferentiableConfig,
+    OffPolicyConfig,
+    OnPolicyConfig,
+)
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import RunConfig, validate_tournament
@@ -140,6 +146,8 @@ def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: in
         return steps + stored + learned + pods * agent.batch_size * _width(agent, assets) * FLOAT * 4
     if isinstance(agent, DifferentiableConfig):
         return steps + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + learned
+    if isinstance(agent, ClosedFormConfig):
+        return steps + learned
     assert isinstance(agent, OnPolicyConfig)
     return steps + accounts * agent.horizon * row * ROLLOUT_COPIES + learned
 
@@ -169,6 +177,6 @@ def _seconds(config: RunConfig, samples: int, cells: int, assets: int) -> float:
 def _rate(agent: AgentConfig, assets: int) -> float:
     """Environment steps a second of one batch of agents."""
     kind, size = algorithm_info(agent.algorithm).kind, 20 / max(assets, 1)
-    if agent.policy == "linear" and kind != "off-policy":
+    if kind == "solved" or (agent.policy == "linear" and kind != "off-policy"):
         return LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
     return SAMPLES_PER_SECOND[kind] * min(size, 4.0)

@@ -56,8 +56,15 @@ from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.services.promotion import check as check_verdict
 from finrl_pod_app.services.resources import Estimate, check_memory, check_ranges
+from finrl_pod_app.services.start_policy import prepare_start
 from finrl_pod_app.services.stored_prices import panel_to_resume
-from finrl_pod_app.services.training_setup import check_settings, make_market, make_trainer, training_env
+from finrl_pod_app.services.training_setup import (
+    check_settings,
+    make_market,
+    make_trainer,
+    one_solution,
+    training_env,
+)
 from finrl_pod_app.services.trial_log import open_trial_log
 
 
@@ -86,10 +93,12 @@ def run_tournament(
     engine.check()
     if resume:
         keep_folder(out / FOLDER)
-        config = RunDirectory.config_to_resume(out, pinned(config))
+        config = RunDirectory.config_to_resume(out, one_solution(pinned(config))[0])
     else:
         RunDirectory.check_new(out)  # before prices are read
-    config = pinned(config)
+    config, unused = one_solution(pinned(config))
+    if unused:
+        on_note(unused)
     if config.environment.kind == "custom":
         if not test:
             raise InputError("a tournament on an environment of your own has no test period; leave out --no-test")
@@ -163,12 +172,12 @@ def run_tournament(
 class Plan(NamedTuple):
     """What a tournament will take. look: number of a new champion's look at test bars, None off a market.
 
-    warning: that the test has few bars, empty if it has enough.
+    notes: warnings, such as that the test has few bars.
     """
 
     estimate: Estimate
     look: int | None
-    warning: str = ""
+    notes: tuple[str, ...]
 
 
 def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Plan:
@@ -178,16 +187,17 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
     """
     engine.check()
-    config = pinned(config)
+    config, unused = one_solution(pinned(config))
     check_ranges(config)
     estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
     if config.environment.kind == "custom":
-        return Plan(estimate, None)
+        return Plan(estimate, None, ())
     panel = load_panel(config)
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     check_settings(config, make_market(panel, config, splits), splits)
-    return Plan(estimate, looks_so_far(panel, splits.test) + 1, _few_bars(config, panel, splits))
+    notes = [note for note in (unused, _few_bars(config, panel, splits)) if note]
+    return Plan(estimate, looks_so_far(panel, splits.test) + 1, tuple(notes))
 
 
 def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
@@ -221,6 +231,7 @@ def train(
 ) -> tuple[Outcome, ChampionMembers]:
     """Train a population and choose its champion, without evaluating it."""
     config, splits = context.config, context.splits
+    prepare_start(config, run, context.market, splits, progress)
     outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
     return outcome, champion_of(run, config)
 

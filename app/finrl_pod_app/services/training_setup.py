@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cache, partial
 
 import torch
 from finrl_pod_envs.market_env import MarketEnv
@@ -13,12 +14,15 @@ from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod.data.splits import Splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
+from finrl_pod.errors import ConfigError
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
-from finrl_pod.settings.run import RunConfig, validate_tournament
+from finrl_pod.rl.closed_form import solved_weights
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig
+from finrl_pod.settings.run import AugmentationConfig, RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.scoring import MarketScorer
-from finrl_pod.types import MarketTensor, Normaliser, Panel
+from finrl_pod.types import MarketTensor, Normaliser, Panel, Tensor
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
@@ -83,10 +87,49 @@ def training_env(
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
     """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
+    _check_closed_form(config)
     env = training_env(config, market, splits, (0,))
     check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
     for agent in (config.agent, *config.cohorts):
         validate_agent(agent, env)
+
+
+def _check_closed_form(config: RunConfig) -> None:
+    """Raise ConfigError for parts of a config that a solved agent has no use for."""
+    if any(isinstance(agent, ClosedFormConfig) for agent in config.cohorts):
+        raise ConfigError(
+            'cohorts train, and algorithm "closed_form" solves; set start = "closed_form" in the cohort, or use it as '
+            "[agent]"
+        )
+    if not isinstance(config.agent, ClosedFormConfig):
+        return
+    if config.cohorts:
+        raise ConfigError(
+            'agent.algorithm "closed_form" solves one agent and trains no cohorts; remove them, or set agent.start = '
+            '"closed_form" with an algorithm that trains'
+        )
+    if config.augmentation != AugmentationConfig():
+        raise ConfigError(
+            'agent.algorithm "closed_form" is solved on the training split as it is; remove the settings of '
+            "[augmentation]"
+        )
+
+
+def one_solution(config: RunConfig) -> tuple[RunConfig, str]:
+    """A config whose tournament solves one agent, and which of its settings have no effect; empty for other agents."""
+    if not isinstance(config.agent, ClosedFormConfig):
+        return config, ""
+    single = TournamentConfig(
+        pods=1, generations=1, samples_per_generation=1, leaderboard=1, champion=1, selection="best", search="off"
+    )
+    unused = [
+        f"tournament.{field.name}"
+        for field in dataclasses.fields(single)
+        if getattr(config.tournament, field.name) not in (field.default, getattr(single, field.name))
+        or field.name in ("pods", "generations", "samples_per_generation", "champion")
+    ]
+    note = f'agent.algorithm "closed_form" solves one agent: {", ".join(unused)} have no effect'
+    return dataclasses.replace(config, tournament=single), note
 
 
 def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
@@ -116,4 +159,11 @@ def make_trainer(
         MarketScorer(market, config, (splits.validation.first, splits.validation.last)),
         panel.sha256,
         threads,
+        cache(partial(solved_start, config, market, splits)),
     )
+
+
+def solved_start(config: RunConfig, market: MarketTensor, splits: Splits) -> Tensor:
+    """Weights [F] of the linear policy that is solved on the training split as it is, whatever its variations."""
+    env = training_env(config, market, splits, (0,))
+    return solved_weights(market, config.environment, config.mandate, env.first, env.last)

@@ -34,8 +34,9 @@ from finrl_pod_app.services.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.services.prices import load_panel
 from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
+from finrl_pod_app.services.start_policy import prepare_start
 from finrl_pod_app.services.training import both_callbacks, run_engine
-from finrl_pod_app.services.training_setup import check_settings, make_market, training_env
+from finrl_pod_app.services.training_setup import check_settings, make_market, one_solution, training_env
 from finrl_pod_app.services.trial_log import open_trial_log
 from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
@@ -63,7 +64,7 @@ def run_walkforward(
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if config.seed + seeds - 1 > MAX_SEED:
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
-    config = pinned(config)
+    config, _ = one_solution(pinned(config))
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
@@ -136,6 +137,7 @@ def _train(
     log = open_trial_log(registry, run, own, panel, market, splits)
     with live_progress(folder) as live_callback:
         callback = both_callbacks(progress, live_callback)
+        prepare_start(own, run, market, splits, callback)
         board = run_engine(own, panel, market, splits, run, device, callback, log).leaderboard
     context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
     return FoldRun(fold, seed, context, run, board, champion_of(run, own))

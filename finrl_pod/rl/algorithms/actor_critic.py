@@ -14,6 +14,7 @@ from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCrit
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
 from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, repeat
+from finrl_pod.rl.networks.start import started
 from finrl_pod.rl.training.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
@@ -47,7 +48,10 @@ class ActorCritic(OffPolicy):
         self.subset: int = getattr(config, "critic_subset")  # noqa: B009
         self.network = make_actor_network(self.spec, self.OUTPUTS_PER_ACTION)
         self.critic = make_critic(self.spec)
-        self.train_state.add("actor", [self.network.init(s, self.dtype) for s in generators], target=self.ACTOR_TARGET)
+        # Actions near 0 are proportional to the outputs before the tanh, in units of the scale.
+        actor = [self.network.init(s, self.dtype) for s in generators]
+        actor = started(actor, self._start, action_scale(self.spec.action))
+        self.train_state.add("actor", actor, target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in generators for _ in range(self.critics)]
         self.train_state.add("critic", rows, per=self.critics, target=True)
         # Metrics of the last actor update; the actor may be updated less often than the critics.

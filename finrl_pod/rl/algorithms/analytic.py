@@ -31,6 +31,7 @@ from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
+from finrl_pod.rl.networks.start import started
 from finrl_pod.rl.training.optimiser import CRITIC_PREFIXES
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor, TrainState
@@ -72,10 +73,12 @@ class DifferentiableAlgorithm(ABC):
         members: Sequence[int] = (0,),
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         dtype: torch.dtype = torch.float32,
+        start: Tensor | None = None,
     ) -> None:
         """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
         members: ids that key the random generators. hyperparameters: per member, values that override the config's.
+        start: solved weights [F] or [P, F] to train from, towards which weights decay.
         """
         self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
         self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
@@ -88,6 +91,7 @@ class DifferentiableAlgorithm(ABC):
             torch.ones(p, dtype=torch.bool, device=self.device),
             config.weight_decay,
             config.l1_penalty,
+            anchored=start is not None,
         )
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
         self._noises = random_source(seed, members, "actions", self.device)
@@ -101,7 +105,7 @@ class DifferentiableAlgorithm(ABC):
             {k: x for k, x in tensors.items() if not k.startswith((*CRITIC_PREFIXES, NOT_LEARNED))}
             for tensors in initial
         ]
-        self.train_state.add("actor", actor)
+        self.train_state.add("actor", started(actor, start))
         self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC_PREFIXES)} for tensors in initial])
 
     # ------------------------------------------------------------------ defined by subclasses

@@ -13,6 +13,7 @@ from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy, on_polic
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
 from finrl_pod.rl.algorithms.base import Actor, Algorithm
+from finrl_pod.rl.algorithms.closed_form import ClosedForm
 from finrl_pod.rl.algorithms.ddpg import DDPG, TD3
 from finrl_pod.rl.algorithms.dqn import D3QN, DQN, DoubleDQN, DuelingDQN
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
@@ -20,19 +21,24 @@ from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.algorithms.sac import REDQ, SAC
 from finrl_pod.rl.algorithms.shac import SHAC
-from finrl_pod.rl.networks.actors import BoundedActor
+from finrl_pod.rl.closed_form import solved_weights
+from finrl_pod.rl.networks.actors import BoundedActor, make_actor_network
 from finrl_pod.rl.networks.observation_adapter import make_adapter, spec_of
-from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, policy_maker
+from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, make_policy, policy_maker
 from finrl_pod.rl.networks.q_networks import GreedyActor
+from finrl_pod.rl.networks.start import LINEAR
 from finrl_pod.settings.algorithm_configs import (
     AgentConfig,
+    ClosedFormConfig,
     DifferentiableConfig,
     OffPolicyConfig,
     OnPolicyConfig,
     SHACConfig,
+    TrainedAgentConfig,
 )
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_class, algorithm_info
 from finrl_pod.settings.constraints import check_settings
+from finrl_pod.types import Tensor
 from finrl_pod.user_files import unpinned
 
 ON_POLICY: Mapping[str, type[PPO]] = {"ppo": PPO, "a2c": A2C}
@@ -56,16 +62,25 @@ def make_algorithm(
     seed: int = 0,
     hyperparameters: Sequence[Mapping[str, float]] | None = None,
     dtype: torch.dtype = torch.float32,
+    start: Tensor | None = None,
 ) -> Algorithm:
-    """The algorithm `config.algorithm` for the members of `env`. Raises ConfigError as `check` does."""
+    """The algorithm `config.algorithm` for the members of `env`. Raises ConfigError as `validate` does.
+
+    start: [F], or [P, F] for each member, solved weights of configs that need them (`is_solved`); solved on the bars of
+    `env` if None.
+    """
     validate(config, env)
     spec = spec_of(env, config)
-    terms: dict[str, Any] = {
-        "seed": seed,
-        "members": env.member_ids,
-        "hyperparameters": hyperparameters,
-        "dtype": dtype,
-    }
+    terms: dict[str, Any] = {"members": env.member_ids, "hyperparameters": hyperparameters, "dtype": dtype}
+    if is_solved(config):
+        assert isinstance(env, MarketVecEnv)  # see `_validate_start`
+        assert env.mandate is not None
+        if start is None:
+            start = solved_weights(env.market, env.config, env.mandate, env.first, env.last)
+        if isinstance(config, ClosedFormConfig):
+            return ClosedForm(spec, env, config, start, **terms)
+        terms["start"] = start
+    terms["seed"] = seed
     if isinstance(config, OffPolicyConfig):
         inputs = make_adapter(env, spec, dtype)
         return OFF_POLICY[config.algorithm](inputs, config, device=env.device, **terms)
@@ -83,6 +98,13 @@ def make_algorithm(
     return on_policy_class(config.algorithm)(spec, market.features, tradable, config, **terms)
 
 
+def is_solved(config: AgentConfig) -> bool:
+    """Whether an agent is, or starts from, the policy that `finrl_pod.rl.closed_form` solves."""
+    return isinstance(config, ClosedFormConfig) or (
+        isinstance(config, TrainedAgentConfig) and config.start == "closed_form"
+    )
+
+
 def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
     """Actor of agents trained by `algorithm`. Raises ConfigError for an unknown algorithm."""
     algorithm_info(algorithm)
@@ -97,6 +119,8 @@ def make_actor(algorithm: str, spec: PolicySpec) -> Actor:
 
 def member_settings(algorithm: str) -> tuple[str, ...]:
     """Names of the settings that may differ between members of a population."""
+    if algorithm == ClosedFormConfig.algorithm:
+        return ClosedForm.MEMBER_SETTINGS
     known = DIFFERENTIABLE.get(algorithm) or OFF_POLICY.get(algorithm)
     return (known or on_policy_class(algorithm)).MEMBER_SETTINGS
 
@@ -125,7 +149,12 @@ def validate(config: AgentConfig, env: VecEnv) -> None:
     check_settings("agent.", config)
     _validate_policy(config, env)
     _validate_action_space(config, env)
-    _validate_encoder(config, env)
+    if isinstance(config, TrainedAgentConfig):
+        _validate_encoder(config, env)
+    if is_solved(config):
+        _validate_start(config, env)
+    if isinstance(config, ClosedFormConfig):
+        return
     if isinstance(env, CentralCriticVecEnv) and not _is_on_policy(config.algorithm):
         raise ConfigError(
             f"agent.algorithm {config.algorithm} has no critic apart from its actor's observations, which this "
@@ -160,7 +189,7 @@ def _validate_policy(config: AgentConfig, env: VecEnv) -> None:
         )
 
 
-def _validate_encoder(config: AgentConfig, env: VecEnv) -> None:
+def _validate_encoder(config: TrainedAgentConfig, env: VecEnv) -> None:
     """Raises ConfigError for an encoder without a market or with too few bars, and for its settings without it."""
     if config.encoder == "none":
         if config.dropout:
@@ -179,6 +208,27 @@ def _validate_encoder(config: AgentConfig, env: VecEnv) -> None:
         raise ConfigError(
             f"agent.lookback is longer than the data: {config.lookback} bars, and the environment has {bars} up to its "
             "last decision; shorten agent.lookback or take a longer training split"
+        )
+
+
+def _validate_start(config: AgentConfig, env: VecEnv) -> None:
+    """Raises ConfigError without a market and its mandate, and for a policy without weights of features."""
+    setting = "agent.algorithm" if isinstance(config, ClosedFormConfig) else "agent.start"
+    if not isinstance(env, MarketVecEnv):
+        raise ConfigError(f'{setting} "closed_form" needs a market; choose another for an environment of your own')
+    if env.mandate is None or env.action_kind != "tilt":
+        raise ConfigError(
+            f'{setting} "closed_form" tilts the base of a mandate with environment.kind "portfolio"; got mandate.base '
+            f'"{"none" if env.mandate is None else env.mandate.base}" and environment.kind "{env.config.kind}"'
+        )
+    if OFF_POLICY.get(config.algorithm) is not None:
+        tensors = make_actor_network(spec_of(env, config), 1).init(torch.Generator(), torch.float32)
+    else:
+        tensors = make_policy(spec_of(env, config)).init(torch.Generator(), torch.float32)
+    if LINEAR not in tensors:
+        raise ConfigError(
+            f'{setting} "closed_form" solves the weights of features in a linear score, and agent.policy '
+            f'"{unpinned(config.policy)}" has no linear_w; set agent.policy to "linear" or "equivariant"'
         )
 
 

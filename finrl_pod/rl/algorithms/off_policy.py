@@ -59,8 +59,12 @@ class OffPolicy(ABC):
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        start: Tensor | None = None,
     ) -> None:
-        """members: ids that key random generators. hyperparameters: per member, values that override the config's."""
+        """members: ids that key random generators. hyperparameters: per member, values that override the config's.
+
+        start: solved weights [F] or [P, F] that the actor trains from, towards which its weights decay.
+        """
         self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
         self.members, self.device = len(members), torch.device(device)
         self.settings = settings_of(
@@ -71,7 +75,9 @@ class OffPolicy(ABC):
             torch.ones(self.members, dtype=torch.bool, device=self.device),
             config.weight_decay,
             config.l1_penalty,
+            anchored=start is not None,
         )
+        self._start = start
         self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
         self._has_reward_scale = False  # of all members
         self.updates = 0

@@ -33,6 +33,7 @@ from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
+from finrl_pod.rl.networks.start import started
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
@@ -88,11 +89,13 @@ class PPO(OnPolicy):
         members: Sequence[int] = (0,),
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         dtype: torch.dtype = torch.float32,
+        start: Tensor | None = None,
     ) -> None:
         """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
 
         members: ids that key random generators. hyperparameters: per member, values that override the config's (keys
-        of `MEMBER_SETTINGS`). Raises ConfigError for unknown or invalid ones.
+        of `MEMBER_SETTINGS`). start: solved weights [F] or [P, F] to train from, towards which weights decay. Raises
+        ConfigError for unknown or invalid hyperparameters.
         """
         self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
         self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
@@ -103,11 +106,11 @@ class PPO(OnPolicy):
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
         initialisers = generators(seed, self.member_ids, "initial weights")
         init = PolicyInit(config.log_std_init, config.orthogonal_init)
-        self.parameters = Parameters(
-            [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers], self.device
-        )
+        initial = [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers]
+        self.parameters = Parameters(started(initial, start), self.device)
         self.optimiser = _make_optimiser(config, self.parameters.flat)
-        self._decay = WeightDecay(self.parameters, config.weight_decay, config.l1_penalty)
+        anchored = start is not None
+        self._decay = WeightDecay(self.parameters, config.weight_decay, config.l1_penalty, anchored=anchored)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None

@@ -17,7 +17,7 @@ from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
 from finrl_pod.rl.networks.lookback import LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, TrainedAgentConfig
 from finrl_pod.types import Observation, Tensor
 
 # Actions in [-1, 1] are multiplied by this before a softmax turns them into weights: 5 against 19 times -5 is 0.999 of
@@ -180,7 +180,7 @@ def spec_of(env: VecEnv, config: AgentConfig) -> PolicySpec:
     activation = config.activation if isinstance(config, OnPolicyConfig) else "tanh"
     past = (
         (config.encoder, config.lookback, config.encoder_size, config.dropout)
-        if config.encoder != "none"
+        if isinstance(config, TrainedAgentConfig) and config.encoder != "none"
         else ("none", 1, 0, 0.0)
     )
     shape = (assets, features, size, tuple(config.hidden))

@@ -26,7 +26,7 @@ from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.rl.training.graphs import CudaGraph, GraphedIterations, MakeGraph
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor
-from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
+from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, TrainedAgentConfig
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 Callback = Callable[["Learner", Metrics], bool | None]
@@ -44,16 +44,19 @@ class Learner:
         hyperparameters: Sequence[Mapping[str, float]] | None = None,
         threads: int = 0,
         dtype: torch.dtype = torch.float32,
+        start: Tensor | None = None,
     ) -> None:
         """env: its `member_ids` key the members' random generators. config: of any algorithm, PPO if None.
 
-        threads: CPU threads, 0 keeps the current number. Raises ConfigError for settings that do not fit.
+        threads: CPU threads, 0 keeps the current number. start: solved weights, see `make_algorithm`.
+
+        Raises ConfigError for settings that do not fit.
         """
         if threads:
             use_threads(threads)
         keep_freed_memory()
         self.env, self.config, self.seed = env, config or PPOConfig(), seed
-        self._hyperparameters, self._dtype = hyperparameters, dtype
+        self._hyperparameters, self._dtype, self._start = hyperparameters, dtype, start
         self.algorithm = self._make_algorithm()
         self.samples = [0] * env.members
         self._collector: RolloutCollector | None = None
@@ -61,7 +64,12 @@ class Learner:
 
     def _make_algorithm(self) -> Algorithm:
         return make_algorithm(
-            self.config, self.env, seed=self.seed, hyperparameters=self._hyperparameters, dtype=self._dtype
+            self.config,
+            self.env,
+            seed=self.seed,
+            hyperparameters=self._hyperparameters,
+            dtype=self._dtype,
+            start=self._start,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,16 +110,16 @@ class Learner:
         """
         if samples < 1:
             raise ConfigError(f"samples must be at least 1, got {samples}")
-        linear = self.config.learning_rate_schedule == "linear"
-        each, rates = self.iteration_samples, self.algorithm.settings["learning_rate"]
+        linear = isinstance(self.config, TrainedAgentConfig) and self.config.learning_rate_schedule == "linear"
+        each, like = self.iteration_samples, self.algorithm.settings.get("learning_rate", torch.zeros(()))
         metrics: Metrics = {}
-        if self._graphed is None and rates.device.type == "cuda":
+        if self._graphed is None and like.device.type == "cuda":
             self.use_graphs(CudaGraph)
         for i in range(-(-samples // each)):
             if schedule is None:
                 metrics = self._iterate(1 - i * each / samples if linear else 1.0)
             else:
-                metrics = self._iterate(torch.tensor([schedule(age) for age in self.samples]).to(rates))
+                metrics = self._iterate(torch.tensor([schedule(age) for age in self.samples]).to(like))
             self.samples = [n + each for n in self.samples]
             if callback is not None and callback(self, metrics) is False:
                 break
@@ -123,7 +131,8 @@ class Learner:
         return self._graphed
 
     def _iterate(self, rate_factor: RateFactor) -> Metrics:
-        with matmul_precision(self.config.matmul_precision, self.algorithm.alive.device):
+        precision = self.config.matmul_precision if isinstance(self.config, TrainedAgentConfig) else "float32"
+        with matmul_precision(precision, self.algorithm.alive.device):
             if self._graphed is not None:
                 return self._graphed.iterate(rate_factor)
             return self.algorithm.iterate(self.collector, rate_factor)
