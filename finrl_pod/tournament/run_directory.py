@@ -177,10 +177,14 @@ class RunDirectory:
         file = self._validation_file(START)
         return tensor_file.load_tensors(file)[START].numpy() if file.exists() else None
 
+    def start_folds(self) -> dict[str, Any]:
+        """What start.json holds: how the number of updates was chosen; empty for a run without it."""
+        return read_json(self._start_file) if self._start_file.exists() else {}
+
     def samples_per_generation(self, config: RunConfig) -> tuple[int, ...]:
         """Environment steps per pod and generation of [agent] and of each cohort."""
-        if self._start_file.exists():
-            return tuple(read_json(self._start_file)["samples_per_generation"])
+        if folds := self.start_folds():
+            return tuple(folds["samples_per_generation"])
         return (config.tournament.samples_per_generation,) * (1 + len(config.cohorts))
 
     def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:

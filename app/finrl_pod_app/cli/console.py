@@ -22,6 +22,8 @@ from finrl_pod_app.report.columns import (
     format_metric,
     period_words,
 )
+from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
+from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
 from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
@@ -90,7 +92,9 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     if verdict := document.get("verdict"):
         for line in verdict_lines(verdict, outcome_sentence(document)):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
-    texts = [added_sentence, baselines_sentence, reference_sentence]
+    if document.get("ladder"):
+        console.print(_ladder_table(document))
+    texts = [ladder_sentence, added_sentence, baselines_sentence, reference_sentence]
     if not verdict:
         texts = [return_sentence, looks_sentence, *texts]
     for text in texts:
@@ -220,22 +224,42 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
 
 
-def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
-    from rich import box
-    from rich.table import Table
+def _ladder_table(document: Mapping[str, Any]) -> Table:
+    """The steps from the base to the champion, relative to the base."""
     from rich.text import Text
 
-    first, last = document["splits"]["test"]
-    strategies = document["test"]["strategies"]
+    table = _empty_table("Over the base, per year, on validation and test", "step")
+    for period in ("validation", "test"):
+        for _, short, unit, _ in LADDER_COLUMNS:
+            table.add_column(f"{period}\n{short}\n{unit}", justify="right", no_wrap=True)
+    for label, deployed, cells in ladder_cells(document):
+        table.add_row(Text(f"{label}, deployed" if deployed else label), *cells, style="bold" if deployed else "")
+    return table
+
+
+def _empty_table(title: str, first: str) -> Table:
+    """A table without rules between rows. first: heading of its column of names."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(
-        title=f"{_title(document)} {first} to {last}{_prices(document)}",
+        title=title,
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
-    table.add_column("strategy", no_wrap=True)
+    table.add_column(first, no_wrap=True)
+    return table
+
+
+def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+    from rich.text import Text
+
+    first, last = document["splits"]["test"]
+    strategies = document["test"]["strategies"]
+    table = _empty_table(f"{_title(document)} {first} to {last}{_prices(document)}", "strategy")
     for column in columns:
         table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
     for name in champion_first(strategies):

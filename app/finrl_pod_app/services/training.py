@@ -28,7 +28,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of
 from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
@@ -49,6 +49,7 @@ from finrl_pod_app.services.custom_tournament import run_custom_tournament
 from finrl_pod_app.services.doctor import installed_versions, pick_device
 from finrl_pod_app.services.engines import LOCAL, EngineOptions, logged_run, open_executor
 from finrl_pod_app.services.kernels import compile_kernels
+from finrl_pod_app.services.ladder import ladder_parts
 from finrl_pod_app.services.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 from finrl_pod_app.services.prices import load_panel
@@ -150,6 +151,7 @@ def run_tournament(
                     cost_curve=evaluation.cost_curve,
                 )
                 document |= to_plain(_mandate_parts(context, evaluation))
+                document |= ladder_parts(context, run, members, evaluation)
                 parts = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
                 document["attribution"] = to_plain(parts.plain())
                 strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
@@ -287,7 +289,7 @@ def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
     slots = {score.id: score.slot for score in outcome.leaderboard.scores}
-    algorithms = sorted({config.agent_of(slots[agent]).algorithm for agent in members.ids})
+    algorithms = sorted({START if agent == START else config.agent_of(slots[agent]).algorithm for agent in members.ids})
     return Champion(
         id="+".join(members.ids),
         algorithm=", ".join(algorithms),
