@@ -44,6 +44,11 @@ class AlgorithmInfo:
     actions: Literal["continuous", "discrete", "both"]
     config_class: type[AgentConfig]
 
+    @property
+    def needs_market(self) -> bool:
+        """Whether it works on markets only, and not on other environments."""
+        return self.kind in ("solved", "simulator")
+
 
 ALGORITHMS: Mapping[str, AlgorithmInfo] = {
     info.name: info

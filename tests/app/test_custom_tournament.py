@@ -93,7 +93,7 @@ def choices(folder: Path) -> str:
     return f"{path}:Choices"
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("analytic", "shac")])
+@pytest.mark.parametrize("algorithm", [name for name, info in ALGORITHMS.items() if not info.needs_market])
 def test_every_algorithm_competes(home: Path, capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
     source = choices(home) if ALGORITHMS[algorithm].actions == "discrete" else SOURCE
     file = config_file(home, algorithm, source=source)

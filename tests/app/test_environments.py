@@ -13,7 +13,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
 SMALL = ["--steps", "96", "--envs", "4", "--seed", "3", "--evaluate", "2", "--json", "--set", "hidden=[8]"]
-WITHOUT_MARKET = [name for name, info in ALGORITHMS.items() if name not in ("analytic", "shac")]
+WITHOUT_MARKET = [name for name, info in ALGORITHMS.items() if not info.needs_market]
 
 
 @pytest.fixture

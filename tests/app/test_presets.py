@@ -66,7 +66,7 @@ def test_the_short_text_begins_with_the_settings_that_users_change() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_short_text_of_any_agent_and_cohort_is_read_back(name: str) -> None:
     agent = ALGORITHMS[name].config_class(algorithm=name)
-    changed = dataclasses.replace(agent, learning_rate=0.123)
+    changed = dataclasses.replace(agent, hidden=(7, 7, 7))
     for config in (RunConfig(agent=agent), RunConfig(agent=PPOConfig(), cohorts=(agent, changed), threads=2)):
         assert parse(tomllib.loads(short_config_text(config))) == config
 

@@ -20,7 +20,7 @@ from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
-from tests.rl.all_algorithms import small_config, small_learner
+from tests.rl.all_algorithms import NAMES, small_config, small_learner
 from tests.rl.test_off_policy import FlatEnv
 
 INVALID_SETTINGS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -61,7 +61,7 @@ def test_invalid_settings_are_rejected(case: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.actions != "both"])
+@pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].actions != "both"])
 def test_unsupported_action_spaces_are_rejected(name: str) -> None:
     own = ALGORITHMS[name].actions
     kind, other = ("portfolio", "continuous") if own == "discrete" else ("discrete", "discrete")

@@ -239,7 +239,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
     able = [
         name
         for name, facts in ALGORITHMS.items()
-        if facts.actions in (given, "both") and (on_market or name not in DIFFERENTIABLE)
+        if facts.actions in (given, "both") and (on_market or not facts.needs_market)
     ]
     facts = algorithm_info(config.algorithm)
     if facts.actions not in (given, "both"):
@@ -253,7 +253,7 @@ def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:
                 f'agent.policy "{config.policy}" reads the assets of a market, and this environment shows one flat '
                 'row; set agent.policy = "mlp"'
             )
-        if config.algorithm in DIFFERENTIABLE:
+        if facts.needs_market:
             raise ConfigError(
                 f"agent.algorithm {config.algorithm} learns on markets alone; choose one of {', '.join(able)}"
             )
