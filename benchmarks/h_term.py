@@ -107,9 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--weights", type=float, nargs="+", default=[0.0, 1.0], help="weights of the H-term, default 0 and 1"
     )
-    parser.add_argument(
-        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

@@ -246,9 +246,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=0, help="maximum number of seeds; default: each cell's")
     parser.add_argument("--steps", type=int, default=0, help="steps of each training; default: each cell's")
     parser.add_argument("--table", action="store_true", help="print the table without training")
-    parser.add_argument(
-        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

@@ -179,7 +179,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_size, action="append", metavar="SIZE", help="daily, minute or 20x1500x1d")
     parser.add_argument("--preset", choices=list(PRESETS), default="quick")
-    parser.add_argument("--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="file of results")
+    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="file of results")
     parser.add_argument("--work", type=Path, default=WORK_FOLDER, help="folder of prices and runs")
     parser.add_argument("--table", action="store_true", help="show the results without running anything")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -214,9 +214,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK[/AGENT]", help="run these only")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="default %(default)s")
     parser.add_argument("--table", action="store_true", help="print the table without training")
-    parser.add_argument(
-        "--results", "--keep", dest="results", type=Path, default=RESULTS_FILE, help="default %(default)s"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="default %(default)s")
     return parser.parse_args()
 
 

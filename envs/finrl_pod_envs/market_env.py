@@ -53,12 +53,6 @@ from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
-FORMER_STATE_NAMES = {
-    "day": "bar",
-    "round": "episode_index",
-    "left": "steps_left",
-    "memory": "reward_state",
-}  # in checkpoints saved by earlier versions
 TABLE_ROWS = 2**16  # of a table that is computed at a time
 START_ROUNDS = 256  # start windows drawn ahead for each group; they repeat after that many episodes
 
@@ -297,7 +291,6 @@ class MarketEnv(ABC):
 
         Raises KeyError for a missing entry, InputError before the first reset.
         """
-        state = {FORMER_STATE_NAMES.get(name, name): x for name, x in state.items()}
         current = self.checkpoint()
         saved = {name: state[name].to(x) for name, x in current.items()}
         if on_device(self.device):  # a captured graph reads and writes the tensors that are there

@@ -43,7 +43,6 @@ OF_TOURNAMENTS = (
     "mandate",
     "gate",
 )  # sections of a run's config
-RENAMED = {"outside": "monitoring"}  # former sections
 
 
 @dataclass(frozen=True)
@@ -318,7 +317,7 @@ def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
             f"{where} is the config of a tournament: it has [{theirs[0]}]. The daemon needs one with strategy, run or "
             "champion and symbols, see docs/paper-trading.md"
         )
-    config: PaperConfig = build_record(PaperConfig, values, where, renamed={"": RENAMED})
+    config: PaperConfig = build_record(PaperConfig, values, where)
     check(config, where)
     return config
 

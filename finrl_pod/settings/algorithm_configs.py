@@ -7,7 +7,6 @@ Importable without torch, so that config files can be read without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,28 +28,6 @@ MAX_GRADIENT_STEPS = 1_000_000  # of one iteration, which cannot be interrupted
 MAX_LOG_STD = 20.0
 MAX_LOOKBACK = 256  # bars before the first decision of a training world (`data.worlds.LEAD_BARS`)
 LAYER_SIZES = Constraint("one or more sizes, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
-
-# Former names of agent settings and hyperparameters -> their names now; the loader refuses the former ones.
-RENAMED_KEYS: Mapping[str, str] = {
-    "replay": "buffer_size",
-    "batch": "batch_size",
-    "updates": "gradient_steps",
-    "warmup": "learning_starts",
-    "target_rate": "tau",
-    "entropy": "entropy_coefficient",
-    "value_weight": "value_coefficient",
-    "automatic": "auto_entropy",
-    "discount": "gamma",
-    "clip": "clip_range",
-    "clip_schedule": "clip_range_schedule",
-    "subset": "critic_subset",
-    "exploration": "exploration_noise",
-    "epsilon": "final_epsilon",
-    "log_std": "log_std_init",
-    "orthogonal": "orthogonal_init",
-    "sde": "use_sde",
-    "sde_interval": "sde_sample_freq",
-}
 
 
 @dataclass(frozen=True)

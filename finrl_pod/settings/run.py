@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.settings.algorithm_configs import RENAMED_KEYS as AGENT_RENAMED_KEYS
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.constraints import (
@@ -39,7 +38,6 @@ from finrl_pod.settings.constraints import (
     section,
     setting,
 )
-from finrl_pod.settings.earlier_versions import EARLIER_VALUES, REMOVED_KEYS, RENAMED_KEYS, without_earlier_values
 from finrl_pod.settings.toml import build_record, read_toml
 from finrl_pod.user_files import entry_point_names
 
@@ -58,11 +56,9 @@ __all__ = [
     "RunConfig",
     "SplitConfig",
     "TournamentConfig",
-    "as_saved",
     "describe_setting",
     "load",
     "parse",
-    "parse_saved",
 ]
 
 OF_DAEMONS = ("strategy", "run", "champion", "strategies", "broker", "schedule", "journal", "monitoring")
@@ -404,13 +400,8 @@ class RunConfig:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of all settings as JSON, without those that equal `EARLIER_VALUES`."""
-        values = dataclasses.asdict(self)
-        for name, earlier in EARLIER_VALUES.items():
-            if rest := without_earlier_values(values.pop(name), earlier):
-                values[name] = rest
-        values["cohorts"] = [without_earlier_values(agent, EARLIER_VALUES["agent"]) for agent in values["cohorts"]]
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of all settings as JSON."""
+        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 def describe_setting(path: str) -> Setting:
@@ -448,40 +439,12 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
     data, splits = given.get("data"), given.get("splits", {})
     if isinstance(data, dict) and isinstance(splits, dict) and data.get("name") in BUILT_IN_SPLITS:
         given["splits"] = {**dataclasses.asdict(BUILT_IN_SPLITS[data["name"]]), **splits}
-    config: RunConfig = build_record(RunConfig, given, where, renamed=RENAMED_KEYS, removed=REMOVED_KEYS)
+    config: RunConfig = build_record(RunConfig, given, where)
     if not config.features.names:
         raise ConfigError(f"{where}: features.names is empty; name at least one feature, or leave it out")
     for name in ("seed", "threads"):
         check_setting(f"{where}: ", config, name, getattr(config, name))
     return config
-
-
-def parse_saved(values: Mapping[str, Any], where: str) -> RunConfig:
-    """Build the config of a saved run; settings that its version did not have get `EARLIER_VALUES`.
-
-    Raises ConfigError as `parse`.
-    """
-    complete = dict(values)
-    for name, earlier in EARLIER_VALUES.items():
-        if isinstance(saved := values.get(name, {}), dict):
-            complete[name] = {**earlier, **saved}
-    if isinstance(cohorts := values.get("cohorts"), list):
-        complete["cohorts"] = [{**EARLIER_VALUES["agent"], **x} if isinstance(x, dict) else x for x in cohorts]
-    return parse(complete, where)
-
-
-def as_saved(config: RunConfig, saved: Mapping[str, Any]) -> RunConfig:
-    """Config to continue a saved run with: settings that its version did not have get `EARLIER_VALUES`.
-
-    Only those that the config leaves at today's default. saved: the run's config as plain values.
-    """
-    today, changed = RunConfig(), {}
-    for name, earlier in EARLIER_VALUES.items():
-        given, usual, known = getattr(config, name), getattr(today, name), saved.get(name, {})
-        unknown = {key: value for key, value in earlier.items() if key not in known}
-        kept = {key: value for key, value in unknown.items() if getattr(given, key) == getattr(usual, key)}
-        changed[name] = dataclasses.replace(given, **kept)
-    return dataclasses.replace(config, **changed)
 
 
 def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
@@ -505,7 +468,7 @@ def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
                 f"and {name} has no such setting"
             )
     given = {**values, "algorithm": name}
-    agent: AgentConfig = build_record(record, given, where, place=place, renamed={place: AGENT_RENAMED_KEYS})
+    agent: AgentConfig = build_record(record, given, where, place=place)
     return agent
 
 

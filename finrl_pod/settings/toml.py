@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MAX_ITEMS_PER_LINE = 4
 NAMES_OF_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # 1.000: one, or a thousand as written in Europe
-FormerKeys = Mapping[str, Mapping[str, str]]  # section ("" for the root) -> former key -> key now, or a hint
 
 
 class WrittenFloat(float):
@@ -66,14 +65,11 @@ def build_record(
     where: str,
     *,
     place: str = "",
-    renamed: FormerKeys | None = None,
-    removed: FormerKeys | None = None,
 ) -> Any:
     """Build a dataclass of settings from plain values, with unknown keys and wrong types refused.
 
     where: source of the values, for messages. place: dotted name of the section that `record` is, empty for the root.
-    renamed, removed: former keys with their new name, or with a hint. Raises ConfigError naming key and value; a former
-    key with its new name or hint, an unknown key with the closest known one.
+    Raises ConfigError naming key and value, an unknown key with the closest known one.
     """
     from pydantic import ValidationError
 
@@ -87,10 +83,6 @@ def build_record(
         if first["type"] != "unexpected_keyword_argument":
             raise ConfigError(f"{where}: {key} {_rule(first)}") from None
         parent = ".".join(path[:-1])
-        if new := (renamed or {}).get(parent, {}).get(path[-1]):
-            raise ConfigError(f"{where}: {key} was renamed: use {f'{parent}.' if parent else ''}{new}") from None
-        if hint := (removed or {}).get(parent, {}).get(path[-1]):
-            raise ConfigError(f"{where}: {key} was removed: {hint}") from None
         nested: Any = record
         for part in first["loc"][:-1]:
             nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]

@@ -62,21 +62,16 @@ class Leaderboard:
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | None, config: TournamentConfig) -> Leaderboard:
         """Leaderboard of a run's saved state, empty for None. Raises RunError for invalid rows."""
-        rows, parents = (state["leaderboard"], state["parents"]) if state else ([], {})
-        scores = tuple(score_from_dict(row, parents) for row in rows)
+        scores = tuple(score_from_dict(row) for row in (state["leaderboard"] if state else ()))
         return cls(config.leaderboard, scores, config.max_root_share)
 
 
-def score_from_dict(row: Mapping[str, Any], parents: Mapping[str, str | None]) -> Score:
-    """Score from its JSON values, null for NaN. Raises RunError for an invalid row.
-
-    parents: id -> parent's id, from which a root is found that an earlier version did not save.
-    """
+def score_from_dict(row: Mapping[str, Any]) -> Score:
+    """Score from its JSON values, null for NaN. Raises RunError for an invalid row."""
     try:
-        row = {"root": root_of(row["id"], parents), **row}
         metrics = {name: math.nan if value is None else float(value) for name, value in row["metrics"].items()}
         number = math.nan if row["score"] is None else float(row["score"])
-        return Score(**{**row, "score": number, "metrics": metrics})
+        return Score(**{**row, "root": row["root"], "score": number, "metrics": metrics})
     except (TypeError, KeyError, ValueError, AttributeError):
         raise RunError("the saved leaderboard has an invalid row; restore state.json or start a new run") from None
 

@@ -31,9 +31,7 @@ import torch
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder, read_json, write_json, write_kept_files
-from finrl_pod.rl.buffers.replay import current_item_names
-from finrl_pod.settings.earlier_versions import check_current
-from finrl_pod.settings.run import RunConfig, as_saved, parse_saved
+from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
 from finrl_pod.types import AgentSnapshot, Floats, Tensor
@@ -46,6 +44,7 @@ STATE: Mapping[str, type | tuple[type, ...]] = {
     "parents": dict,
     "samples": int,
     "train_seconds": (int, float),
+    "history": dict,
 }
 START = "closed_form"  # id of the solved policy that agents start from
 # An agent's file, or a temporary file left by a killed writer.
@@ -92,7 +91,6 @@ class RunDirectory:
         if not run._config_file.exists():
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
         user_files.keep_folder(path / user_files.FOLDER)
-        check_current({"config": run._config_value("config", dict)}, path)
         if not run.is_of(config):
             differences = _differences(dataclasses.asdict(run.config), dataclasses.asdict(config))
             what = "; ".join(differences[:MAX_DIFFERENCES]) or "the text of a file that it names has changed"
@@ -110,7 +108,6 @@ class RunDirectory:
             missing = f"there is no folder {path}; name the one that the run was written into"
             raise RunError(other_folder(path) or (unfinished if path.exists() else missing))
         user_files.keep_folder(path / user_files.FOLDER)
-        check_current({"config": run._config_value("config", dict)}, path)
         return run
 
     @classmethod
@@ -121,20 +118,14 @@ class RunDirectory:
 
     # ------------------------------------------------------------------ reading
 
-    @classmethod
-    def config_to_resume(cls, path: Path, config: RunConfig) -> RunConfig:
-        """Config with which the run in `path` continues: `config`, with what an earlier version did (`as_saved`)."""
-        run = cls(path)
-        return as_saved(config, run._config_value("config", dict)) if run._config_file.exists() else config
-
     def is_of(self, config: RunConfig) -> bool:
         """Whether the folder has a run, and it was made with this config."""
         return self._config_file.exists() and self._config_value("config_sha256", str) == config.sha256
 
     @property
     def config(self) -> RunConfig:
-        """The run's config, also of an earlier version (`parse_saved`)."""
-        return parse_saved(self._config_value("config", dict), f"the config of the run in {self.path}")
+        """The run's config."""
+        return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
 
     @property
     def data_sha256(self) -> str:
@@ -158,19 +149,12 @@ class RunDirectory:
     def agents(self) -> list[dict[str, Any]]:
         """JSON values of the scores of all agents, by assignment; those of repeated assignments may not count."""
         files = sorted((self.path / "metrics").glob("[0-9]*.json"))
-        return [row for file in files for row in read_json(file).get("agents", ())]
+        return [row for file in files for row in _metrics(file)["agents"]]
 
     def validation_returns(self, generations: Collection[int]) -> dict[str, Floats]:
-        """Validation returns [T] saved in these generations: by id, the base portfolio's as "base".
-
-        Generations of earlier versions, which saved none, are left out.
-        """
+        """Validation returns [T] saved in these generations: by id, the base portfolio's as "base"."""
         files = [self._validation_file(generation) for generation in generations]
-        found: dict[str, Floats] = {}
-        for file in files:
-            if file.exists():
-                found |= {name: x.numpy() for name, x in tensor_file.load_tensors(file).items()}
-        return found
+        return {name: x.numpy() for file in files for name, x in tensor_file.load_tensors(file).items()}
 
     def start_returns(self) -> Floats | None:
         """Validation returns [T] of the policy that agents start from; None for a run without one."""
@@ -190,7 +174,7 @@ class RunDirectory:
     def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a group and generation, or None."""
         file = self._replay_file(generation, group)
-        return current_item_names(tensor_file.load_tensors(file)) if file.exists() else None
+        return tensor_file.load_tensors(file) if file.exists() else None
 
     # ------------------------------------------------------------------ writing
 
@@ -207,10 +191,9 @@ class RunDirectory:
 
     def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:
         """Add validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
-        together = {**self.validation_returns([generation]), **returns}
-        tensor_file.save_tensors(
-            self._validation_file(generation), {name: torch.from_numpy(x.copy()) for name, x in together.items()}
-        )
+        file = self._validation_file(generation)
+        together = {**(self.validation_returns([generation]) if file.exists() else {}), **returns}
+        tensor_file.save_tensors(file, {name: torch.from_numpy(x.copy()) for name, x in together.items()})
 
     def save_replay(self, generation: int, group: int, items: Mapping[str, Tensor]) -> None:
         """Save the items collected by a group in a generation, oldest first. Call it before `save_generation`."""
@@ -235,7 +218,7 @@ class RunDirectory:
         for agent in agents:
             snapshots.save(self._snapshots, agent)
         file = self.path / "metrics" / f"{generation:04d}.json"
-        write_json(file, _joined_metrics(read_json(file), metrics) if file.exists() else metrics)
+        write_json(file, _joined_metrics(_metrics(file), metrics) if file.exists() else metrics)
         tensorboard_log.write(self.path / "tensorboard", generation, metrics)
         write_json(self._state_file, state)
         for file in self._snapshots.iterdir():
@@ -274,6 +257,14 @@ class RunDirectory:
         return self.path / "snapshots"
 
 
+def _metrics(file: Path) -> dict[str, Any]:
+    """Metrics of a generation. Raises RunError if they are damaged."""
+    values = read_json(file)
+    if missing := [name for name in ("slots", "rows", "agents") if not isinstance(values.get(name), list)]:
+        raise RunError(f"{file} is damaged: {missing[0]} is missing; restore it or start a new run")
+    return values
+
+
 def _joined_metrics(saved: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics of a generation with those of further slots; None for pods of other groups."""
     kept = [p for p, slot in enumerate(saved["slots"]) if slot not in new["slots"]]
@@ -287,7 +278,7 @@ def _joined_metrics(saved: Mapping[str, Any], new: Mapping[str, Any]) -> dict[st
             *({name: [*column, *behind] for name, column in row.items()} for row in old_rows),
             *({name: [*ahead, *column] for name, column in row.items()} for row in new["rows"]),
         ],
-        "agents": [*(row for row in saved.get("agents", ()) if row["slot"] in slots), *new.get("agents", ())],
+        "agents": [*(row for row in saved["agents"] if row["slot"] in slots), *new["agents"]],
     }
 
 

@@ -114,10 +114,8 @@ def restored_state(run: RunDirectory, config: TournamentConfig, groups: tuple[Gr
     if plain is None:
         return None
     board = Leaderboard.from_state(plain, config)
-    current = tuple(score_from_dict(row, plain["parents"]) for row in plain["current"])
-    # Earlier versions saved no history: what is left of it are these agents.
-    left = {score.id: past_score(score) for score in (*board.scores, *current)}
-    history = {name: past_from_dict(row) for name, row in plain.get("history", {}).items()}
+    current = tuple(score_from_dict(row) for row in plain["current"])
+    history = {name: past_from_dict(row) for name, row in plain["history"].items()}
     try:
         if "groups" in plain:
             groups = tuple(Group(x["number"], x["cohort"], tuple(x["slots"])) for x in plain["groups"])
@@ -136,7 +134,7 @@ def restored_state(run: RunDirectory, config: TournamentConfig, groups: tuple[Gr
         plain["parents"],
         int(plain["samples"]),
         float(plain["train_seconds"]),
-        history or left,
+        history,
         groups,
         pending,
     )

@@ -47,7 +47,7 @@ class ChampionMembers:
     """ids: of the members, best first. ensemble_weights: of the members, or of their votes, summing to one.
 
     roots: first ancestor of each member. procedure: that selected them. mean_correlation: of the members' active
-    returns on validation, None for one member and for runs of earlier versions.
+    returns on validation, None for one member and without a base.
     """
 
     ids: tuple[str, ...]
@@ -123,19 +123,15 @@ def choose(board: Leaderboard, config: TournamentConfig, returns: Mapping[str, F
     """Champion members of a leaderboard, by `config.selection`.
 
     Shares come from the number of times that an entry was selected, multiplied by its validation Sharpe ratio if
-    `config.ensemble` is "sharpe". returns: by id, [T] on validation, the base's under `BASE`; not needed to select the
-    best. Raises RunError if they are missing.
+    `config.ensemble` is "sharpe". returns: by id, [T] on validation, the base's under `BASE`. Raises RunError if those
+    of an agent are missing.
     """
     entries = board.scores
-    missing = [entry.id for entry in entries if entry.id not in returns]
-    roots = [root_id(entry) for entry in entries]
-    if not missing:
-        table = np.stack([returns[entry.id] for entry in entries], 1)
-        procedure = _procedure(table, roots, config)
-    elif config.selection == "best":
-        table, procedure = np.zeros((1, len(entries))), "best"
-    else:
+    if missing := [entry.id for entry in entries if entry.id not in returns]:
         raise RunError(f"the validation returns of agent {missing[0]} are missing; restore them or start a new run")
+    roots = [root_id(entry) for entry in entries]
+    table = np.stack([returns[entry.id] for entry in entries], 1)
+    procedure = _procedure(table, roots, config)
     counts = _PROCEDURES[procedure](table, np.arange(len(entries)), roots, config.champion)
     chosen = [i for i in range(len(entries)) if counts[i]]
     raw = counts[chosen].astype(float)
@@ -149,7 +145,7 @@ def choose(board: Leaderboard, config: TournamentConfig, returns: Mapping[str, F
         "vote" if config.ensemble == "vote" else "mean",
         tuple(roots[i] for i in chosen),
         procedure,
-        None if missing or BASE not in returns else mean_correlation(active_returns(ids, returns)),
+        None if BASE not in returns else mean_correlation(active_returns(ids, returns)),
     )
 
 

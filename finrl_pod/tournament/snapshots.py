@@ -11,7 +11,6 @@ from typing import Any
 from finrl_pod import user_files
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json
-from finrl_pod.settings.earlier_versions import check_current
 from finrl_pod.types import AgentSnapshot, Normaliser, Tensor
 
 
@@ -85,7 +84,6 @@ def load(path: Path) -> AgentSnapshot:
 
     facts = read_json(path)
     user_files.keep(facts.pop("own_files", {}))
-    check_current(facts, path)
     weights_file = path.with_suffix(".safetensors")
     try:
         data = weights_file.read_bytes()

@@ -105,7 +105,6 @@ def test_top_level_commands() -> None:
         "doctor",
         "bench",
         "init",
-        "migrate",
         "completion",
         "glossary",
     }
@@ -398,7 +397,6 @@ MISSPELT = {
     "export runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
     "evaluate runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
     "registry push runs/mne": "there is no folder runs/mne; did you mean runs/mine?",
-    "migrate runs/mne": "there is no file or folder runs/mne; did you mean runs/mine?",
     "data import prces.csv --name x": "there is no file prces.csv; did you mean prices.csv?",
     "train --env wn.py:Name": "the current folder; did you mean own.py?",
     "check own.py:Nmae": "own.py has no Nmae; did you mean Name?",

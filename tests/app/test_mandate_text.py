@@ -100,11 +100,6 @@ def test_settings_name_limits_that_are_off() -> None:
     assert mandate_settings(mandate("none")) == {"base": "none: weights are unconstrained"}
 
 
-def test_reports_of_earlier_versions_have_no_active_return() -> None:
-    earlier = {key: value for key, value in added().items() if key != "active_return"}
-    assert next(measure.key for measure, _, _ in added_rows(earlier)) == "alpha"
-
-
 def test_rows_format_every_measure() -> None:
     period = {measure.key: 0.25 for measure in USAGE}
     rows = dict(

@@ -288,10 +288,10 @@ def test_optional_sections_appear_only_with_their_data() -> None:
         assert title in plain
     document["verdict"] |= {
         "rules": [
-            {"name": "deflated_sharpe", "value": 0.41, "limit": 0.95, "passed": False, "sentence": "no"},
-            {"name": "<drawdown>", "value": None, "limit": 0.3, "passed": True, "sentence": "yes"},
+            {"name": "edge", "value": 0.41, "limit": 0.05, "passed": False, "sentence": "no"},
+            {"name": "drawdown", "value": None, "limit": 0.3, "passed": True, "sentence": "yes"},
         ],
-        "trials": {"raw": 1234, "clustered": 17},
+        "trials": {"raw": 1234, "clustered": 17, "runs": 5},
         "looks": 3,
         "statistics": {
             "overfitting": {"pbo": 0.43, "splits": 12870, "logits": {"counts": [3, 4], "edges": [-1, 0, 1]}}
@@ -302,12 +302,12 @@ def test_optional_sections_appear_only_with_their_data() -> None:
         for cost in (0.0, 10.0)
     ]
     shown = Page(render(document, results))
-    assert ["deflated sharpe", "0.41", "0.95", "no", "no"] in shown.rows
+    assert ["edge: p-value", "0.41", "≤ 0.05", "no", "no"] in shown.rows
     assert ["0", "10.00", "1.000", "-20.00"] in shown.rows
     assert any(row[:3] == ["10 (this run)", "9.00", "1.000"] for row in shown.rows)
-    assert any(row[:3] == ["<drawdown>", "–", "0.3"] for row in shown.rows)
+    assert any(row[:3] == ["maximum drawdown", "–", "≤ 30.0%"] for row in shown.rows)
     for text in (
-        "1,234 trials (trained agents and champions) on this data, 17 of them distinct.",
+        "1,234 trials (trained agents and champions) on this data by 5 runs, 17 of them distinct.",
         "Look 3 of 3 so far at bars that overlap",
         "overfitting 43%",
         "Sensitivity to costs",

@@ -138,7 +138,9 @@ def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
         "25 trials (trained agents and champions) on this data by 1 run, 2 of them distinct; the p-value allows for "
         "6.0 effective trials"
     )
-    assert trials_text({"trials": {"raw": 1}}) == "1 trial (trained agents and champions) on this data"
+    assert trials_text({"trials": {"raw": 1, "clustered": 1, "runs": 2}}) == (
+        "1 trial (trained agents and champions) on this data by 2 runs, 1 of them distinct"
+    )
 
 
 def test_a_short_test_is_told_what_it_can_show() -> None:

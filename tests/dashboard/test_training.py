@@ -92,15 +92,6 @@ def test_agents_match_the_report(finished: Path) -> None:
     assert training.ancestors(agents, report["champion"]["members"]) == expected
 
 
-def test_agents_of_runs_from_older_versions(finished: Path) -> None:
-    run = runs.open_run(finished.parent, "mine")
-    files = [training.read_generation(file) for file, _ in training.generation_files(run)]
-    old = [{name: value for name, value in file.items() if name != "agents"} for file in files]
-    agents = training.agents_table(run, old)
-    state = json.loads((finished / "state.json").read_text())
-    assert set(agents["id"]) == {row["id"] for row in (*state["leaderboard"], *state["current"])}
-
-
 def test_hyperparameter_drift(finished: Path) -> None:
     _, agents = agents_of(finished)
     names = training.varied_hyperparameters(agents)

@@ -278,7 +278,7 @@ def test_check_exits_1_on_a_hard_flaw_and_0_otherwise(
     assert any("hindsight" in s for s in checked["stated"])
     assert "is usable" in call("check", "sample").stdout
 
-    # The store refuses such panels now, but an earlier version may have stored one.
+    # The store refuses such panels, but its files can be changed.
     panel = dataclasses.replace(random_panel(bars=30), name="bad", flaws=())
     close = panel.close.copy()
     close[3, 0] = -1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_envs.market_env import FORMER_STATE_NAMES, RUIN, MarketEnv
+from finrl_pod_envs.market_env import RUIN, MarketEnv
 from finrl_pod_envs.trading_envs import PortfolioEnv, StockTradingEnv
 
 from finrl_pod.errors import ConfigError, InputError
@@ -44,17 +44,6 @@ def test_window_end_is_truncation_not_termination() -> None:
     for t, outcome in enumerate(outcomes, 1):
         assert bool(outcome.truncated.all()) == bool(outcome.truncated.any()) == (t % 7 == 0)
         assert not outcome.terminated.any()
-
-
-def test_checkpoints_of_earlier_versions_are_read() -> None:
-    config = dataclasses.replace(CONFIG, reward="differential_sharpe")
-    env, other = portfolio_env(config=config), portfolio_env(config=config)
-    play(env, 3)
-    other.reset(1)
-    former = {now: name for name, now in FORMER_STATE_NAMES.items()}
-    assert set(former) < set(env.checkpoint())
-    other.resume({former.get(name, name): x for name, x in env.checkpoint().items()})
-    assert all(torch.equal(x, other.checkpoint()[name]) for name, x in env.checkpoint().items())
 
 
 def test_final_observation_belongs_to_the_ended_window() -> None:

@@ -11,7 +11,7 @@ from finrl_pod import memory
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.memory import available_bytes
 from finrl_pod.rl.buffers import replay as replay_module
-from finrl_pod.rl.buffers.replay import Replay, current_item_names
+from finrl_pod.rl.buffers.replay import Replay
 from tests.rl.all_algorithms import small_learner
 
 FIELDS = {"x": ((2,), torch.float32), "bar": ((), torch.int64)}
@@ -116,8 +116,3 @@ def test_stored_transitions_match_the_environment() -> None:
             episode_starts += int((~continues).sum())
     assert episode_starts > 4
     assert (data["action"].abs() <= 1).all()
-
-
-def test_items_saved_under_former_names_are_renamed() -> None:
-    items = {"day": torch.zeros(1, 2), "next_day": torch.ones(1, 2), "reward": torch.ones(1, 2)}
-    assert current_item_names(items).keys() == {"bar", "next_bar", "reward"}

@@ -21,9 +21,9 @@ def board(*values: float) -> Leaderboard:
 
 
 def best_of(leaderboard: Leaderboard, config: TournamentConfig) -> ChampionMembers:
-    """The best entries; their scores alone decide, so that no returns are needed."""
+    """The best entries; their scores alone decide, not their returns."""
     one_root = Leaderboard(16, tuple(replace(entry, root="r") for entry in leaderboard.scores))
-    return choose(one_root, replace(config, selection="best"), {})
+    return choose(one_root, replace(config, selection="best"), {entry.id: np.zeros(4) for entry in one_root.scores})
 
 
 def test_best_agents_have_equal_shares() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import random
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -80,13 +80,6 @@ def test_json_round_trip(entries: list[Score], size: int) -> None:
     state = json.loads(json.dumps({"leaderboard": board.to_dict(), "parents": {}}, allow_nan=False))
     read = Leaderboard.from_state(state, TournamentConfig(leaderboard=size, max_root_share=1.0))
     assert read == board
-
-
-def test_roots_of_rows_of_earlier_versions_follow_from_the_parents() -> None:
-    rows = [{name: value for name, value in asdict(score("g02s00", 0.5)).items() if name != "root"}]
-    state = {"leaderboard": rows, "parents": {"g02s00": "g01s03", "g01s03": "g00s03", "g00s03": None}}
-    (entry,) = Leaderboard.from_state(state, TournamentConfig()).scores
-    assert entry.root == "g00s03"
 
 
 def test_entries_of_an_over_represented_root_are_displaced_first() -> None:

@@ -23,6 +23,7 @@ METRICS: dict[str, Any] = {
         {"samples": [100, 200], "reward": [0.25, None], "entropy": [1.0, 2.0]},
         {"samples": [150, 250], "reward": [0.5, -0.5], "entropy": [1.0, 2.0]},
     ],
+    "agents": [],
 }
 
 
@@ -39,6 +40,7 @@ def state(generation: int) -> dict[str, Any]:
         "parents": {},
         "samples": 100 * generation,
         "train_seconds": 0.5,
+        "history": {},
     }
 
 
@@ -110,8 +112,8 @@ def test_mismatches_raise_and_change_nothing(run: RunDirectory, action: Callable
     [
         ("{", "is not JSON"),
         ("[]", "not a JSON object"),
-        ("{}", "config is missing"),
-        ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "config is missing"),
+        ("{}", "is missing"),
+        ('{"config_sha256": 3, "data_sha256": 4, "config": 5}', "is missing"),
     ],
 )
 def test_damaged_config_is_reported(run: RunDirectory, text: str, message: str) -> None:
@@ -188,3 +190,19 @@ def test_tensorboard_reads_the_event_files(run: RunDirectory) -> None:
     assert entropy == [(200, 2.0), (250, 2.0)] * 2
     assert [(event.step, event.value) for event in log.Scalars("reward")] == [(250, -0.5)] * 2
     assert names(run.path / "tensorboard") == ["slot-00", "slot-01"]
+
+
+def test_state_without_a_field_is_reported(run: RunDirectory) -> None:
+    save(run, 0)
+    values = json.loads((run.path / "state.json").read_text())
+    del values["history"]
+    (run.path / "state.json").write_text(json.dumps(values))
+    with pytest.raises(RunError, match=r"state\.json is damaged at history"):
+        run.state()
+
+
+def test_metrics_without_agents_are_reported(run: RunDirectory) -> None:
+    save(run, 0)
+    (run.path / "metrics" / "0000.json").write_text(json.dumps({"slots": [], "rows": []}))
+    with pytest.raises(RunError, match=r"0000\.json is damaged: agents is missing"):
+        run.agents()

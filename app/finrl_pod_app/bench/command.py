@@ -199,8 +199,6 @@ def _add_results(parser: argparse.ArgumentParser, default: Path) -> None:
     parser.add_argument(
         "--results", type=Path, default=default, metavar="FILE", help="JSONL file of results, default %(default)s"
     )
-    # The name of earlier versions.
-    parser.add_argument("--keep", dest="results", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without: Sequence[str]) -> None:

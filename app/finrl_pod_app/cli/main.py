@@ -60,7 +60,6 @@ app = typer.Typer(
 )
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
 app.command("init", epilog="Example: finrl-pod init mine.toml --data sample")(setup_commands.init)
-app.command("migrate", epilog="Example: finrl-pod migrate runs/mine mine.toml")(setup_commands.migrate)
 app.add_typer(data.app, name="data")
 app.add_typer(features.app, name="features")
 app.add_typer(paper.app, name="paper")

@@ -1,4 +1,4 @@
-"""`finrl-pod init`, `migrate`, `algorithms` and `doctor`."""
+"""`finrl-pod init`, `algorithms` and `doctor`."""
 
 from __future__ import annotations
 
@@ -47,42 +47,6 @@ def init(
         typer.echo(f"wrote {file}: run it with {command}")
     if data is not None and env is None and (note := few_test_bars(file)):
         typer.echo(f"note: {note}", err=True)
-
-
-def migrate(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH...", help="Run folders, agents, configs, trial registries or journals."),
-    ],
-    backup: Annotated[
-        Path | None, typer.Option(help="Backup folder for the old files; default: PATH.bak-YYYYMMDD next to each.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Convert files of earlier versions to the current format.
-
-    Converts setting names in configs (comments are kept), runs, agents saved by the API, trial registries and journals
-    of paper trading. Old files are backed up first; converting again changes nothing.
-    """
-    from finrl_pod_app.cli.options import check_exists, print_json
-
-    for path in paths:
-        check_exists(path, "file or folder")
-    from finrl_pod_app.services.migrate import migrate as convert
-
-    result = convert(paths, backup)
-    converted = [file for file in result.files if file.status == "converted"]
-    if as_json:
-        rows = [{"path": str(file.path), "kind": file.kind, "status": file.status} for file in result.files]
-        print_json({"files": rows, "backups": [str(path) for path in result.backups]})
-        return
-    for file in converted:
-        typer.echo(f"converted {file.kind} {file.path}")
-    if not converted:
-        count = len(result.files)
-        typer.echo(f"already current: {count} file{'s' * (count != 1)}")
-    for path in result.backups:
-        typer.echo(f"backup: {path}")
 
 
 class Shell(StrEnum):

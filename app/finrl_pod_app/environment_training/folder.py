@@ -15,7 +15,6 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json, write_kept_files
-from finrl_pod.settings.earlier_versions import check_current
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 
@@ -44,7 +43,6 @@ class RunFolder:
             raise RunError(f"{self.path} has no run to resume; omit --resume to start one")
         values = read_json(self.path / CONFIG)
         keep_folder(self.path / FOLDER)
-        check_current(values, self.path)
         return values
 
     def result(self) -> dict[str, Any] | None:

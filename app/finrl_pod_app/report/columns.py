@@ -159,11 +159,8 @@ def champion_text(champion: Mapping[str, Any]) -> str:
 
 
 def diversity_of(champion: Mapping[str, Any]) -> str:
-    """How different a champion's members are, to end a sentence; empty for reports of earlier versions."""
-    roots = set(champion.get("roots") or ())
-    if not roots:
-        return ""
-    correlation = champion.get("mean_correlation")
+    """How different a champion's members are, to end a sentence."""
+    roots, correlation = set(champion["roots"]), champion["mean_correlation"]
     plural = "s" if len(roots) > 1 else ""
     text = f" from {len(roots)} root{plural} (first ancestor{plural} {', '.join(sorted(roots))})"
     if correlation is None:

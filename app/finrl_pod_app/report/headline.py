@@ -41,7 +41,7 @@ class KeyFigure:
 def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
     """Return, CAGR, Sharpe ratio, drawdown, active return with its interval, turnover and effective holdings.
 
-    Of the strategy that the report is about; figures that earlier versions did not record are a dash.
+    Of the strategy that the report is about; figures that a report does not have are a dash.
     """
     test = document.get("test") or {}
     strategies = test.get("strategies") or {}
@@ -95,7 +95,7 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
         KeyFigure(
             "effective_number",
             "Effective holdings",
-            number(own.get("effective_number", _usage(document).get("effective_holdings")), 1),
+            number(own.get("effective_number"), 1),
             "",
             "(sum of weights)² over the sum of squared weights, mean over the bars",
             f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
@@ -111,7 +111,7 @@ def _sharpe_interval(document: Mapping[str, Any]) -> str:
 
 
 def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
-    """Mean active return per year with its interval; the difference of the CAGRs for reports of earlier versions."""
+    """Mean active return per year with its interval; the difference of the CAGRs without a comparison."""
     found = added.get("active_return")
     if found:
         level = f"{100 * added['level']:.0f}% interval"
@@ -131,7 +131,3 @@ def _signed(value: float | None) -> str:
 def _times(value: float | None) -> str:
     text = number(value)
     return text if text == MISSING else f"{text}×"
-
-
-def _usage(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (document.get("mandate_usage") or {}).get("test") or {}

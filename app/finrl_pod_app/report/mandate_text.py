@@ -91,11 +91,8 @@ def comparison_sentence(found: Mapping[str, Any]) -> str:
 
 def return_clause(document: Mapping[str, Any]) -> str:
     """`return_sentence` without its period, to end a sentence."""
-    added = document.get("added") or {}
-    found = added.get("active_return")
-    if not found:
-        return ""
-    return f"after costs {_mean_return('the champion', added)}"
+    added = document.get("added")
+    return f"after costs {_mean_return('the champion', added)}" if added else ""
 
 
 def _mean_return(who: str, added: Mapping[str, Any]) -> str:
@@ -164,13 +161,10 @@ def usage_rows(usage: Mapping[str, Mapping[str, float | None]]) -> list[tuple[Me
 
 
 def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
-    """Each statistic against a base with its value and interval, and the years until it would be significant.
-
-    Reports of earlier versions have no active return.
-    """
+    """Each statistic against a base with its value and interval, and the years until it would be significant."""
     rows = []
     for measure in ADDED:
-        found = added if measure.key == "sharpe" else added.get(measure.key)
+        found = added if measure.key == "sharpe" else added[measure.key]
         if found is None:
             continue
         low, high = (with_side(format_measure(measure, found[end]), found[end]) for end in ("low", "high"))

@@ -152,7 +152,7 @@ def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -
     body = []
     for rule in rules:
         (label, side), (value, limit) = rule_label(str(rule["name"])), rule_cells(rule)
-        cells = f"<td>{value}</td><td>{f'{side} {limit}'.strip()}</td>"
+        cells = f"<td>{value}</td><td>{side} {limit}</td>"
         cells += f'<td class="{"good" if rule["passed"] else "bad"}">{"yes" if rule["passed"] else "no"}</td>'
         cells += f'<td class="text words">{_explanation(rule, stated)}</td>' * explained
         body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')

@@ -75,8 +75,8 @@ def verdict_sentence(verdict: Mapping[str, Any]) -> str:
 
 
 def rule_label(name: str) -> tuple[str, str]:
-    """What a rule measures, and "≤" or "≥" before its limit; the name and "" for rules of earlier versions."""
-    return _RULES.get(name, (display_name(name), ""))
+    """What a rule measures, and "≤" or "≥" before its limit."""
+    return _RULES[name]
 
 
 def rule_cells(rule: Mapping[str, Any]) -> tuple[str, str]:
@@ -169,15 +169,12 @@ def overfitting_sentence(found: Mapping[str, Any]) -> str:
 
 
 def trials_text(verdict: Mapping[str, Any]) -> str:
-    """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for.
-
-    Verdicts of earlier versions lack some of them.
-    """
+    """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for."""
     counted = verdict["trials"]
     effective = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
-    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}" if "runs" in counted else ""
-    distinct = f", {counted['clustered']:,} of them distinct" if "clustered" in counted else ""
+    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}"
+    distinct = f", {counted['clustered']:,} of them distinct"
     many = f"{counted['raw']:,} trial{'s' * (counted['raw'] != 1)} (trained agents and champions)"
     return f"{many} on this data{runs}{distinct}{selection}"
 

@@ -221,11 +221,7 @@ def _check_selection(
     returns = run.validation_returns({score.generation for score in board.scores})
     annual = math.sqrt(bars_per_year(market.times))
     recorded = {
-        score.id: (
-            score.score,
-            annual * float(sharpe_ratios(returns[score.id][:, None])[0]) if score.id in returns else score.score,
-        )
-        for score in board.scores
+        score.id: (score.score, annual * float(sharpe_ratios(returns[score.id][:, None])[0])) for score in board.scores
     }
     shares, selected = (
         dict(zip(each.ids, each.ensemble_weights, strict=True)) for each in (members, champion_of(run, config))

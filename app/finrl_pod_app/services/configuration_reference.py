@@ -24,7 +24,6 @@ default; unknown keys are refused with a suggestion of the closest known one.
 - `finrl-pod init mine.toml` writes a commented run config with the settings that are changed first, `--full` one with
   all; `--preset quick` or `--preset gpu` choose other sizes.
 - `--set name=value` overrides single settings of `backtest`, `sweep` and `train --env`.
-- `finrl-pod migrate mine.toml` renames keys of earlier versions and keeps comments.
 
 This page is generated from the declarations in the code.
 """

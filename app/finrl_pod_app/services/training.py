@@ -94,7 +94,6 @@ def run_tournament(
     engine.check()
     if resume:
         keep_folder(out / FOLDER)
-        config = RunDirectory.config_to_resume(out, one_solution(pinned(config))[0])
     else:
         RunDirectory.check_new(out)  # before prices are read
     config, unused = one_solution(pinned(config))

@@ -325,10 +325,9 @@ class OffPolicy(ABC):
         return {"counts": counts, **self.replay.latest(self.replay.written - since)}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        written, samples, updates, *slot_ages = (int(x) for x in state["counts"])
+        written, samples, updates, *self.slot_ages = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.samples, self.updates = samples, updates
-        self.slot_ages = slot_ages or [samples] * self.members  # earlier versions saved no ages
 
 
 def validate(config: OffPolicyConfig, env: VecEnv) -> None:

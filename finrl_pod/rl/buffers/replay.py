@@ -13,7 +13,6 @@ from finrl_pod.types import Tensor
 
 Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 GIB = 2**30
-FORMER_NAMES = {"day": "bar", "next_day": "next_bar"}  # of fields in files saved by earlier versions
 
 
 class Replay:
@@ -100,8 +99,3 @@ class Replay:
             )
         self.written = written - n
         self.add({name: items[name].to(field) for name, field in self.data.items()})
-
-
-def current_item_names(items: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Saved items under today's names of their fields."""
-    return {FORMER_NAMES.get(name, name): x for name, x in items.items()}

@@ -22,7 +22,6 @@ from finrl_pod.native.threads import use_threads
 from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
-from finrl_pod.rl.buffers.replay import current_item_names
 from finrl_pod.rl.training.graphs import CudaGraph, GraphedIterations, MakeGraph
 from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.train_state import RateFactor
@@ -213,7 +212,7 @@ class Learner:
             self.algorithm.load_member(p, _part(state, f"weights.{p}."), _part(state, f"rest.{p}."))
         for i, generator in enumerate(self.algorithm.generators()):
             generator.set_state(state[f"stream.{i}"])
-        self.algorithm.load_slot_state(current_item_names(_part(state, "slot.")))
+        self.algorithm.load_slot_state(_part(state, "slot."))
         self.samples = [int(n) for n in state["samples"]]
         for p, age in enumerate(self.samples):
             self.algorithm.set_age(p, age)

@@ -100,9 +100,7 @@ def report(run: runs.RunFiles) -> dict[str, Any]:
 
 @lru_cache(maxsize=MAX_REPORTS)
 def curves(run: runs.RunFiles) -> dict[str, Any]:
-    """The results behind a run's report, by strategy; empty for runs of earlier versions."""
-    if not run.has(runs.CURVES):
-        return {}
+    """The results behind a run's report, by strategy. Raises RunError if they are missing or damaged."""
     from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 
     return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_BYTES)))
@@ -110,11 +108,10 @@ def curves(run: runs.RunFiles) -> dict[str, Any]:
 
 @lru_cache(maxsize=MAX_RUNS)
 def small_lines(run: runs.RunFiles) -> dict[str, list[float]]:
-    """The thinned line of each key figure of a finished run; empty for runs of earlier versions."""
+    """The thinned line of each key figure of a finished run."""
     from finrl_pod_app.dashboard.figures.run import small_lines
 
-    results = curves(run)
-    return small_lines(results, report(run)) if results else {}
+    return small_lines(curves(run), report(run))
 
 
 @lru_cache(maxsize=MAX_RUNS)

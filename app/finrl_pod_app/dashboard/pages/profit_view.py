@@ -22,7 +22,7 @@ BAR_HEIGHT = 26  # pixels
 
 
 def show_profit(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
-    """Draw the parts of a report on the profit; runs of earlier versions lack some."""
+    """Draw the parts of a report on the profit."""
     _show_benchmark(document)
     _show_attribution(run, document)
     _show_capacity(run, document)
@@ -40,16 +40,12 @@ def _show_benchmark(document: Mapping[str, Any]) -> None:
 
 
 def _show_attribution(run: runs.RunFiles, document: Mapping[str, Any]) -> None:
-    found = document.get("attribution")
-    if not found or not found["by_asset"]:
-        st.caption("Runs of earlier versions have no attribution by asset.")
-        return
     alt = "Profit of the champion by asset, before costs."
     RUN_FIGURES.show(_profit_figure, (run,), "profit by asset", alt=alt, height=None)
     heads = {"year": "Year", **{key: head.capitalize() for key, head in contribution.YEAR_COLUMNS.items()}}
     rows = [
         dict(zip(heads, (str(row["year"]), *cells), strict=True))
-        for row, cells in zip(found["by_year"], contribution.year_cells(document), strict=True)
+        for row, cells in zip(document["attribution"]["by_year"], contribution.year_cells(document), strict=True)
     ]
     show_text_table(pd.DataFrame(rows), heads, alt="Profit, costs and return of the champion by year.")
     st.caption("Profit before costs: the change of a holding's value with its dividends, less what was paid for it.")

@@ -55,11 +55,10 @@ def render(settings: Settings) -> None:
         show_training(settings, run.name)
         return
     document = cached.report(run)
-    results = cached.curves(run)
     _show_key_figures(run, document)
     show_verdict(run, cached.verdict(run))
     show_next_steps(settings, run)
-    _show_views(settings, run, document, results)
+    _show_views(settings, run, document)
     _show_report(run)
 
 
@@ -93,13 +92,13 @@ def _show_key_figures(run: runs.RunFiles, document: dict[str, Any]) -> None:
                     st.html(theme.sparkline(line, f"{figure.label} over the test period"))
 
 
-def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any], results: dict[str, Any]) -> None:
+def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]) -> None:
     """Draw the choice of a view and the chosen one."""
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key=f"run: view of {run.name}")
     if view == "Performance":
-        _show_performance(run, document, results)
+        _show_performance(run, document)
     elif view == "Allocation":
-        _show_allocation(run, results)
+        _show_allocation(run)
     elif view == "Profit":
         show_profit(run, document)
     elif view == "Mandate":
@@ -110,10 +109,7 @@ def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]
         _show_config(run)
 
 
-def _show_performance(run: runs.RunFiles, document: dict[str, Any], results: dict[str, Any]) -> None:
-    if not results:
-        st.caption("Runs of earlier versions keep their curves in the report below only.")
-        return
+def _show_performance(run: runs.RunFiles, document: dict[str, Any]) -> None:
     others = st.toggle("All baselines", key="run: all baselines")
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
     RUN_FIGURES.show(_equity_figure, (run, others), "equity and drawdown", alt=alt, height=560)
@@ -126,10 +122,7 @@ def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
     return figures.equity(cached.curves(run), cached.report(run)["test"].get("band"), all_baselines=all_baselines)
 
 
-def _show_allocation(run: runs.RunFiles, results: dict[str, Any]) -> None:
-    if not results:
-        st.caption("Runs of earlier versions keep their allocation in the report below only.")
-        return
+def _show_allocation(run: runs.RunFiles) -> None:
     alt = "Weights of the champion over time, stacked, with cash."
     RUN_FIGURES.show(_allocation_figure, (run,), "allocation", alt=alt, height=460)
     st.caption("Weights after the fills of each bar: the largest by mean, the others together, and cash.")

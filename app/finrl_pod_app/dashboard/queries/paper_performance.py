@@ -123,7 +123,7 @@ class BacktestDifference:
     none), difference (of growth, in basis points).
     end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
     points. behind: sessions of the account that the replay does not cover. made: time of the replay, empty without one.
-    causes: the difference in currency by cause; empty for replays of earlier versions. parts: of an account of several
+    causes: the difference in currency by cause; empty without a replay. parts: of an account of several
     strategies: name, strategy, equity, backtest, difference.
     """
 

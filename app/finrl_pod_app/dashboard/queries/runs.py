@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from finrl_pod.errors import FinrlPodError, RunError
-from finrl_pod.settings.run import RunConfig, parse_saved
+from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod_app.dashboard.queries.run_files import (
     CONFIG,
     CURVES,
@@ -186,12 +186,12 @@ def champions(run: RunFiles) -> tuple[str, ...]:
 
 
 def champion_diversity(run: RunFiles) -> str:
-    """Roots and mean correlation of a finished run's champion as a sentence; empty before and for earlier versions.
+    """Roots and mean correlation of a finished run's champion as a sentence; empty before.
 
     Raises RunError for a damaged report.
     """
-    text = diversity_of(report(run).get("champion") or {})
-    return f"The champion's members descend{text}." if text else ""
+    champion = report(run).get("champion")
+    return f"The champion's members descend{diversity_of(champion)}." if champion else ""
 
 
 def mandate_parts(run: RunFiles) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def config(run: RunFiles) -> RunConfig:
     values = read_object(run.path / CONFIG).get("config")
     if not isinstance(values, dict):
         raise RunError(f"{run.path / CONFIG} is damaged: config is missing; restore the file or start a new run")
-    return parse_saved(values, f"the config of the run in {run.path}")
+    return parse(values, f"the config of the run in {run.path}")
 
 
 def verdict(run: RunFiles) -> dict[str, Any] | None:

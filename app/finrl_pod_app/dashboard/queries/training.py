@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finrl_pod.errors import RunError
 from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
@@ -27,8 +28,11 @@ def generation_files(run: RunFiles) -> GenerationFiles:
 
 
 def read_generation(file: Path) -> dict[str, Any]:
-    """The metrics and agents of a generation's file. Raises RunError if it cannot be read."""
-    return read_object(file)
+    """The metrics and agents of a generation's file. Raises RunError if it is damaged."""
+    values = read_object(file)
+    if missing := [name for name in ("slots", "rows", "agents") if name not in values]:
+        raise RunError(f"{file} is damaged: {missing[0]} is missing; restore it or start a new run")
+    return values
 
 
 def metric_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -89,10 +93,9 @@ def _samples_per_iteration(generation: Mapping[str, Any], slot: int) -> int:
 def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per agent, by generation and slot: id, parent, generation, slot, samples, score, hyperparameters.
 
-    score is on validation, NaN if there is none. Runs of older versions recorded only the last generation and the
-    leaderboard.
+    score is on validation, NaN if there is none.
     """
-    rows = [row for generation in generations for row in generation.get("agents", ())]
+    rows = [row for generation in generations for row in generation["agents"]]
     if run.has(STATE):
         state = read_object(run.path / STATE)
         rows += [*state["leaderboard"], *state["current"]]
