@@ -24,22 +24,20 @@ def equalise_means(panel: Panel, first: int, last: int) -> Panel:
     """Set the mean log return of every asset over the bars first..last to the mean over all assets and bars.
 
     Removes what differs between the assets' growth in hindsight, such as that of survivors, and keeps everything else:
-    an asset's prices are multiplied by exp(-(mean_i - mean) (t - first)) at every bar t. The mean return is taken from
-    an asset's first to its last bar in the range; one with fewer than two bars there is unchanged.
+    an asset's prices are multiplied by exp(-(mean_i - mean) (t - t_i)) at every bar t. The mean return is taken from
+    an asset's first bar t_i to its last in the range; one with fewer than two bars there is unchanged.
     """
-    inside = np.arange(first, last + 1)[:, None]
-    tradable = panel.tradable[first : last + 1]
-    begin = np.where(tradable, inside, last + 1).min(0)  # [N]
-    end = np.where(tradable, inside, first - 1).max(0)
-    spans = np.maximum(end - begin, 0)  # bars, 0 for an asset with fewer than two
-    asset = np.arange(len(panel.symbols))
-    usable = spans > 0
-    growth = np.zeros(len(panel.symbols))
-    growth[usable] = np.log(panel.close[end, asset][usable] / panel.close[begin, asset][usable])
+    traded = panel.tradable[first : last + 1]
+    assets = np.flatnonzero(traded.sum(0) > 1)  # [K] with a return in the range; others may have no first or last bar
+    begin = first + traded[:, assets].argmax(0)
+    end = last - traded[::-1, assets].argmax(0)
+    spans = end - begin  # bars
+    growth = np.log(panel.close[end, assets] / panel.close[begin, assets])
     mean = growth.sum() / max(spans.sum(), 1)
-    excess = np.where(usable, growth / np.maximum(spans, 1) - mean, 0.0)
-    bars = np.arange(len(panel.times))[:, None]
-    return _rescaled(panel, np.exp(-excess * (bars - first)))
+    factor = np.ones(panel.close.shape)
+    # Counted from the asset's first bar: a large mean over few bars of a late listing must not move its price far.
+    factor[:, assets] = np.exp(-(growth / spans - mean) * (np.arange(len(panel.times))[:, None] - begin))
+    return _rescaled(panel, factor)
 
 
 def bootstrap(panel: Panel, first: int, last: int, block: float, rng: np.random.Generator) -> Panel:

@@ -61,6 +61,22 @@ def test_equal_means_ignore_bars_outside_the_range() -> None:
     np.testing.assert_array_equal(a.close[: LAST + 1], b.close[: LAST + 1])
 
 
+def test_equal_means_are_the_same_on_a_panel_cut_at_the_range() -> None:
+    """Training cuts the panel after its last bar: S1 is listed afterwards, S2 was delisted before, S5 has two bars."""
+    close = PANEL.close.copy()
+    close[:350, 1] = np.nan
+    close[100:, 2] = np.nan
+    close[:298, 5] = np.nan
+    close[299, 5] = 2 * close[298, 5]
+    whole = panel(close)
+    cut = panel(close[:300])
+    varied = equalise_means(cut, 120, 299)
+    np.testing.assert_array_equal(varied.close, equalise_means(whole, 120, 299).close[:300])
+    np.testing.assert_array_equal(varied.close[:, [1, 2]], cut.close[:, [1, 2]])
+    assert varied.close[298, 5] == close[298, 5]
+    np.testing.assert_array_equal(equalise_means(cut, 200, 200).close, cut.close)
+
+
 def test_an_asset_with_one_bar_keeps_its_price() -> None:
     close = np.exp(np.random.default_rng(0).normal(0, 0.01, (50, 3)).cumsum(0))
     close[:, 2] = np.nan
