@@ -50,6 +50,10 @@ class FeatureError(InputError):
     """Unknown feature, or a feature whose columns the panel lacks."""
 
 
+class UndefinedFeatureError(FeatureError):
+    """A feature has no value on the bars on which it is needed."""
+
+
 class ConfigError(InputError):
     """Invalid config key, value or file."""
 

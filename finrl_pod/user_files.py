@@ -289,6 +289,11 @@ def user_object(reference: str, purpose: str) -> Any:
     return getattr(module, name)
 
 
+def forget_modules() -> None:
+    """Import user files again at their next use, so that their code keeps nothing from earlier calls."""
+    _MODULES.clear()
+
+
 def entry_point(group: str, name: str) -> Any | None:
     """The object that an installed package offers under `name` in the group `finrl_pod.{group}`, or None.
 

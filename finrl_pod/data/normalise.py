@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.errors import FeatureError
+from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.types import Bools, Floats, Normaliser
 
 # A feature whose standard deviation is below this fraction of its mean is constant.
@@ -26,7 +26,7 @@ def fit_normaliser(raw: Floats, tradable: Bools, first: int, last: int, names: t
     for i, name in enumerate(names):
         values = rows[..., i][there & np.isfinite(rows[..., i])]
         if not values.size:
-            raise FeatureError(
+            raise UndefinedFeatureError(
                 f"feature {name!r} is undefined on all training bars {first} to {last}; "
                 "train on more bars or drop the feature"
             )

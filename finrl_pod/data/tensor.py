@@ -14,7 +14,7 @@ from finrl_pod.data.features import check, compute_one
 from finrl_pod.data.liquidity import fill_half_spreads, fill_volumes, trailing_volatility
 from finrl_pod.data.normalise import fit_normaliser, normalise
 from finrl_pod.data.turbulence import turbulence as compute_turbulence
-from finrl_pod.errors import DataError, FeatureError
+from finrl_pod.errors import DataError, FeatureError, UndefinedFeatureError
 from finrl_pod.memory import release_mapped_pages
 from finrl_pod.tables import new_table, stored
 from finrl_pod.types import Bools, Floats, MarketTensor, Normaliser, Panel, Tensor
@@ -258,7 +258,7 @@ def _first_defined_bar(raw: NDArray[np.float32], tradable: Bools, names: tuple[s
         ready: Bools = np.any(tradable[rows] & np.isfinite(raw[rows]).all(axis=-1), axis=-1)
         if ready.any():
             return int(rows.start) + int(ready.argmax())
-    raise FeatureError(
+    raise UndefinedFeatureError(
         f"the features {', '.join(names) or '(none)'} are never defined together in {len(raw)} bars; "
         "use more bars or features with shorter windows"
     )

@@ -16,7 +16,8 @@ from finrl_pod_app.environment_training.config import TrainingConfig, agent_conf
 from finrl_pod_app.environment_training.saved_agents import load_agents
 from finrl_pod_app.environment_training.training import train
 from finrl_pod_app.services.agent_export import export_run, export_strategy
-from finrl_pod_app.services.extension_checks import ASSETS, random_market
+from finrl_pod_app.services.extension_checks import random_market
+from finrl_pod_app.services.feature_check import ASSETS
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 

@@ -180,7 +180,7 @@ def test_names_of_a_package_stand_in_configs(package: Path) -> None:
 
 
 def test_feature_of_a_package_is_computed(package: Path) -> None:
-    from finrl_pod_app.services.extension_checks import random_panel
+    from finrl_pod_app.services.feature_check import random_panel
 
     panel = random_panel()
     own, file = (compute(panel, (name,)) for name in ("acme_feature", f"{package / 'feature.py'}:my_feature"))

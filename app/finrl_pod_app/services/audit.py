@@ -39,6 +39,7 @@ from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
+from finrl_pod.user_files import forget_modules, is_file_reference
 from finrl_pod_app.services.champions import member_ledgers
 from finrl_pod_app.services.trial_log import reference_strategy
 
@@ -103,6 +104,7 @@ def audit_champion(
         out_of_sample=splits.train.last + 1,
         strategies=strategies,
         make_env=audit_env_factory(config.environment, config.mandate),
+        restart=forget_modules if any(map(is_file_reference, champion.feature_names)) else None,
     )
     on_step("leakage")
     market = market_builder(config, champion.normaliser)(panel)

@@ -5,7 +5,6 @@ assert check_extension("own.py:my_feature") == []
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,11 +16,10 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.features import Feature, compute_one, lookup, own_feature
-from finrl_pod.data.panel import make_panel
+from finrl_pod.data.features import BUILT_IN_FEATURES, lookup, own_feature
 from finrl_pod.data.sources import open_source
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import FeatureError, FinrlPodError, InputError
+from finrl_pod.errors import FinrlPodError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
@@ -36,14 +34,11 @@ from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
-from finrl_pod.user_files import error_text, is_file_reference, pin, stdout_to_stderr
+from finrl_pod.user_files import error_text, forget_modules, is_file_reference, pin, stdout_to_stderr
 from finrl_pod_app.services.environments import check_environment
 from finrl_pod_app.services.extensions import find_extension, kind_of
+from finrl_pod_app.services.feature_check import ASSETS, BARS, CASH, SEED, feature_faults, random_panel
 
-BARS, ASSETS, SEED = 420, 6, 7
-PROBES = (120, 250, 333, 418)  # bars after which prices are changed
-TOLERANCE = 1e-9
-CASH = 1e6
 # Dimensions of a policy's inputs that are a batch: rule, one of it, several, letter.
 ROWS = (
     ("members", "a member", "members", "P"),
@@ -64,7 +59,7 @@ def check_extension(
     kind, found = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
     checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
-        "feature": lambda name, _: _check_feature(lookup(name)),
+        "feature": lambda name, _: _check_feature(name),
         "reward": _check_reward,
         "cost": _check_cost,
         "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
@@ -86,7 +81,7 @@ def check_object(found: object) -> tuple[str, list[Fault]]:
     kind = kind_of(found, f"{name!r}")
     if kind == "feature":
         feature = own_feature(name, found)
-        return kind, _faults(lambda: _check_feature(feature))
+        return kind, _faults(lambda: feature_faults(lambda: feature))
     if kind == "strategy":
         make: Any = found
         return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
@@ -107,76 +102,13 @@ def _faults(check: Callable[[], list[Fault]]) -> list[Fault]:
         return [Fault("error", own_failure(error) or f"it raised {error_text(error)}")]
 
 
-def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
-    """A panel of random walks with all columns; the last ticker starts late, the first but one ends early."""
-    rng = np.random.default_rng(SEED)
-    close = 50 * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (bars, assets)), axis=0))
-    spread = np.abs(rng.normal(0, 0.005, (bars, assets)))
-    opens = close * np.exp(rng.normal(0, 0.003, (bars, assets)))
-    columns = {
-        "close": close,
-        "open": opens,
-        "high": np.maximum(close, opens) * (1 + spread),
-        "low": np.minimum(close, opens) * (1 - spread),
-        "volume": np.round(rng.uniform(1e5, 1e6, (bars, assets))),
-    }
-    for values in columns.values():
-        values[:40, -1] = np.nan
-        values[-30:, 1] = np.nan
-    days = np.datetime64("2015-01-01") + np.arange(bars).astype("timedelta64[D]")
-    return make_panel(days.astype("datetime64[ns]"), [f"T{i}" for i in range(assets)], columns, name="random")
-
-
 def random_market() -> MarketTensor:
     """The market of `random_panel`, with two features."""
     return build_market(random_panel(), ("return_1", "return_5"), (0, BARS - 1))
 
 
-# ---------------------------------------------------------------------- features
-
-
-def _check_feature(feature: Feature) -> list[Fault]:
-    panel = random_panel()
-    try:
-        values = compute_one(panel, feature)  # [T, N]; raises FeatureError for other shapes
-    except FeatureError as error:
-        if "read-only" not in str(error):
-            raise
-        return [Fault("side effect", "it changes the panel; work on copies of its arrays")]
-    if not np.isfinite(values).any():
-        message = f"it is NaN or infinite on all {len(values)} bars; return finite numbers after the warm-up"
-        return [Fault("undefined", message)]
-    faults = []
-    again = compute_one(panel, feature)
-    if not np.array_equal(values, again, equal_nan=True):
-        faults.append(Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state"))
-    for bar in PROBES:
-        changed = compute_one(_with_other_future(panel, bar), feature)
-        differs = ~_equal(values[: bar + 1], changed[: bar + 1])
-        if differs.any():
-            t, n = (int(i) for i in np.argwhere(differs)[-1])
-            faults.append(
-                Fault(
-                    "look-ahead",
-                    f"its value at bar {t} (asset {n}) is {values[t, n]:.6g}, and {changed[t, n]:.6g} when only prices "
-                    f"after bar {bar} differ; use bars up to t only",
-                )
-            )
-            break
-    return faults
-
-
-def _with_other_future(panel: Panel, bar: int) -> Panel:
-    """The panel with other prices after a bar, and the same before it."""
-    rng = np.random.default_rng(bar)
-    factor = np.ones((len(panel.times), 1))
-    factor[bar + 1 :, 0] = np.exp(rng.normal(0, 0.5, len(panel.times) - bar - 1))
-    changed = {name: getattr(panel, name) * factor for name in ("open", "high", "low", "close", "volume")}
-    return dataclasses.replace(panel, **changed)
-
-
-def _equal(one: Floats, other: Floats) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.isclose(one, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+def _check_feature(name: str) -> list[Fault]:
+    return feature_faults(lambda: lookup(name), forget_modules if is_file_reference(name) else None)
 
 
 # ---------------------------------------------------------------------- rewards and costs
@@ -240,7 +172,10 @@ def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
     results = [_backtested(make(), panel) for _ in range(2)]
     if not np.array_equal(results[0], results[1], equal_nan=True):
         return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
-    return []
+    names = [name for name in make().feature_names if name not in BUILT_IN_FEATURES]
+    return [
+        Fault(fault.rule, f"its feature {name}: {fault.message}") for name in names for fault in _check_feature(name)
+    ]
 
 
 def _backtested(strategy: Strategy, panel: Panel) -> Floats:

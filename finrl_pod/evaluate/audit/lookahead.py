@@ -1,8 +1,9 @@
 """Check look-ahead: change the bars after t; nothing computed or decided up to t may change.
 
 Prices and features are probed at hundreds of bars, decisions and environments at a dozen, where later bars are
-perturbed, permuted and dropped. The pipeline is compared stage by stage, from prices to decisions. The first stage that
-changes is at fault; later stages only pass the change on. A change that does not repeat is not a look-ahead but chance.
+replaced by random ones, permuted and dropped. The pipeline is compared stage by stage, from prices to decisions. The
+first stage that changes is at fault; later stages only pass the change on. A change that does not repeat is not a
+look-ahead but chance.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from finrl_pod.errors import FeatureError
+from finrl_pod.errors import FeatureError, UndefinedFeatureError
 from finrl_pod.evaluate.audit import determinism
-from finrl_pod.evaluate.audit.changed_panels import cut, permuted, perturbed
+from finrl_pod.evaluate.audit.changed_panels import cut, permuted, with_random_future
 from finrl_pod.evaluate.audit.pipeline import (
     Finding,
     Pipeline,
+    PreparationError,
     RolloutStep,
     decision_difference,
     first_difference,
@@ -33,8 +35,9 @@ PROBES = 300  # random bars at which prices and features are probed
 HISTORY, AHEAD = 700, 260  # bars before and after t that a probe computes on
 BLOCK = 128  # probes within so many bars share the computation on unchanged prices
 REPEATS = 3  # computations that must agree before a change is called a look-ahead
-TOLERANCE = 1e-5  # relative; a leak changes values by per cents
+TOLERANCE = 1e-5  # relative to the value, or to the mean of a table if that is larger; a leak changes per cents
 DECISION_TOLERANCE = 1e-4  # sum of absolute differences of weights: policies compute in float32
+RANDOM_FUTURE = "other prices and gaps after it"
 TABLE_STAGES = ("prices", "features", "market")
 
 Changes = Iterator[tuple[str, int]]  # part, row
@@ -109,24 +112,30 @@ def check_lookahead(
     decisions = decision_bars(pipeline, min(probes, DECISION_PROBES))
     for t in decisions:
         _probe_decisions(search, t, seed)
-    found = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
-    if found:
-        return found
+    findings = [_failure(pipeline, fault) for fault in search.faults.values()] + search.not_deterministic
+    findings += [_unprobed(pipeline, error, t) for error, t in search.unprobed.items()]
+    if search.faults or search.not_deterministic or not search.probed:
+        return findings
     later = [
         name for name, present in (("environment", pipeline.make_env), ("decisions", pipeline.strategies)) if present
     ]
-    message = f"Changing later bars changes no prices, features or market (probed at {len(tables)} bars)"
+    message = f"Changing later bars changes no prices, features or market (probed at {search.probed} bars)"
     message += f", and no {' or '.join(later)} (at {len(decisions)})." if later else "."
-    return [Finding(CHECK, "pass", pipeline.name, message, value=len(tables))]
+    return [*findings, Finding(CHECK, "pass", pipeline.name, message, value=search.probed)]
 
 
 class _Search:
-    """Faults found so far: the earliest of each part, and the parts that are not deterministic."""
+    """Faults found so far: the earliest of each part, and the parts that are not deterministic.
+
+    probed: bars at which tables were compared. unprobed: errors that prevented it, with their first bars.
+    """
 
     def __init__(self, pipeline: Pipeline, ignored: set[str]) -> None:
         self.pipeline, self.ignored = pipeline, ignored
         self.faults: dict[tuple[str, str], Fault] = {}
         self.not_deterministic: list[Finding] = []
+        self.probed = 0
+        self.unprobed: dict[str, int] = {}
 
     def compare(
         self,
@@ -190,13 +199,41 @@ def _probe_tables(search: _Search, block: Sequence[int], seed: int) -> None:
     def part(t: int) -> Panel:
         return cut(panel, start, min(bars, max(t + 1 + AHEAD, start + HISTORY + AHEAD)))
 
+    base = _run_on_part(search, part(block[-1]), block[0])
+    if base is None:
+        return
+    for t in block:
+        other = _run_with_random_future(search, part(t), t - start, t, seed + t)
+        if other is not None:
+            search.compare(base, other, t - start, start, RANDOM_FUTURE, TABLE_STAGES)
+            search.probed += 1
+
+
+def _run_on_part(search: _Search, part: Panel, t: int) -> PipelineRun | None:
+    """Run the pipeline on a part of the panel, or return None if its features cannot be computed there.
+
+    Features that are defined on none of the bars are normal. An error of their code is recorded with bar t.
+    """
     try:
-        base = PipelineRun(search.pipeline, part(block[-1]))
-        for t in block:
-            other = PipelineRun(search.pipeline, perturbed(part(t), t - start, seed + t))
-            search.compare(base, other, t - start, start, "other prices after it", TABLE_STAGES)
-    except FeatureError:
-        return  # features that are defined on no bar of the part
+        return PipelineRun(search.pipeline, part)
+    except UndefinedFeatureError:
+        return None
+    except FeatureError as error:
+        search.unprobed.setdefault(str(error), t)
+        return None
+
+
+def _run_with_random_future(search: _Search, part: Panel, k: int, t: int, seed: int) -> PipelineRun | None:
+    """Run the pipeline with random bars after row k, which is bar t of the whole panel; None as for `_run_on_part`.
+
+    Code that fails where a ticker has no bar gets other prices only.
+    """
+    try:
+        return PipelineRun(search.pipeline, with_random_future(part, k, seed))
+    except PreparationError:
+        raise
+    except Exception:  # noqa: BLE001  features and preparations are code of users
+        return _run_on_part(search, with_random_future(part, k, seed, gaps=False), t)
 
 
 def _probe_state(search: _Search) -> None:
@@ -221,8 +258,10 @@ def _probe_state(search: _Search) -> None:
                 TABLE_STAGES,
                 confirm=False,
             )
-        except FeatureError:
-            continue  # features that are defined on none of these bars
+        except UndefinedFeatureError:
+            continue
+        except FeatureError as error:
+            search.unprobed.setdefault(str(error), stop)
 
 
 def _probe_decisions(search: _Search, t: int, seed: int) -> None:
@@ -231,16 +270,20 @@ def _probe_decisions(search: _Search, t: int, seed: int) -> None:
     start = max(0, t - HISTORY)
     part = cut(pipeline.panel, start, min(len(pipeline.panel.times), t + 1 + AHEAD))
     k = t - start
-    changes: dict[str, Callable[[], Panel]] = {
-        "other prices after it": lambda: perturbed(part, k, seed + t),
-        "the bars after it in another order": lambda: permuted(part, k, seed + t),
-        "no bars after it": lambda: cut(part, 0, k + 1),
+    changes: dict[str, Callable[[], PipelineRun | None]] = {
+        RANDOM_FUTURE: lambda: _run_with_random_future(search, part, k, t, seed + t),
+        "the bars after it in another order": lambda: _run_on_part(search, permuted(part, k, seed + t), t),
+        "no bars after it": lambda: _run_on_part(search, cut(part, 0, k + 1), t),
     }
     stages = tuple(_STAGES)
-    base = PipelineRun(pipeline, part)
+    base = _run_on_part(search, part, t)
+    if base is None:
+        return
     base.decide(k, stages)
     for how, change in changes.items():
-        search.compare(base, PipelineRun(pipeline, change()), k, start, how, stages)
+        other = change()
+        if other is not None:
+            search.compare(base, other, k, start, how, stages)
 
 
 def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
@@ -248,6 +291,12 @@ def _failure(pipeline: Pipeline, fault: Fault) -> Finding:
     bar = pipeline.bar(t)
     message = f"{part} ({stage}) depends on the future: its value at {bar} changes with {how}."
     return Finding(CHECK, "fail", part, message, bar)
+
+
+def _unprobed(pipeline: Pipeline, error: str, t: int) -> Finding:
+    bar = pipeline.bar(min(t, len(pipeline.panel.times) - 1))
+    message = f"Features could not be checked for look-ahead on bars from {bar} on: {error}."
+    return Finding(CHECK, "warn", "features", message, bar)
 
 
 # ---------------------------------------------------------------------- stages
@@ -328,11 +377,17 @@ _STAGES: dict[str, Callable[[PipelineRun, PipelineRun, int], Changes]] = {
 
 
 def _compare_rows(part: str, a: ArrayLike, b: ArrayLike) -> Changes:
-    """(part, first row in which two arrays [T, ...] differ), if they do."""
+    """(part, first row in which two arrays [T, ...] differ), if they do.
+
+    The tolerance is relative to the value, or to the mean absolute value of its column if that is larger and below 1.
+    """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if x.shape != y.shape:
         yield part, 0
         return
-    same = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True).reshape(len(x), -1).all(1)
-    if not same.all():
-        yield part, int(np.argmin(same))
+    known = np.isfinite(x)
+    mean = np.where(known, np.abs(x), 0.0).sum(0) / np.maximum(known.sum(0), 1)
+    same = np.isclose(x, y, rtol=TOLERANCE, atol=TOLERANCE * np.minimum(mean, 1.0), equal_nan=True)
+    rows = same.reshape(len(x), -1).all(1)
+    if not rows.all():
+        yield part, int(np.argmin(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from finrl_pod_app.services.audit import audit_env_factory
 from finrl_pod_strategies.rule_based import EqualWeight
 
+from finrl_pod.data.flaws import check as check_flaws
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.audit.changed_panels import cut, permuted, perturbed
+from finrl_pod.errors import FeatureError
+from finrl_pod.evaluate.audit.changed_panels import cut, permuted, with_random_future
 from finrl_pod.evaluate.audit.data_quality import check_data
 from finrl_pod.evaluate.audit.determinism import check_determinism, row_fingerprints
 from finrl_pod.evaluate.audit.fills import check_fills
@@ -22,7 +25,8 @@ from finrl_pod.evaluate.audit.lookahead import check_lookahead
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, clean
 from finrl_pod.evaluate.audit.warmup import check_warm_up
 from finrl_pod.settings.run import EnvironmentConfig, SplitConfig
-from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.types import Floats, MarketTensor, Panel
+from tests.data.panels import random_panel
 from tests.evaluate.audit.pipelines import (
     FEATURES,
     MOMENTUM,
@@ -67,7 +71,7 @@ def test_a_sound_pipeline_passes(opens: bool) -> None:
 
 def test_changes_leave_earlier_bars_unchanged() -> None:
     full = panel(gap=True)
-    for changed in (perturbed(full, 700, 1), permuted(full, 700, 1)):
+    for changed in (with_random_future(full, 700, 1), permuted(full, 700, 1)):
         assert np.array_equal(changed.close[:701], full.close[:701], equal_nan=True)
         assert not np.array_equal(changed.close[701:], full.close[701:], equal_nan=True)
         assert np.array_equal(changed.times, full.times)
@@ -79,7 +83,86 @@ def test_changes_leave_earlier_bars_unchanged() -> None:
     assert cut(full, 3, 10).close.shape == (7, 4)
 
 
+def test_random_futures_are_consistent_bars_with_factors_of_their_own() -> None:
+    full = random_panel(bars=500)
+    for n, first in ((0, 400), (5, 450)):  # two late listings
+        full.tradable[:first, n] = False
+        for name in full.columns:
+            getattr(full, name)[:first, n] = np.nan
+    full = dataclasses.replace(
+        full,
+        spread=np.where(full.tradable, 0.001, np.nan),
+        dividend=np.where(full.tradable, 0.0, np.nan),
+        members=np.ones(full.close.shape, bool),
+    )
+    t, fewer, more = 362, 0, 0
+    for seed in range(30):
+        changed = with_random_future(full, t, seed)
+        for name in (*full.columns, "tradable", "members"):
+            np.testing.assert_array_equal(getattr(changed, name)[: t + 1], getattr(full, name)[: t + 1])
+        assert not [flaw for flaw in check_flaws(changed) if flaw.hard]
+        for name in full.columns:
+            np.testing.assert_array_equal(np.isfinite(getattr(changed, name)), changed.tradable, err_msg=name)
+        assert changed.low is not None
+        assert changed.high is not None
+        assert changed.open is not None
+        for price in (changed.open, changed.close):
+            cells = changed.tradable & full.tradable
+            assert (price[cells] <= changed.high[cells] * (1 + 1e-12)).all()
+            assert (price[cells] >= changed.low[cells] * (1 - 1e-12)).all()
+        later = changed.tradable[t + 1 :]
+        fewer += int((later < full.tradable[t + 1 :]).any(0).sum())
+        more += int((later > full.tradable[t + 1 :]).any(0).sum())
+        ended = ~full.tradable[t:].any(0)
+        assert not later[:, ended].any()
+        in_gap = ~full.tradable[t] & ~ended & full.tradable[:t].any(0)
+        assert later[:, in_gap].any(0).all()
+        only_prices = with_random_future(full, t, seed, gaps=False)
+        np.testing.assert_array_equal(only_prices.tradable, full.tradable)
+        assert only_prices.open is not None
+        assert full.open is not None
+        ratios = (only_prices.close / full.close)[t + 1 :, 4], (only_prices.open / full.open)[t + 1 :, 4]
+        assert np.abs(np.log(ratios[0] / ratios[1])).std() > 0.03
+    assert fewer > 10
+    assert more > 5
+
+
 # ---------------------------------------------------------------------- look-ahead
+
+
+def next_return_less_its_mean(prices: Panel) -> Floats:
+    values = np.zeros_like(prices.close)
+    values[:-1] = np.diff(np.log(prices.close), axis=0)
+    return np.asarray(values - values.mean(1, keepdims=True))
+
+
+def trades_in_twenty_bars(prices: Panel) -> Floats:
+    return np.vstack([prices.tradable[20:], prices.tradable[-20:]]) * 1.0
+
+
+def tiny_next_return(prices: Panel) -> Floats:
+    return 1e-9 * next_return_less_its_mean(prices)
+
+
+@pytest.mark.parametrize("peek", [next_return_less_its_mean, trades_in_twenty_bars, tiny_next_return])
+def test_relative_and_small_peeks_are_found(peek: Callable[[Panel], Floats]) -> None:
+    with registered_feature("peek", peek) as name:
+        subject = sound_pipeline(names=(*FEATURES, name), strategies={}, make_env=None)
+        assert only(check_lookahead(subject, 10)).part == "feature peek"
+
+
+def test_features_that_fail_on_later_prices_are_no_pass() -> None:
+    full = panel()
+
+    def fragile(prices: Panel) -> Floats:
+        if len(prices.times) < len(full.times) or not np.array_equal(prices.close, full.close):
+            raise FeatureError("only these prices")
+        return prices.close
+
+    with registered_feature("fragile", fragile) as name:
+        (finding,) = check_lookahead(sound_pipeline(names=(name,), strategies={}, make_env=None), 2)
+    assert (finding.status, finding.part) == ("warn", "features")
+    assert "only these prices" in finding.message
 
 
 def test_centred_moving_average_is_found() -> None:
@@ -98,8 +181,7 @@ def test_feature_scaled_by_all_bars_is_found() -> None:
 def test_normaliser_refitted_on_all_bars_is_found() -> None:
     refitted = sound_pipeline(build=lambda p: build_market(p, FEATURES, (0, len(p.times) - 1)))
     findings = check_lookahead(refitted, PROBES)
-    # Ranks have the same mean and deviation on any bars: refitting their normaliser cannot be detected.
-    assert {f.part for f in findings} == {f"the normaliser of {name}" for name in FEATURES if "rank" not in name}
+    assert {f.part for f in findings} == {f"the normaliser of {name}" for name in FEATURES}
     assert all(f.status == "fail" and "depends on the future" in f.message for f in findings)
 
 
