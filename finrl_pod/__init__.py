@@ -45,6 +45,7 @@ _PUBLIC = {
     "check": "finrl_pod_app.notebook:check",
     "walkforward": "finrl_pod_app.notebook:walkforward",
     "judge": "finrl_pod_app.notebook:judge",
+    "judge_returns": "finrl_pod.promotion.edge:judge_returns",
     "load_run": "finrl_pod_app.notebook:load_run",
     "TrainedAgent": "finrl_pod_app.notebook_training:TrainedAgent",
     "Backtest": "finrl_pod_app.notebook_results:Backtest",

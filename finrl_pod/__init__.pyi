@@ -31,6 +31,7 @@ from finrl_pod.data.features import register as register_feature
 from finrl_pod.data.panel import make_panel as make_panel
 from finrl_pod.data.store import Store as Store
 from finrl_pod.errors import FinrlPodError as FinrlPodError
+from finrl_pod.promotion.edge import judge_returns as judge_returns
 from finrl_pod.protocols import Strategy as Strategy
 from finrl_pod.protocols import VecEnv as VecEnv
 from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm as LossAlgorithm
@@ -72,6 +73,7 @@ __all__ = [
     "backtest",
     "check",
     "judge",
+    "judge_returns",
     "load_agent",
     "load_config",
     "load_prices",

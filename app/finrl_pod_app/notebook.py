@@ -382,6 +382,7 @@ def walkforward(
 def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.gate import read_verdict
+    from finrl_pod_app.services.verdict_parts import paragraph_parts
 
     folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")
-    return VerdictResult(read_verdict(folder).to_dict(), folder)
+    return VerdictResult(read_verdict(folder).to_dict() | paragraph_parts(folder), folder)

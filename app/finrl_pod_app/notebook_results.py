@@ -37,9 +37,10 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
+from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS, verdict_paragraph
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
-from finrl_pod_app.report.verdict_text import next_sentence_in_python, outcome_sentence, rule_cells, verdict_lines
+from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -129,7 +130,7 @@ class Backtest:
         """
         from finrl_pod_app.services.mandate_report import comparison
 
-        return comparison(self.result, self._baseline(baseline), seed=0)
+        return comparison(self.result, self._baseline(baseline))
 
     def _compared(self) -> dict[str, BacktestResult]:
         """The result and the baselines by name, the result first."""
@@ -296,7 +297,7 @@ class TournamentResult(Document):
             lines.append(f"- {figure.label}: {figure.sentence}")
         if not self._tested:
             return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
-        lines += verdict_lines(self.document["verdict"], outcome_sentence(self.document))
+        lines += verdict_lines(self.document)
         lines += [] if folder is None else [f"Report: {folder / 'report.html'}"]
         return "\n".join([*lines, next_sentence_in_python(self.document)])
 
@@ -307,8 +308,7 @@ class TournamentResult(Document):
         strategies = self.document["test"]["strategies"]
         metrics = {name: strategies[name] for name in champion_first(strategies)}
         if self._tested:
-            reasons = "; ".join(self.document["verdict"]["reasons"])
-            note = f"{outcome_sentence(self.document) or f'The champion is {self._summary()}.'} {reasons}."
+            note = " ".join(verdict_paragraph(self.document))
         else:
             note = "Not tested: repeat it with resume=True and test=True."
         return _metrics_html(f"Champion {champion} on {self._bars()}", metrics, note.strip())
@@ -333,7 +333,8 @@ class WalkforwardResult(Document):
     def _repr_html_(self) -> str:
         frame = self.to_frame()[["fold", "seed", "sharpe"]]
         rows = [tuple(row) for row in frame.itertuples(index=False)]
-        return table_html("Walk-forward", rows, ("fold", "seed", "Sharpe ratio"), f"The champion is {self._summary()}.")
+        note = " ".join(verdict_paragraph({"verdict": self.document["verdict"]}))
+        return table_html("Walk-forward", rows, ("fold", "seed", "Sharpe ratio"), note)
 
 
 class AuditResult(Document):
@@ -403,7 +404,7 @@ class CheckResult(Document):
 
 
 class VerdictResult(Document):
-    """The verdict of the promotion gate: each rule with its value and its limit."""
+    """The verdict of the promotion gate: its first paragraph, and each rule with its value and its limit."""
 
     KIND = "verdict"
 
@@ -424,7 +425,11 @@ class VerdictResult(Document):
         return verdict_figure(self.document["rules"], f"Promotion gate: the champion is {self._summary()}")
 
     def __str__(self) -> str:
-        return "\n".join(verdict_lines(self.document))
+        return "\n".join(verdict_lines(self._with_parts()))
+
+    def _with_parts(self) -> dict[str, Any]:
+        """The verdict with the parts of the run's report, as `verdict_paragraph` reads them."""
+        return {"verdict": self.document, **{name: self.document.get(name) for name in PARAGRAPH_PARTS}}
 
     def _summary(self) -> str:
         return "promoted" if self.promoted else "not promoted"
@@ -435,7 +440,7 @@ class VerdictResult(Document):
             for row in self.document["rules"]
         ]
         head = ("rule", "value", "limit", "", "what")
-        return table_html(f"The champion is {self._summary()}", rows, head)
+        return table_html(" ".join(verdict_paragraph(self._with_parts())), rows, head)
 
 
 def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:

@@ -1,7 +1,8 @@
 """Active management: what a portfolio adds to its base, with intervals, and how far its weights differ from the base.
 
 The statistics of returns (difference of Sharpe ratios, information ratio, alpha, beta, tracking error) are those of
-Grinold and Kahn (2000); their intervals resample the bars of both accounts together, by the stationary bootstrap.
+Grinold and Kahn (2000). Intervals of active return and alpha invert the tests of `mean_test`; the others resample the
+bars of both accounts together, by the stationary bootstrap.
 Weights are [T, N] arrays over the same bars and assets; bars without holdings count as missing.
 """
 
@@ -18,12 +19,12 @@ from finrl_pod.evaluate.intervals import (
     MIN_BARS,
     Interval,
     block_length,
-    bootstrap_means,
     bootstrap_statistics,
     check_draws,
     check_level,
 )
-from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON
+from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, mean_interval
+from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
 from finrl_pod.types import Bools, Floats
 
 LEVEL = 0.90  # coverage of the intervals
@@ -59,7 +60,7 @@ def active_statistics(
     risk_free: ArrayLike | None = None,
     mean_block: float | None = None,
 ) -> ActiveStatistics:
-    """Statistics of simple returns [T] against those of a base [T] over the same bars, with percentile intervals.
+    """Statistics of simple returns [T] against those of a base [T] over the same bars, with intervals.
 
     risk_free: [T], return of cash. mean_block: bars, chosen for the active returns if None. A ratio of constant returns
     counts as 0, and so does the beta to a constant base. Raises InputError for lengths that differ, fewer than
@@ -75,29 +76,33 @@ def active_statistics(
     )
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
     value = _statistics(own[None], reference[None], periods_per_year)[0]
-    sharpe, information, alpha, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(4))
-    error = float((own - reference).std(ddof=1) * np.sqrt(periods_per_year))
+    sharpe, information, beta = (Interval(float(value[i]), float(low[i]), float(high[i])) for i in range(3))
+    active = own - reference
+    alpha = annual_mean(alpha_series(active, reference).values, level, periods_per_year, REGRESSION)
+    error = float(active.std(ddof=1) * np.sqrt(periods_per_year))
     return ActiveStatistics(sharpe, information, alpha, beta, error, years_to_show(information.value))
 
 
 def active_return(
-    returns: ArrayLike,
-    base: ArrayLike,
-    level: float = LEVEL,
-    *,
-    seed: int = 0,
-    draws: int = DRAWS,
-    periods_per_year: float = BARS_PER_YEAR,
+    returns: ArrayLike, base: ArrayLike, level: float = LEVEL, *, periods_per_year: float = BARS_PER_YEAR
 ) -> Interval:
-    """Mean of simple returns [T] above those of a base [T], a year, with the percentile interval of its bootstrap.
+    """Mean of simple returns [T] above those of a base [T] per year, with the interval of `mean_interval`.
 
     Raises InputError as `active_statistics`.
     """
     own, reference = _excess_pair(returns, base, None)
     check_level(level)
-    active = own - reference
-    low, high = np.quantile(bootstrap_means(active, seed=seed, draws=draws), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(*(periods_per_year * float(value) for value in (active.mean(), low, high)))
+    return annual_mean(own - reference, level, periods_per_year)
+
+
+def annual_mean(series: Floats, level: float, periods_per_year: float, parameters: int = 1) -> Interval:
+    """Mean of a series [T] per year with its interval; both ends equal the mean of a constant series.
+
+    parameters: as in `mean_z_score`.
+    """
+    if is_constant(series):
+        return Interval(*(3 * (periods_per_year * float(series.mean()),)))
+    return Interval(*(periods_per_year * value for value in mean_interval(series, level, parameters)))
 
 
 def years_to_show(information_ratio: float) -> float | None:
@@ -170,7 +175,7 @@ def _excess_pair(returns: ArrayLike, base: ArrayLike, risk_free: ArrayLike | Non
 
 
 def _statistics(own: Floats, base: Floats, periods: float) -> Floats:
-    """Difference of Sharpe ratios, information ratio, alpha and beta [D, 4] of D histories [D, T]."""
+    """Difference of Sharpe ratios, information ratio and beta [D, 3] of D histories [D, T]."""
     bars = own.shape[1]
     mean, base_mean = own.mean(1), base.mean(1)
     centred = base - base_mean[:, None]
@@ -179,8 +184,7 @@ def _statistics(own: Floats, base: Floats, periods: float) -> Floats:
     beta = _ratio(covariance, base_variance, RISK_EPSILON**2)
     sharpe = _ratio(mean, own.std(1, ddof=1)) - _ratio(base_mean, np.sqrt(base_variance))
     information = _ratio(mean - base_mean, (own - base).std(1, ddof=1))
-    alpha = (mean - beta * base_mean) * periods
-    return np.stack([sharpe * np.sqrt(periods), information * np.sqrt(periods), alpha, beta], 1)
+    return np.stack([sharpe * np.sqrt(periods), information * np.sqrt(periods), beta], 1)
 
 
 def _ratio(gain: Floats, risk: Floats, smallest: float = RISK_EPSILON) -> Floats:

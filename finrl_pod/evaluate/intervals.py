@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, check_returns
-from finrl_pod.types import Floats
+from finrl_pod.prices import Floats
 
 DRAWS = 2_000  # bootstrap samples
 MIN_BARS = 20  # below this neither a block length nor an interval is meaningful

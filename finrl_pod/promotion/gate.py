@@ -34,7 +34,8 @@ class Verdict:
     """Whether a champion is promoted, and why.
 
     reasons: sentences of the rules that failed, or of all if it is promoted. trials: raw and clustered counts, and the
-    number of runs they come from. looks: at the test period, including this one. statistics: further plain values.
+    number of runs they come from. looks: at the test period, including this one. edge: fields of `Edge`, empty if the
+    test could not be computed. statistics: further plain values.
     """
 
     promoted: bool
@@ -42,6 +43,7 @@ class Verdict:
     rules: tuple[Rule, ...] = ()
     trials: Mapping[str, int] = field(default_factory=dict)
     looks: int = 0
+    edge: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class Verdict:
         """Read a verdict from `plain`. Raises RunError for missing fields and for rules that contradict it."""
         try:
             rules = tuple(Rule(**{name: rule[name] for name in RULE_FIELDS}) for rule in values["rules"])
-            known = {name: values[name] for name in ("promoted", "trials", "looks", "statistics")}
+            known = {name: values[name] for name in ("promoted", "trials", "looks", "edge", "statistics")}
             verdict = cls(reasons=tuple(values["reasons"]), rules=rules, **known)
             complete = set(verdict.trials) >= {"raw", "clustered", "runs"}
         except (KeyError, TypeError):
@@ -100,14 +102,14 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
     A rule whose statistic cannot be computed (a champion that equals its reference) fails, and its sentence states why.
     Raises InputError for fewer than 20 returns on test.
     """
-    statistics: dict[str, Any] = {}
+    found, edge = edge_rule(evidence, gate)
     rules = (
-        edge_rule(evidence, gate, statistics),
+        found,
         drawdown_rule(evidence, gate),
         break_even_rule(evidence, gate),
         *([audit_rule(evidence)] if gate.audit else []),
     )
-    statistics |= diagnostics(evidence, gate.pbo_blocks, draws)
+    statistics = diagnostics(evidence, gate.pbo_blocks, draws)
     if gate.audit:
         statistics["audit_warnings"] = list(evidence.warnings)
     promoted = all(rule.passed for rule in rules)
@@ -117,5 +119,6 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
         rules=rules,
         trials=asdict(evidence.counts),
         looks=evidence.looks,
+        edge={} if edge is None else to_plain(edge.to_dict()),
         statistics=to_plain(statistics),
     )

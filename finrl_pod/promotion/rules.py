@@ -1,22 +1,24 @@
 """The rules of the promotion gate, and the evidence that they evaluate.
 
 One rule tests for an edge, with a stated error; the others are conditions of safety that a champion with an edge meets.
-The allowed error is divided by the number of looks at the test period (Bonferroni).
+The allowed error is divided by the number of looks at the test period (Bonferroni). All rules compare with one
+reference: the base traded as slowly as the agents trade, or monthly equal weight without a mandate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+import numpy as np
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.mean_test import upper_tail
-from finrl_pod.evaluate.metrics import max_drawdown, simple_returns
+from finrl_pod.evaluate.metrics import bars_per_year, excess_returns, max_drawdown, simple_returns
 from finrl_pod.evaluate.selection_null import Selection
 from finrl_pod.files import to_plain
-from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test
+from finrl_pod.promotion.edge import Edge, measure_edge
+from finrl_pod.promotion.edge_test import SelectedPeriod
 from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig
@@ -40,6 +42,7 @@ class PromotionEvidence:
     growth on test falls to that of the reference. failures, warnings: messages of the audit; failures is None if there
     was none. reference: name of the result that active returns are over. base: of the champion's mandate, if the
     reference is that base, traded as slowly as the agents; else empty. where: name of the test period in messages.
+    is_demonstration: True for prices and years that were used to build finrl_pod.
     """
 
     validation: Results | None
@@ -58,6 +61,7 @@ class PromotionEvidence:
     base: str = ""
     where: str = "on test"
     warnings: tuple[str, ...] = ()
+    is_demonstration: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,37 +89,65 @@ def active_returns(results: Results, over: str = REFERENCE) -> Floats:
 # ---------------------------------------------------------------------- edge
 
 
-def edge_rule(evidence: PromotionEvidence, gate: GateConfig, statistics: dict[str, Any]) -> Rule:
-    """The champion's active return is positive, tested on validation and test together (`edge_test`).
-
-    statistics: the parts of the test are added to it.
-    """
-    limit = significance_per_look(gate.significance_level, evidence.looks)
+def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge | None]:
+    """The champion has an edge that is shown and large enough (`measure_edge`); the edge is None without a test."""
+    level = significance_per_look(gate.significance_level, evidence.looks)
+    champion, reference = (evidence.test[name] for name in (CHAMPION, evidence.reference))
+    returns = simple_returns(champion.equity)
+    cash = np.zeros_like(returns) if champion.risk_free is None else champion.risk_free
     try:
-        found = edge_test(
-            active_returns(evidence.test, evidence.reference), selected_period(evidence), seed=evidence.seed
+        edge = measure_edge(
+            returns,
+            simple_returns(reference.equity),
+            cash,
+            level=level,
+            minimum=gate.minimum_edge,
+            validation=selected_period(evidence),
+            periods_per_year=bars_per_year(champion.times),
+            seed=evidence.seed,
+            reference=evidence.reference,
+            portfolio=evidence.base,
+            is_demonstration=evidence.is_demonstration,
         )
     except InputError as error:
-        return Rule("edge", None, limit, passed=False, sentence=f"The test for an edge cannot be computed: {error}")
-    statistics["edge"] = to_plain(asdict(found))
+        sentence = f"The test for an edge cannot be computed: {error}"
+        return Rule("edge", None, level, passed=False, sentence=sentence), None
+    rule = Rule("edge", edge.p_value, level, edge.case == "shown", _edge_sentence(edge, evidence, gate))
+    return rule, edge
+
+
+def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) -> str:
     looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
-    after = looks if evidence.looks > 1 else ""
-    over = _name(evidence)
-    if evidence.base:
-        over = f"the mandate at tilt zero: {readable(evidence.base)}, traded as slowly as the agents trade"
-    alone = "" if found.validation is None else f" (on test alone {upper_tail(found.test):.2g})"
+    base = f" ({readable(evidence.base)}, traded as slowly as the agents trade)" if evidence.base else ""
     sentence = (
-        f"p-value of no edge {found.p_value:.4g}{alone}, must be at most {limit:.4g}{after}; an edge is over {over}"
+        f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g}, the larger of those of the mean active "
+        f"return ({edge.p_active:.2g}) and of alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
+        f"{looks if evidence.looks > 1 else ''}"
     )
-    return Rule("edge", found.p_value, limit, found.p_value <= limit, sentence)
+    if edge.p_value > edge.level:
+        return sentence
+    if edge.case == "too_small":
+        smaller = min(edge.active_return.value, edge.alpha.value)
+        return (
+            f"{sentence}. The smaller of active return and alpha {evidence.where} is {smaller:.2%} per year; must be "
+            f"at least {edge.minimum:.2%}"
+        )
+    if edge.account.sharpe < edge.base.sharpe:
+        return (
+            f"{sentence}. Sharpe ratio {evidence.where}: {edge.account.sharpe:.3f}; must be at least the reference's, "
+            f"{edge.base.sharpe:.3f}"
+        )
+    return sentence
 
 
 def selected_period(evidence: PromotionEvidence) -> SelectedPeriod | None:
     """Validation as the test for an edge takes it; None if there is none."""
     if evidence.validation is None:
         return None
+    reference = evidence.validation[evidence.reference]
     return SelectedPeriod(
         active_returns(evidence.validation, evidence.reference),
+        excess_returns(reference.equity, reference.risk_free),
         evidence.trials,
         evidence.members,
         evidence.selection,

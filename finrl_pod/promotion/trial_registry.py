@@ -24,6 +24,7 @@ import numpy as np
 
 from finrl_pod.errors import SetupError
 from finrl_pod.prices import Floats, Panel
+from finrl_pod.promotion import development
 from finrl_pod.promotion.dataset_fingerprint import DatasetFingerprint, dataset_fingerprint, same_market
 from finrl_pod.promotion.effective_trials import effective_trial_count
 
@@ -182,10 +183,17 @@ class TrialRegistry:
         """Log a look at a test period; returns the number of looks at it, including this one.
 
         Looks at overlapping periods of the same data set count together; with a panel also those at data sets of the
-        same market. A repeated look of the same subject is not counted again.
+        same market, and the one that built finrl_pod (`development`). A repeated look of the same subject is not
+        counted again.
         """
+        period = None if panel is None else development.development_period(panel, look.first, look.last)
         with self._open() as database:
             data = [look.data]
+            if period is not None:
+                database.execute(
+                    "INSERT OR IGNORE INTO looks VALUES (?, ?, ?, ?, ?, NULL, ?)",
+                    (look.data, development.SUBJECT, *period, development.SUBJECT, development.DATE),
+                )
             if panel is not None:
                 _store_fingerprint(database, look.data, panel)
                 _store_name(database, look.data, panel.name)
@@ -201,10 +209,12 @@ class TrialRegistry:
 
     def count_looks(self, look: Look, panel: Panel) -> int:
         """Number of looks so far at the test period of a look that is not logged, as `look` counts them."""
+        earlier = int(development.development_period(panel, look.first, look.last) is not None)
         if not self.path.exists():
-            return 0
+            return earlier
         with self._open() as database:
-            return _count(database, _same_market_data(database, look, dataset_fingerprint(panel)), look)
+            data = _same_market_data(database, look, dataset_fingerprint(panel))
+            return earlier + _count(database, data, look, without=development.SUBJECT)
 
     def descriptions(self, data: str) -> list[str]:
         """What the looks at a data set tested, oldest first, each once."""
@@ -255,12 +265,17 @@ class TrialRegistry:
                 database.close()
 
 
-def _count(database: sqlite3.Connection, data: Sequence[str], look: Look, until: int | None = None) -> int:
-    """Number of subjects in the looks at data sets that overlap a look's period; until: row of the last one."""
+def _count(
+    database: sqlite3.Connection, data: Sequence[str], look: Look, until: int | None = None, without: str = ""
+) -> int:
+    """Number of subjects in the looks at data sets that overlap a look's period.
+
+    until: row of the last one. without: a subject that is not counted.
+    """
     (count,) = database.execute(
         "SELECT COUNT(DISTINCT subject) FROM looks WHERE data IN (SELECT value FROM json_each(?)) "
-        f"AND {_OVERLAPPING} AND rowid <= COALESCE(?, rowid)",
-        (json.dumps(data), look.last, look.first, until),
+        f"AND {_OVERLAPPING} AND rowid <= COALESCE(?, rowid) AND subject != ?",
+        (json.dumps(data), look.last, look.first, until, without),
     ).fetchone()
     return int(count)
 

@@ -349,6 +349,9 @@ class GateConfig:
         "probability of promoting a champion without an edge at the first look at test; the n-th look has 1/n of it",
         above_and_at_most(0, 0.5),
     )
+    minimum_edge: float = setting(
+        0.0025, "smallest active return and alpha on test that matter, per year; 0.0025: 0.25%", at_least(0)
+    )
     max_drawdown: float = setting(0.5, "largest fall from a peak on test; 0.5: half", above_and_at_most(0, 1))
     max_drawdown_over_base: float = setting(
         0.03, "a deeper fall passes if it exceeds that of the base by at most this much; -1: never", between(-1, 1)

@@ -6,6 +6,7 @@ agent that never tilts, which champions are compared with. `MandateRecorder` rec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -34,15 +35,27 @@ from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window
 from finrl_pod_strategies.base_portfolios import base_at, base_lookback
 
+LARGEST_SCORE = 20.0  # its tanh is 1
 MIN_LOOKBACK = 12  # bars: virtual holdings drift over gaps of up to ten bars between two calls
 Combine = Callable[[Floats], Floats]
 
 
 class DesiredTilt(NamedTuple):
-    """Desired active weights [N] of an agent at a bar, before limits and slow trading; NaN outside the base."""
+    """Desired active weights [N] of an agent at a bar, before limits and slow trading; NaN outside the base.
+
+    allowed: active share of desired weights if half of the base is tilted up and half down as far as the mandate lets.
+    """
 
     time: np.datetime64
     weights: Floats
+    allowed: float
+
+
+class DesiredTilts(NamedTuple):
+    """Desired tilts of an agent in a period. weights: [T, N], NaN where there are none. allowed: mean over the bars."""
+
+    weights: Floats
+    allowed: float
 
 
 class MandateAccount:
@@ -76,7 +89,9 @@ class MandateAccount:
         if error := weights_error(desired, window.symbols, limit=self.leverage, max_weight=self.config.max_weight):
             raise InputError(f"desired weights {error}")
         time, held_now = window.times[-1], held.clone()
-        self._last_tilt = lambda: DesiredTilt(time, self._unlimited_tilt(scores, combine, bar, held_now))
+        self._last_tilt = lambda: DesiredTilt(
+            time, self._unlimited_tilt(scores, combine, bar, held_now), self._allowed_share(bar, held_now, periods)
+        )
         state = self._virtual(window, held, periods)
         entry = entry_weights(bar, held, *rules)
         decision = trade_towards(desired, entry, bar, held, state.weights, state.budget, self.config)
@@ -129,6 +144,12 @@ class MandateAccount:
         base = weights[-1].numpy()
         active: Floats = np.where(base > 0, combine(weights[:-1].numpy()) - base, np.nan)
         return active
+
+    def _allowed_share(self, bar: MandateBar, held: Tensor, bars_per_year: float) -> float:
+        """Active share of desired weights that tilt half of the base up and half down, within all limits."""
+        scores = torch.stack([LARGEST_SCORE * half_signs(bar.base), torch.zeros_like(bar.base)])
+        tilted_half, untilted = desired_weights(scores, bar, held, self.config, self.leverage, bars_per_year)
+        return float((tilted_half - untilted).abs().sum() / 2)
 
     def _bar(self, window: Window) -> MandateBar:
         tradable = torch.from_numpy(window.tradable[-1])
@@ -210,12 +231,19 @@ class MandateRecorder:
             self._recorded.append(desired)
         return weights
 
-    def table(self, times: Times, assets: int) -> Floats:
-        """Desired active weights [T, N] at the bars `times`, NaN where there are none."""
-        table = np.full((len(times), assets), np.nan)
-        for time, weights in self._recorded:
-            table[np.searchsorted(times, time)] = weights
-        return table
+    def desired_tilts(self, times: Times, assets: int) -> DesiredTilts:
+        """Desired tilts at the bars `times`; NaN where there are none."""
+        weights = np.full((len(times), assets), np.nan)
+        for desired in self._recorded:
+            weights[np.searchsorted(times, desired.time)] = desired.weights
+        allowed = float(np.mean([desired.allowed for desired in self._recorded])) if self._recorded else math.nan
+        return DesiredTilts(weights, allowed)
+
+
+def half_signs(base: Tensor) -> Tensor:
+    """Signs [N], 1 for about half of the weight of a base [N] and -1 for the rest: largest first, + - - + and again."""
+    ranks = base.argsort(stable=True, descending=True).argsort()
+    return torch.where((ranks % 4 == 0) | (ranks % 4 == 3), 1.0, -1.0).to(base.dtype)
 
 
 def _index(times: Times, time: np.datetime64) -> int | None:

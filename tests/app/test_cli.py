@@ -295,7 +295,7 @@ def test_result_lists_champion_verdict_and_report(services: FakeServices, capsys
     assert rows[0].split()[0] == "champion"
     assert "10.1" in rows[0]
     assert "1.23" in rows[0]
-    assert "The champion is not promoted: its interval contains zero." in output.out
+    assert "Not promoted.\n- its interval contains zero\n" in output.out
     assert str(Path("o") / "report.html") in output.out
     assert "No baseline had a higher Sharpe ratio on the test period." in output.out
     assert (
@@ -312,7 +312,7 @@ def test_numbers_are_not_truncated_on_a_narrow_terminal(
 ) -> None:
     monkeypatch.setattr(console, "PIPE_WIDTH", width)
     console.show_result(synthetic_document(synthetic_results(bars=60)), None)
-    table = capsys.readouterr().out.split("The champion")[0]
+    table = capsys.readouterr().out.split("Not promoted")[0]
     assert "$" not in table  # prices may be in any currency
     assert "…" not in table
     assert all(len(line) <= width for line in table.splitlines())

@@ -93,8 +93,9 @@ def test_the_verdict_is_a_list_of_rules() -> None:
         {"passed": True, "sentence": "The audit found no failures."},
         {"passed": False, "sentence": "PSR against equal weight: 0.52, required 0.95"},
     ]
-    assert verdict_lines({"promoted": False, "rules": rules, "reasons": []}) == [
-        "The champion is not promoted: 1 of 2 rules pass.",
+    assert verdict_lines({"verdict": {"promoted": False, "rules": rules, "reasons": []}}) == [
+        "Not promoted. The test for an edge cannot be computed.",
+        "1 of 2 rules pass:",
         "- FAIL: PSR against equal weight: 0.52, required 0.95",
         "- pass: The audit found no failures",
     ]

@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from finrl_pod_app.services.mandate_report import MandatePeriod, added, base_name, comparison, usage
+from finrl_pod_app.services.mandate_report import (
+    MandatePeriod,
+    added,
+    comparison,
+    practically_base,
+    usage,
+)
+from finrl_pod_strategies.mandate_account import DesiredTilts
 from scipy import stats
 
 from finrl_pod.evaluate.metrics import summary
-from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import BacktestResult
 from tests.app.report_data import synthetic_results
 
@@ -36,7 +42,7 @@ def test_added_is_the_difference_of_the_reported_sharpe_ratios() -> None:
 
 def test_a_comparison_has_the_active_return_of_a_year_and_the_p_value_of_no_edge() -> None:
     champion, base = pair()
-    found = comparison(champion, base, seed=3)
+    found = comparison(champion, base)
     assert found is not None
     active = np.diff(champion.equity) / champion.equity[:-1] - np.diff(base.equity) / base.equity[:-1]
     earned = found["active_return"]
@@ -52,12 +58,12 @@ def test_a_comparison_has_the_active_return_of_a_year_and_the_p_value_of_no_edge
 def test_too_few_bars_give_no_comparison() -> None:
     champion, base = pair(20)
     assert added(champion, base, seed=3) is None
-    assert comparison(champion, base, seed=3) is None
+    assert comparison(champion, base) is None
 
 
 def test_equal_accounts_give_no_comparison() -> None:
     champion, _ = pair()
-    assert comparison(champion, replace(champion, name="equal_weight"), seed=3) is None
+    assert comparison(champion, replace(champion, name="equal_weight")) is None
 
 
 def test_usage_is_that_of_the_held_weights() -> None:
@@ -68,7 +74,7 @@ def test_usage_is_that_of_the_held_weights() -> None:
     cut = {"times": champion.times[:4], "turnover": np.zeros(4), "costs": np.zeros(4), "symbols": ("A", "B", "C")}
     own = replace(champion, equity=champion.equity[:4], weights=held, **cut)
     reference = replace(base, equity=base.equity[:4], weights=even, **cut)
-    found = usage(MandatePeriod(own, reference, desired))
+    found = usage(MandatePeriod(own, reference, DesiredTilts(desired, 0.2)))
     number = 1 / (held[1:] ** 2).sum(1)
     assert found["effective_holdings"] == pytest.approx(number.mean())
     assert found["effective_holdings_low"] == pytest.approx(np.quantile(number, 0.05))
@@ -80,6 +86,44 @@ def test_usage_is_that_of_the_held_weights() -> None:
     assert found["turnover_at_tilt_zero"] == base.metrics["turnover"]
 
 
-def test_an_unconstrained_champion_is_compared_with_equal_weight() -> None:
-    assert base_name(MandateConfig(base="none")) == "equal_weight"
-    assert base_name(MandateConfig(base="minimum_variance")) == "minimum_variance"
+def period(share: float, asked: float, allowed: float, spread: float = 0.01) -> MandatePeriod:
+    """A champion with a mean active share, of an agent that asks for another. spread: tracking error per bar."""
+    champion, base = pair(600)
+    tilt = np.array([share, -share, 0.0])
+    held = np.full((600, 3), 1 / 3)
+    noise = np.random.default_rng(0).normal(1e-4, spread, 600)
+    equity = base.equity * np.cumprod(1 + noise)
+    own = replace(champion, equity=equity, weights=held + tilt, symbols=("A", "B", "C"))
+    desired = np.tile([asked, np.nan, -asked], (600, 1))
+    desired[::7] = np.nan
+    return MandatePeriod(own, replace(base, weights=held, symbols=("A", "B", "C")), DesiredTilts(desired, allowed))
+
+
+@pytest.mark.parametrize(
+    ("given", "flag", "cause"),
+    [
+        ((0.02, 0.03, 0.23), True, "small_weights"),
+        ((0.02, 0.15, 0.23), True, "slow_trading"),
+        ((0.02, 0.03, 0.03, 1e-4), True, "tilt_bound"),  # all of a narrow mandate, at a tiny tracking error
+        ((0.10, 0.15, 0.23, 1e-4), True, "tilt_bound"),
+        ((0.10, 0.15, 0.23), False, "tilt_bound"),
+    ],
+)
+def test_a_champion_that_is_practically_its_base(given: tuple[float, ...], flag: bool, cause: str) -> None:
+    tested = period(*given)
+    found = practically_base(tested)
+    assert (found["flag"], found["cause"]) == (flag, cause)
+    assert found["active_share"] == pytest.approx(given[0])
+    assert found["desired_share"] == pytest.approx(given[1])
+    assert found["allowed"] == given[2]
+    own, base = tested.champion, tested.tilt_zero
+    active = np.diff(own.equity) / own.equity[:-1] - np.diff(base.equity) / base.equity[:-1]
+    assert found["tracking_error"] == pytest.approx(active.std(ddof=1) * 252**0.5)
+    years = own.times.astype("datetime64[Y]").astype(int) + 1970
+    first = years == years[0]
+    difference = [x.equity[first][-1] / x.equity[0] - 1 for x in (own, base)]
+    listed = {row["year"]: row["dollars"] for row in (found["best_year"], found["worst_year"])}
+    assert found["best_year"]["dollars"] >= found["worst_year"]["dollars"]
+    if str(years[0]) in listed:
+        assert listed[str(years[0])] == pytest.approx(100_000 * (difference[0] - difference[1]))
+    assert found["base_return"] == base.metrics["annual_return"]

@@ -1,16 +1,14 @@
-"""The sentence on what a champion adds to its base, and the rows of the mandate's tables."""
+"""The sentence on what a strategy earned over its base, and the rows of the mandate's tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from finrl_pod_app.report.html import render
 from finrl_pod_app.report.mandate_text import (
     ADDED,
     USAGE,
     added_rows,
-    added_sentence,
     comparison_sentence,
     mandate_settings,
     return_sentence,
@@ -21,15 +19,15 @@ from finrl_pod_app.report.mandate_text import (
 from tests.app.report_data import synthetic_document, synthetic_results
 
 
-def added(value: float = 0.01, low: float = -0.02, high: float = 0.04) -> dict[str, Any]:
+def added() -> dict[str, Any]:
     interval = {"value": 0.3, "low": -0.5, "high": 1.1}
     return {
-        "base": "equal_weight",
+        "base": "mandate_at_tilt_zero",
         "level": 0.9,
-        "value": value,
-        "low": low,
-        "high": high,
-        "sharpe": {"champion": 1.07, "base": 1.07 - value},
+        "value": 0.01,
+        "low": -0.02,
+        "high": 0.04,
+        "sharpe": {"champion": 1.07, "base": 1.06},
         "active_return": {"value": 0.0042, "low": -0.00003, "high": 0.0094},
         "information_ratio": interval,
         "alpha": interval,
@@ -43,49 +41,29 @@ def mandate(base: str = "equal_weight") -> dict[str, Any]:
     return {"base": base, "tilt": 0.5, "trade_speed": 0.05, "max_turnover": 0.0, "volatility_target": 0.2}
 
 
-def test_sentence_states_both_ratios_and_the_interval() -> None:
-    assert added_sentence({"added": added(), "mandate": mandate()}) == (
-        "On the test period the champion's Sharpe ratio was 1.07 against 1.06 of its base (equal weight): "
-        "+0.010 (90% interval -0.020 to +0.040); nothing shown by this ratio: the interval contains 0."
-    )
-
-
-@pytest.mark.parametrize(
-    ("interval", "outcome"),
-    [
-        ((0.10, 0.02, 0.20), "nothing shown without a placebo study of this configuration."),
-        ((-0.10, -0.20, -0.02), "by this ratio the champion is worse than its base."),
-        ((0.0, 0.0, 0.0), "nothing shown by this ratio: the interval contains 0."),
-    ],
-)
-def test_an_interval_alone_never_shows_added_value(interval: tuple[float, float, float], outcome: str) -> None:
-    sentence = added_sentence({"added": added(*interval), "mandate": mandate()})
-    assert sentence.endswith(f"; {outcome}")
-    assert "adds" not in sentence
-
-
-def test_sentence_of_an_unconstrained_champion_and_of_bars_in_sample() -> None:
-    sentence = added_sentence({"added": added(), "mandate": mandate("none"), "in_sample": "Warning: ..."})
-    assert sentence.startswith("In sample the champion's")
-    assert "1.06 of equal weight (it has no mandate)" in sentence
-
-
 def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -> None:
     found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
     found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
     assert return_sentence({"comparison": found, "mandate": mandate()}) == (
-        "After costs the mean return of Mine was 7.5% a year below that of equal weight (90% interval -14.2% to "
+        "After costs the mean return of Mine was 7.5% per year below that of equal weight (90% interval -14.2% to "
         "-1.3%); p-value of no edge 0.98, for this backtest alone."
     )
     found["active_return"] = {"value": -0.016, "low": -0.033, "high": -0.0000155}
-    assert "(90% interval -3.3% to just below 0%)" in comparison_sentence(found)
+    assert "(90% interval -3.300% to -0.002%)" in comparison_sentence(found)
     assert comparison_sentence({**found, "of": "champion"}).startswith(
         "After costs the mean return of the champion was"
     )
 
 
 def test_no_comparison_gives_no_sentence() -> None:
-    assert added_sentence({}) == added_sentence({"added": None}) == ""
+    assert return_sentence({}) == return_sentence({"added": None}) == ""
+
+
+def test_a_champion_is_compared_with_its_base() -> None:
+    assert return_sentence({"added": added(), "in_sample": "Warning: ..."}) == (
+        "In sample, after costs the mean return of the champion was 0.4% per year above that of the mandate at tilt "
+        "zero (90% interval -0.003% to +0.940%)."
+    )
 
 
 def test_numbers_are_never_negative_zero() -> None:
@@ -120,17 +98,14 @@ def test_rows_format_every_measure() -> None:
     assert added_rows({**added(), "years_to_show": None})[-1][1] == "never"
 
 
-def test_page_shows_the_sentence_and_the_tables() -> None:
+def test_page_shows_the_tables() -> None:
     results = synthetic_results(bars=60)
     document = synthetic_document(results)
     assert "<h2>Mandate</h2>" not in render(document, results)
     usage = {name: {measure.key: 0.5 for measure in USAGE} for name in ("validation", "test")}
-    parts = {"mandate": mandate(), "added": added(), "added_to_tilt_zero": added(), "mandate_usage": usage}
+    parts = {"mandate": mandate(), "added": added(), "mandate_usage": usage}
+    results["mandate_at_tilt_zero"] = results["equal_weight"]
     page = render(document | parts, results)
-    assert (
-        "+0.010 (90% interval -0.020 to +0.040); nothing shown by this ratio: the interval contains 0."
-        in page.split("</header>")[0]
-    )
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
     assert body.count("<table>") == 1
     assert "Transfer coefficient" in body

@@ -175,7 +175,7 @@ def test_tournament_states_its_champion_outcome_and_figures(tournament: Tourname
     assert text[0] == f"Tournament in {tournament.folder}: champion ensemble of 4 agents (ppo)"
     assert text[1] == "On the test split, 2019-01-02 to 2022-12-28:"
     assert f"- Sharpe ratio: {sharpe[0]}; index {sharpe[1]}" in text
-    assert any(line.startswith("The champion is not promoted") for line in text)
+    assert any(line.startswith("Not promoted.") for line in text)
     assert text[-2] == f"Report: {tournament.folder}/report.html"
     assert text[-1].startswith("Next: compare other settings on validation, with fp.run_tournament(..., test=False). A")
 

@@ -313,11 +313,13 @@ def test_promote_prints_the_reasons_and_exits_with_1(finished: Path, capsys: pyt
     assert not read_verdict(finished).promoted  # a hundred days of noise
     assert command(["promote", str(finished)]) == 1
     printed = capsys.readouterr().out
-    assert "The champion is not promoted: " in printed
+    assert "\nNot promoted. Mean active return on test" in f"\n{printed}"
     assert "edge" in printed
     assert command(["promote", str(finished), "--json"]) == 1
     stored = {"data_sha256": small_panel().sha256, "data_stored_as": "main"}
-    assert json.loads(capsys.readouterr().out) == read_verdict(finished).to_dict() | stored
+    report = json.loads((finished / "report.json").read_text())
+    parts = {name: report.get(name) for name in ("practically_base", "ladder", "looks_so_far")}
+    assert json.loads(capsys.readouterr().out) == read_verdict(finished).to_dict() | parts | stored
 
 
 def test_promote_says_whether_the_prices_are_still_stored(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -347,7 +349,7 @@ def test_promote_exits_with_0_for_a_promoted_champion(
     rules = [{**rule, "passed": True} for rule in values["rules"]]
     write_json(good / "verdict.json", {**values, "promoted": True, "rules": rules})
     assert command(["promote", str(good)]) == 0
-    assert "The champion is promoted: " in capsys.readouterr().out
+    assert "\nPromoted. Mean active return on test" in f"\n{capsys.readouterr().out}"
 
 
 def test_promote_without_a_verdict_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_document_has_the_documented_keys() -> None:
     }  # fmt: skip
     assert set(document["leaderboard"][0]) >= {"id", "parent", "generation", "score", "hyperparameters"}
     assert next(iter(document["test"]["strategies"])) == "champion"
-    assert set(document["verdict"]) == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
+    assert set(document["verdict"]) == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert set(document["timing"]) == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["seed"] == 7
     assert len(document["config_sha256"]) == len(document["data"]["sha256"]) == 64
@@ -148,7 +148,7 @@ def test_page_is_self_contained_and_complete(page: str) -> None:
     # The charting library is in the page, once.
     assert page.count("plotly.js (basic") == 1
     for text in (
-        *("The champion is not promoted.", "contains zero", "Known data issues", "picked with hindsight"),
+        *("Not promoted.", "contains zero", "Known data issues", "picked with hindsight"),
         *("2019-01-02 to 2022-12-28", "5 bars", "10 basis points", "torch 2.13.0"),
         *("from 2 roots (first ancestors g0p0, g0p1); the mean correlation of their", "on validation is 0.42."),
     ):

@@ -34,7 +34,7 @@ def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
         "Total return",
         "Sharpe ratio",
         "Effective holdings",
-        "not promoted",
+        "Not promoted",
         "Equity",
     ]
     places = [text.index(part, text.index("report of") if part == "Equity" else 0) for part in order]

@@ -1,4 +1,4 @@
-"""The verdict in words: units of rules, the reference, better baselines, what comes next, and overfitting."""
+"""The verdict in words: units of rules, better baselines, what comes next, and overfitting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from finrl_pod_app.report.verdict_text import (
     edge_sentence,
     few_bars_sentence,
     next_sentence,
-    outcome_sentence,
     overfitting_sentence,
-    reference_sentence,
     rule_cells,
     trials_text,
 )
@@ -23,7 +21,6 @@ def document(promoted: bool = False, **sharpe: float | None) -> dict[str, Any]:
     rules = [{"name": "edge", "value": 0.04, "limit": 0.0125, "passed": promoted, "sentence": "a sentence"}]
     return {
         "verdict": {"promoted": promoted, "rules": rules, "looks": 2},
-        "mandate": {"base": "equal_weight"},
         "test": {"strategies": {name: {"sharpe": ratio} for name, ratio in sharpe.items()}},
     }
 
@@ -45,15 +42,6 @@ def test_values_of_rules_have_units(
     assert rule_cells({"name": name, "value": value, "limit": limit, "passed": passed}) == cells
 
 
-def test_the_reference_of_the_gate_is_explained_where_it_is_not_the_base() -> None:
-    assert reference_sentence(document()) == (
-        "The gate compares with the mandate at tilt zero: the champion's base, equal weight, traded as slowly as the "
-        "agents trade."
-    )
-    assert reference_sentence({**document(), "mandate": {"base": "none"}}) == ""
-    assert reference_sentence({**document(), "verdict": None}) == ""
-
-
 def test_baselines_that_did_better_are_named_best_first() -> None:
     found = document(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
     assert baselines_sentence(found) == (
@@ -68,29 +56,6 @@ def test_many_better_baselines_are_counted_and_the_best_is_named() -> None:
     better = {"a": 1.1, "b": 1.2, "c": 1.5, "d": 1.3}
     assert baselines_sentence(document(champion=1.0, equal_weight=0.9, **better)).startswith("4 of 5 baselines had")
     assert baselines_sentence(document(champion=1.0, **better)).endswith("the best: c 1.50.")
-
-
-@pytest.mark.parametrize(
-    ("promoted", "value", "low", "high", "expected"),
-    [
-        (
-            False,
-            -0.009,
-            -0.024,
-            0.006,
-            "Not promoted. Nothing shown: after costs the mean return of the champion was 0.9% a year below",
-        ),
-        (False, -0.02, -0.03, -0.01, "Not promoted. Worse than equal weight: "),
-        (False, 0.02, 0.01, 0.03, "Not promoted. Better than equal weight on the test period, but no edge is shown: "),
-        (True, 0.02, 0.01, 0.03, "Promoted. An edge is shown: "),
-        (True, 0.02, -0.01, 0.03, "Promoted. An edge is shown on validation and test together: "),
-    ],
-)
-def test_the_outcome_fits_the_interval(promoted: bool, value: float, low: float, high: float, expected: str) -> None:
-    active = {"value": value, "low": low, "high": high}
-    found = document(promoted) | {"added": {"base": "equal_weight", "level": 0.9, "active_return": active}}
-    assert outcome_sentence(found).startswith(expected)
-    assert outcome_sentence(document(promoted)) == ""
 
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
@@ -111,30 +76,43 @@ def test_overfitting_above_chance_is_called_so() -> None:
     assert low.endswith("says nothing about beating the base.")
 
 
-EDGE = {
+ALPHA = {
     "p_value": 0.82, "z_score": -0.92, "test": -0.75, "validation": 1.02, "validation_selected": -0.54,
-    "expected_from_selection": 1.21, "effective_trials": 5.985, "validation_weight": 0.52,
+    "expected_from_selection": 1.21, "effective_trials": 5.985,
 }  # fmt: skip
 
 
+def with_tests(**changes: Any) -> dict[str, Any]:
+    """A verdict whose alpha decides."""
+    active = {**ALPHA, "p_value": 0.3, "effective_trials": 2.0}
+    return {
+        "edge": {"tests": {"active": active, "alpha": ALPHA, "validation_weight": 0.52, "selections": 1, **changes}}
+    }
+
+
 def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
-    sentence = edge_sentence({"statistics": {"edge": EDGE}})
-    assert "z-score of -0.92: 0.85 × -0.75 on test + 0.52 × -0.54 on validation." in sentence
+    sentence = edge_sentence(with_tests())
+    assert (
+        "of alpha, the larger of two, with a z-score of -0.92: 0.85 × -0.75 on test + 0.52 × -0.54 on validation."
+        in sentence
+    )
     assert (
         "of simulated selections without any edge, 70.5% reach at least that; they reach 1.21 on average, as the best "
         "of 6.0 independent (effective) trials does." in sentence
     )  # 70.5%: the normal probability above -0.54
     assert sentence.endswith("So 1.02 counts as -0.54.")
-    repeated = edge_sentence({"statistics": {"edge": EDGE | {"selections": 1.3}}})
+    repeated = edge_sentence(with_tests(selections=1.3))
     assert "without any edge, taken as the best of 1.3 (the choice" in repeated
     alone = {"p_value": 0.01, "z_score": 2.33, "test": 2.33, "validation_selected": None}
-    assert edge_sentence({"statistics": {"edge": alone}}).endswith("z-score of 2.33, from the test period alone.")
-    assert edge_sentence({"statistics": {}}) == edge_sentence({}) == ""
+    sentence = edge_sentence(with_tests(active=alone, alpha={**alone, "p_value": 0.001}))
+    assert "is that of the mean active return" in sentence
+    assert sentence.endswith("z-score of 2.33, from the test period alone.")
+    assert edge_sentence({"edge": {}}) == edge_sentence({}) == ""
 
 
 def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
     trials = {"raw": 25, "clustered": 2, "runs": 1}
-    assert trials_text({"trials": trials, "statistics": {"edge": EDGE}}) == (
+    assert trials_text({"trials": trials, **with_tests()}) == (
         "25 trials (trained agents and champions) on this data by 1 run, 2 of them distinct; the p-value allows for "
         "6.0 effective trials"
     )

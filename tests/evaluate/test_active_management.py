@@ -86,7 +86,7 @@ def test_an_account_in_cash_has_a_sharpe_ratio_of_zero():
     _, base = pair(bars=60)
     result = active_statistics(np.zeros(60), base, draws=50)
     assert result.sharpe_difference.value == pytest.approx(-base.mean() / base.std(ddof=1) * 252**0.5)
-    assert (result.beta.value, result.alpha.value) == (0.0, 0.0)
+    assert (result.beta.value, result.alpha.value) == (pytest.approx(0.0), pytest.approx(0.0, abs=1e-12))
     assert active_statistics(base, np.zeros(60), draws=50).beta.value == 0.0
 
 

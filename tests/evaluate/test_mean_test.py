@@ -9,10 +9,13 @@ from scipy import signal, stats
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.mean_test import (
     MAX_Z_SCORE,
+    REGRESSION,
+    alpha_series,
+    detectable_ratio,
     long_run_variance,
+    mean_interval,
     mean_p_value,
     mean_z_score,
-    smallest_significant_ratio,
 )
 
 
@@ -78,7 +81,57 @@ def test_size_with_skewness() -> None:
 
 
 @pytest.mark.parametrize(("bars", "level"), [(21, 0.025), (252, 0.025), (1000, 0.0125)])
-def test_the_smallest_significant_ratio_is_just_significant(bars: int, level: float) -> None:
+def test_a_ratio_that_is_shown_half_of_the_time_is_just_significant(bars: int, level: float) -> None:
     series = np.random.default_rng(5).normal(size=bars)
-    series = (series - series.mean()) / series.std() + smallest_significant_ratio(bars, 252, level) / np.sqrt(252)
+    series = (series - series.mean()) / series.std() + detectable_ratio(bars, 252, level) / np.sqrt(252)
     assert stats.ttest_1samp(series, 0.0, alternative="greater").pvalue == pytest.approx(level)
+
+
+def test_the_power_of_a_detectable_ratio() -> None:
+    ratio = detectable_ratio(500, 252, 0.025, 0.8)
+    series = np.random.default_rng(6).normal(size=(2000, 500)) + ratio / np.sqrt(252)
+    p_values = stats.ttest_1samp(series, 0.0, axis=1, alternative="greater").pvalue
+    assert (p_values <= 0.025).mean() == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.5])
+def test_interval_holds_the_means_that_are_not_rejected(level: float) -> None:
+    series = autoregressive(np.random.default_rng(7), 0.3, (800,)) - np.random.default_rng(8).exponential(size=800)
+    interval = mean_interval(series, level)
+    assert interval.value == pytest.approx(series.mean())
+    quantile = stats.norm.ppf((1 + level) / 2)
+    assert mean_z_score(series - interval.low) == pytest.approx(quantile)
+    assert mean_z_score(series - interval.high) == pytest.approx(-quantile)
+    symmetric = np.r_[series - series.mean(), series.mean() - series]
+    narrow = mean_interval(symmetric, level)
+    assert narrow.high == pytest.approx(-narrow.low)
+
+
+def test_alpha_series_is_the_intercept_of_a_regression() -> None:
+    rng = np.random.default_rng(9)
+    base = rng.normal(0.1, 1.0, 3000)  # a ratio at which the error of beta matters
+    active = 0.02 + 0.3 * base + rng.normal(0, 0.5, 3000)
+    series = alpha_series(active, base)
+    regression = stats.linregress(base, active)
+    assert series.values.mean() == pytest.approx(regression.intercept)
+    assert float(series.beta) == pytest.approx(regression.slope)
+    error = regression.intercept_stderr
+    assert np.sqrt(long_run_variance(series.values) / 2998) == pytest.approx(error, rel=0.05)
+    expected = stats.norm.isf(stats.t.sf(regression.intercept / error, 2998))
+    assert mean_z_score(series.values, REGRESSION) == pytest.approx(expected, rel=0.05)
+    both = alpha_series(np.stack([active, -active], 1), base)
+    np.testing.assert_allclose(both.values, np.stack([series.values, -series.values], 1))
+    constant = alpha_series(active, np.full(3000, 0.1))
+    assert float(constant.beta) == 0.0
+    np.testing.assert_array_equal(constant.values, active)
+
+
+def test_alpha_series_allows_for_the_error_of_beta() -> None:
+    """Where the base's mean is as large as its deviation, half of the intercept's variance comes from beta."""
+    rng = np.random.default_rng(10)
+    base = rng.normal(1.0, 1.0, (1500, 200))
+    noise = rng.normal(0.0, 1.0, base.shape)
+    rows = [alpha_series(own, returns).values for own, returns in zip(noise, base, strict=True)]
+    scores = np.array([mean_z_score(row, REGRESSION) for row in rows])
+    assert 0.014 <= (scores > 1.96).mean() <= 0.037
+    assert np.var([row.mean() for row in rows]) == pytest.approx(2 / 200, rel=0.15)

@@ -15,7 +15,7 @@ from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
 from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
 from finrl_pod.promotion.diagnostics import null_sharpe_variance, trial_sharpes, varying_trials
-from finrl_pod.promotion.edge_test import edge_test
+from finrl_pod.promotion.edge_test import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import Verdict, apply_gate, check, min_bars, read_verdict, write_verdict
 from finrl_pod.promotion.rules import (
     PromotionEvidence,
@@ -80,6 +80,10 @@ def rule(verdict: Verdict, name: str) -> Rule:
     return found
 
 
+def active_period(given: PromotionEvidence) -> ActivePeriod:
+    return ActivePeriod(active_returns(given.test), simple_returns(given.test["equal_weight"].equity))
+
+
 def failed(verdict: Verdict) -> set[str]:
     return {rule.name for rule in verdict.rules if not rule.passed}
 
@@ -129,9 +133,10 @@ def test_a_fall_that_the_base_shares_is_accepted() -> None:
 def test_values_equal_the_statistics() -> None:
     given = evidence()
     verdict = verdict_on(given, GATE)
-    found = edge_test(active_returns(given.test), selected_period(given), seed=3)
+    found = edge_test(active_period(given), selected_period(given), seed=3)
     assert rule(verdict, "edge").value == found.p_value
-    assert verdict.statistics["edge"] == dataclasses.asdict(found)
+    assert verdict.edge["tests"] == dataclasses.asdict(found)
+    assert verdict.edge["reference"] == "equal_weight"
     active = active_returns(given.validation or {})
     variance = null_sharpe_variance(given.trials)
     assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill increases the variance
@@ -152,9 +157,33 @@ def test_active_returns_are_over_the_reference() -> None:
     validation, test = ({**results(k, 0.0), "base": result("champion", k)} for k in (1, 2))
     given = evidence(validation=validation, test=test, reference="base")
     assert np.abs(active_returns(given.test, "base")).max() < 1e-12
-    edge = rule(verdict_on(given, GATE), "edge")
-    assert (edge.value, edge.passed) == (None, False)
-    assert "cannot be computed" in edge.sentence
+    verdict = verdict_on(given, GATE)
+    edge = rule(verdict, "edge")
+    assert (edge.value, edge.passed) == (pytest.approx(1.0), False)
+    assert verdict.edge["active_return"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+
+
+def test_an_edge_that_is_too_small_is_refused() -> None:
+    verdict = verdict_on(evidence(), dataclasses.replace(GATE, minimum_edge=2.0))
+    assert failed(verdict) == {"edge"}
+    assert verdict.edge["case"] == "too_small"
+    assert (rule(verdict, "edge").value or 1.0) <= 0.025
+    assert "must be at least 200.00%" in rule(verdict, "edge").sentence
+
+
+def test_returns_of_cash_are_no_edge() -> None:
+    """Alpha is in excess of cash: a champion that is half in cash earns half of the rate in active returns only."""
+    rate = np.full(BARS - 1, 0.1 / 252)
+    base = result("equal_weight", 2)
+    returns = 0.5 * simple_returns(base.equity) + 0.5 * rate
+    champion = result("champion", 2, equity=1e6 * np.cumprod(np.r_[1, 1 + returns]))
+    test = {
+        name: dataclasses.replace(x, risk_free=rate) for name, x in (("champion", champion), ("equal_weight", base))
+    }
+    verdict = verdict_on(evidence(test=test, validation=None), GATE)
+    assert verdict.edge["beta"] == pytest.approx(0.5)
+    assert verdict.edge["alpha"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert not verdict.promoted
 
 
 def test_limit_tightens_with_every_look() -> None:
@@ -162,10 +191,10 @@ def test_limit_tightens_with_every_look() -> None:
     assert rule(once, "edge").limit == pytest.approx(0.025)
     assert rule(often, "edge").limit == pytest.approx(0.0025)
     assert "(0.025 / 10, at look 10 at the test period)" in rule(often, "edge").sentence
-    assert rule(often, "edge").sentence.endswith("an edge is over equal weight")
+    assert rule(often, "edge").sentence.startswith("p-value of no edge over equal weight: ")
     slow = apply_gate(evidence(0.0, base="minimum_variance"), GATE, DRAWS)
-    expected = "an edge is over the mandate at tilt zero: minimum variance, traded as slowly as the agents trade"
-    assert rule(slow, "edge").sentence.endswith(expected)
+    expected = "p-value of no edge over its base (minimum variance, traded as slowly as the agents trade): "
+    assert rule(slow, "edge").sentence.startswith(expected)
     assert "over its base on test" in rule(slow, "break_even").sentence
 
 
@@ -185,7 +214,7 @@ def test_other_runs_on_the_data_count_as_further_selections() -> None:
     assert independent_selections(trials[:, :1].repeat(12, 1), TrialCounts(40, 6, 2)) == 2.0
     values = [
         rule(verdict_on(evidence(3e-4, trials=trials, counts=TrialCounts(12 * n, 12 * n, n)), GATE), "edge").value
-        for n in (1, 10, 100)
+        for n in (1, 2, 4)
     ]
     assert values == sorted(values)  # type: ignore[type-var]
     assert len(set(values)) == 3
@@ -194,9 +223,9 @@ def test_other_runs_on_the_data_count_as_further_selections() -> None:
 def test_edge_uses_only_the_test_period_without_a_validation_period() -> None:
     given = evidence(validation=None)
     verdict = verdict_on(given, GATE)
-    found = edge_test(active_returns(given.test), None)
-    assert (rule(verdict, "edge").value, found.validation) == (found.p_value, None)
-    assert verdict.statistics["edge"]["validation_selected"] is None
+    found = edge_test(active_period(given), None)
+    assert (rule(verdict, "edge").value, found.active.validation) == (found.p_value, None)
+    assert verdict.edge["tests"]["alpha"]["validation_selected"] is None
     assert "deflated_sharpe" in verdict.statistics
 
 

@@ -15,6 +15,7 @@ import pytest
 from finrl_pod.data.store import Store
 from finrl_pod.errors import SetupError
 from finrl_pod.promotion.data_sets import list_data_sets
+from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.trial_registry import FILE, Look, Trial, TrialCounts, TrialRegistry, home
 from finrl_pod.types import Panel
 from tests.data.panels import random_panel
@@ -104,6 +105,32 @@ def test_looks_at_the_same_market_count_together(registry: TrialRegistry) -> Non
     assert look_count("a", full) == 1
     same = {entry["data_sha256"]: entry["same_market"] for entry in registry.data_sets()}
     assert same == {full.sha256: [later.sha256], later.sha256: [full.sha256], other.sha256: []}
+
+
+def test_first_look_at_test_years_of_a_built_in_panel_is_the_second(registry: TrialRegistry) -> None:
+    sample = Store().load("sample")
+    some = dataclasses.replace(
+        sample,
+        symbols=sample.symbols[:3],
+        tradable=sample.tradable[:, :3],
+        sectors=None,
+        **{name: getattr(sample, name)[:, :3] for name in sample.columns},
+    )
+    stored = dataclasses.replace(sample, name="mine")
+    other = dataclasses.replace(random_panel(0, bars=60), name="sample")  # other symbols
+    for number, panel in enumerate((sample, some, stored)):
+        fresh = TrialRegistry(registry.path.with_name(f"{number}.sqlite"))
+        new = look("a", data=panel.sha256)
+        assert fresh.count_looks(new, panel) == 1
+        assert (fresh.look(new, panel), fresh.count_looks(new, panel)) == (2, 2)
+        assert fresh.look(new, panel) == 2
+        assert fresh.look(look("b", data=panel.sha256), panel) == 3
+        assert fresh.look(look("a", "2017-01-03", "2018-12-28", panel.sha256), panel) == 1  # validation years
+        (entry,) = fresh.data_sets()
+        numbers = [(row["number"], row["what"]) for row in entry["looks"]]
+        assert numbers[:2] == [(1, "development of finrl_pod"), (2, "a champion")]
+    assert registry.look(look("a", data=other.sha256), other) == 1
+    assert [is_demonstration(panel) for panel in (sample, some, stored, other)] == [True, True, False, False]
 
 
 def test_looks_without_a_fingerprint_count_only_for_the_same_panel(registry: TrialRegistry) -> None:

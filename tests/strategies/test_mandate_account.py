@@ -54,7 +54,8 @@ def test_targets_are_recorded_before_limits_and_slow_trading() -> None:
     panel = prices()
     recorder = MandateRecorder(FixedScores(LIMITED))
     result = backtest(recorder, panel, build_market(panel, (), (0, 59)), 10, 59, ExecutionRules(), 1e6)
-    table = recorder.table(result.times, 4)
+    tilts = recorder.desired_tilts(result.times, 4)
+    table = tilts.weights
     base = np.full(4, 0.25)
     tilted = base * np.exp(0.8 * np.tanh(SCORES.numpy()))
     target = (tilted / tilted.sum(1, keepdims=True)).mean(0)

@@ -22,7 +22,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
-from finrl_pod.promotion.edge_test import SelectedPeriod, edge_test, selected_z_score, validation_weight
+from finrl_pod.promotion.edge_test import ActivePeriod, SelectedPeriod, edge_test, selected_z_score, validation_weight
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 from finrl_pod_app.bench.rows import Row
@@ -38,6 +38,7 @@ CORRELATIONS = (0.0, 0.3, 0.6, 0.9, 0.95)
 TRIALS = (1, 8, 17, 50, 200)
 FAMILIES = 4
 STREAM_TRIALS, STREAM_MEMBERS, STREAM_CORRELATION = 8, 4, 0.6
+BASE_RATIO = 0.5  # annual Sharpe ratio of the base
 BURN_IN = 250
 VOLATILITY_MEMORY, LOG_VARIANCE_SPREAD = 0.98, 0.8
 COMPARED_LEVEL_Z = 1.6448536269514722  # of a test at 5%
@@ -198,8 +199,9 @@ def _stream(rng: np.random.Generator, noise: Noise, ratio: float) -> float:
     active = math.sqrt(STREAM_CORRELATION) * shared + math.sqrt(1 - STREAM_CORRELATION) * own + ratio / math.sqrt(252)
     validation, test = active[:BARS], active[BARS:]
     chosen = np.argsort(-validation.mean(0) / validation.std(0))[:STREAM_MEMBERS]
-    period = SelectedPeriod(validation[:, chosen].mean(1), validation, STREAM_MEMBERS)
-    return edge_test(test[:, chosen].mean(1), period, seed=0, draws=NULL_DRAWS).p_value
+    base = rng.normal(BASE_RATIO / math.sqrt(252), 1.0, 2 * BARS)
+    period = SelectedPeriod(validation[:, chosen].mean(1), base[:BARS], validation, STREAM_MEMBERS)
+    return edge_test(ActivePeriod(test[:, chosen].mean(1), base[BARS:]), period, seed=0, draws=NULL_DRAWS).p_value
 
 
 def _risk_per_year(name: str) -> float:

@@ -24,13 +24,11 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
-from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
+from finrl_pod_app.report.mandate_text import return_sentence
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     looks_sentence,
     next_sentence,
-    outcome_sentence,
-    reference_sentence,
     verdict_lines,
 )
 
@@ -90,11 +88,11 @@ def show_result(document: Mapping[str, Any], out: Path | None) -> None:
         if warning:
             console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
     if verdict := document.get("verdict"):
-        for line in verdict_lines(verdict, outcome_sentence(document)):
+        for line in verdict_lines(document):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
     if document.get("ladder"):
         console.print(_ladder_table(document))
-    texts = [ladder_sentence, added_sentence, baselines_sentence, reference_sentence]
+    texts = [ladder_sentence, baselines_sentence]
     if not verdict:
         texts = [return_sentence, looks_sentence, *texts]
     for text in texts:

@@ -36,12 +36,16 @@ def show_audit(audit: Audit) -> None:
     console.print(f"{outcome}; {doubts} warnings.", markup=False)
 
 
-def show_rules(verdict: Verdict) -> None:
-    """Print the gate's rules and the verdict."""
+def show_rules(verdict: Verdict, parts: Mapping[str, Any] | None = None) -> None:
+    """Print the first paragraph of a verdict and the rules. parts: of the run's report, see `verdict_paragraph`."""
     from rich.text import Text
 
+    from finrl_pod_app.report.edge_text import verdict_paragraph
     from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text
 
+    console = make_console()
+    for line in verdict_paragraph({**(parts or {}), "verdict": verdict.to_dict()}):
+        console.print(line, markup=False, soft_wrap=not console.is_terminal)
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
@@ -49,7 +53,6 @@ def show_rules(verdict: Verdict) -> None:
         mark = "pass" if rule.passed else "fail"
         value, limit = rule_cells(vars(rule))
         table.add_row(display_name(rule.name), value, limit, Text(mark, style=MARKS[mark]), Text(str(rule.sentence)))
-    console = make_console()
     console.print(table)
     plain = vars(verdict)
     for text in (edge_sentence(plain), f"{trials_text(plain)}; look {verdict.looks} at the test period."):
@@ -59,9 +62,7 @@ def show_rules(verdict: Verdict) -> None:
         console.print(
             f"Warning of the audit: {warning}", style="yellow", markup=False, soft_wrap=not console.is_terminal
         )
-    failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
-    outcome = f"not promoted: {', '.join(failed)}" if failed else "promoted: all rules pass"
-    console.print(f"The champion is {outcome}. Words explained: finrl-pod glossary", markup=False)
+    console.print("Words explained: finrl-pod glossary", markup=False)
 
 
 def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | None = None) -> None:

@@ -88,13 +88,14 @@ def promote(
 
     verdict = read_verdict(run_dir)
     from finrl_pod_app.services.stored_prices import run_prices
+    from finrl_pod_app.services.verdict_parts import paragraph_parts
 
-    prices = run_prices(run_dir)
+    prices, parts = run_prices(run_dir), paragraph_parts(run_dir)
     if as_json:
         stored = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
-        print_json(verdict.to_dict() | stored)
+        print_json(verdict.to_dict() | parts | stored)
     else:
-        show_rules(verdict)
+        show_rules(verdict, parts)
         if prices is not None:
             typer.echo(prices.sentence)
     if not verdict.promoted:

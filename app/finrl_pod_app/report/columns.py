@@ -12,6 +12,8 @@ from finrl_pod.user_files import is_file_reference, unpinned
 
 MISSING = "–"
 CHAMPION = "champion"
+NARROW = 0.004  # width of an interval of returns
+MOST_DIGITS = 4  # decimals of a return in percent
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,15 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
     return text if text == MISSING else f"{text}{unit}"
 
 
-def interval_end(value: float) -> str:
-    """An end of an interval in percent, whose sign is never rounded away, see `with_side`."""
-    return with_side(percent(value, sign=True, unit="%"), value, unit="%")
+def return_interval(low: float, high: float) -> str:
+    """An interval of returns in percent, such as -0.3% to +0.9%.
+
+    With more decimals if it is narrow, or if an end would round to 0, whose side decides whether 0 lies inside.
+    """
+    digits = 1 if high - low >= NARROW else 2
+    while digits < MOST_DIGITS and any(end and not percent(end, digits).strip("+-0.") for end in (low, high)):
+        digits += 1
+    return " to ".join(percent(end, digits, sign=True, unit="%") for end in (low, high))
 
 
 def with_side(text: str, value: float, unit: str = "") -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, interval_end, number, percent
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent, return_interval
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
             number(own.get("sharpe")),
             of_base(number(other.get("sharpe"))),
             "annualised mean excess return over volatility",
-            _sharpe_interval(document),
         ),
         KeyFigure(
             "max_drawdown",
@@ -103,20 +102,13 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
     ]
 
 
-def _sharpe_interval(document: Mapping[str, Any]) -> str:
-    """The 90% interval of the champion's Sharpe ratio where a verdict has it."""
-    statistics = (document.get("verdict") or {}).get("statistics") or {}
-    found = (statistics.get("test_intervals") or {}).get("sharpe")
-    return f"90% interval {number(found['low'])} to {number(found['high'])}" if found else ""
-
-
 def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
     """Mean active return per year with its interval; the difference of the CAGRs without a comparison."""
     found = added.get("active_return")
     if found:
         level = f"{100 * added['level']:.0f}% interval"
-        interval = f"over {shown}; {level} {interval_end(found['low'])} to {interval_end(found['high'])}"
-        note = f"mean annual return above {shown}; {level} from the stationary bootstrap"
+        interval = f"over {shown}; {level} {return_interval(found['low'], found['high'])}"
+        note = f"mean annual return above {shown}; {level} of the test for an edge"
         return KeyFigure("active_return", "Active return", _signed(found["value"]), "", note, interval)
     mine, theirs = own.get("annual_return"), other.get("annual_return")
     value = None if mine is None or theirs is None else mine - theirs

@@ -16,12 +16,13 @@ from finrl_pod_app.report import charts, contribution, sections
 from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number, period_words
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
+from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.ladder import ladder_section
-from finrl_pod_app.report.mandate_text import added_sentence, return_sentence
+from finrl_pod_app.report.mandate_text import return_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
-from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence, outcome_sentence, reference_sentence
+from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence
 
 ADJUSTED = {False: ", adjusted for splits and dividends", True: ", assumed adjusted for splits and dividends"}
 FLAWS_SHOWN = 8  # the others are collapsed
@@ -108,13 +109,12 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
         sections.headline(document),
     ]
     if verdict is not None:
-        fallback = "The champion is promoted." if verdict["promoted"] else "The champion is not promoted."
-        sentence = html.escape(outcome_sentence(document) or fallback)
-        style = "verdict promoted" if verdict["promoted"] else "verdict"
-        lines.append(f'<div class="{style}"><p><strong>{sentence}</strong></p>{bullet_list(verdict["reasons"])}</div>')
-    texts = [added_sentence, baselines_sentence, reference_sentence]
-    if verdict is None:  # with one, the box has it
-        texts = [return_sentence, looks_sentence, *texts]
+        is_success = verdict["promoted"] and not (verdict.get("edge") or {}).get("is_demonstration")
+        style = "verdict promoted" if is_success else "verdict"
+        paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(document))
+        lines.append(f'<div class="{style}">{paragraph}{bullet_list(verdict["reasons"])}</div>')
+    # With a verdict, its box has the return.
+    texts = [return_sentence, looks_sentence, baselines_sentence] if verdict is None else [baselines_sentence]
     sentences = (text(document) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")

@@ -1,4 +1,4 @@
-"""Text of a report's section on the mandate: the sentence on the Sharpe ratio, and the rows of its tables.
+"""Text of a report's section on the mandate: what a strategy earned over its base, and the rows of the tables.
 
 Shared by the terminal, the report's page and the dashboard; reads the report's object only.
 """
@@ -13,10 +13,10 @@ from finrl_pod_app.report.columns import (
     MISSING,
     display_name,
     in_sentence,
-    interval_end,
     number,
     percent,
     period_words,
+    return_interval,
     with_side,
 )
 
@@ -50,7 +50,7 @@ USAGE = (
     ),
 )
 ADDED = (
-    Measure("active_return", "Active return", "active", "mean return above that of the heading, a year"),
+    Measure("active_return", "Active return", "active", "mean return above the heading's, per year"),
     Measure(
         "alpha", "Alpha", "active", "intercept of the regression of excess returns on those of the heading, a year"
     ),
@@ -66,16 +66,18 @@ YEARS = Measure(
     "never if it is not above 0",
 )
 METHODS = (
-    "All intervals are percentiles of the stationary bootstrap, which resamples the bars of both accounts together. "
-    "Alpha is the active return less what a beta other than 1 explains, so the two differ, and so do their intervals. "
-    "Years to significance have no interval: they follow from the measured information ratio."
+    "Intervals of active return and alpha are those of the test for an edge; the others are percentiles of the "
+    "stationary bootstrap, which resamples the bars of both accounts together. Alpha is the active return less what a "
+    "beta other than 1 explains. Years to significance have no interval: they follow from the measured information "
+    "ratio."
 )
 
 
 def return_sentence(document: Mapping[str, Any]) -> str:
     """The mean return of the champion or another strategy against its base; empty without a comparison."""
-    if found := return_clause(document):
-        return f"{period_words(document)[1].capitalize()}, {found}."
+    if (document.get("added") or {}).get("active_return"):
+        clause = _mean_return("the champion", document["added"])
+        return f"{period_words(document)[1].capitalize()}, after costs {clause}."
     compared = document.get("comparison")
     return comparison_sentence(compared) if compared else ""
 
@@ -89,49 +91,15 @@ def comparison_sentence(found: Mapping[str, Any]) -> str:
     return f"After costs {clause}; p-value of no edge {found['p_value']:.2g}, for this backtest alone."
 
 
-def return_clause(document: Mapping[str, Any]) -> str:
-    """`return_sentence` without its period, to end a sentence."""
-    added = document.get("added")
-    return f"after costs {_mean_return('the champion', added)}" if added else ""
-
-
 def _mean_return(who: str, added: Mapping[str, Any]) -> str:
     """An active return with its interval as a clause. added: base, level and active_return."""
     found = added["active_return"]
-    low, high = (interval_end(found[end]) for end in ("low", "high"))
     side = "below" if found["value"] < 0 else "above"
     return (
-        f"the mean return of {who} was {abs(100 * found['value']):.1f}% a year {side} that of "
-        f"{in_sentence(str(added['base']))} ({100 * added['level']:.0f}% interval {low} to {high})"
+        f"the mean return of {who} was {abs(100 * found['value']):.1f}% per year {side} that of "
+        f"{in_sentence(str(added['base']))} ({100 * added['level']:.0f}% interval "
+        f"{return_interval(found['low'], found['high'])})"
     )
-
-
-def added_sentence(document: Mapping[str, Any]) -> str:
-    """One sentence on the champion's Sharpe ratio against its base, with the interval; empty without a comparison.
-
-    Only a study of placebos could support "adds value": an interval of one test period does not.
-    """
-    added = document.get("added")
-    if not added:
-        return ""
-    base = display_name(str(added["base"]))
-    own, other = (number(added["sharpe"][name]) for name in ("champion", "base"))
-    against = f"{other} of {base} (it has no mandate)"
-    if document["mandate"]["base"] != "none":
-        against = f"{other} of its base ({base})"
-    return (
-        f"{period_words(document)[1].capitalize()} the champion's Sharpe ratio was {own} against {against}: "
-        f"{signed(added['value'])} ({100 * added['level']:.0f}% interval {signed(added['low'])} to "
-        f"{signed(added['high'])}); {_outcome(added)}."
-    )
-
-
-def _outcome(added: Mapping[str, Any]) -> str:
-    if added["high"] < 0:
-        return "by this ratio the champion is worse than its base"
-    if added["low"] > 0:
-        return "nothing shown without a placebo study of this configuration"
-    return "nothing shown by this ratio: the interval contains 0"
 
 
 def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:

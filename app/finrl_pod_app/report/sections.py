@@ -110,21 +110,19 @@ def gate(document: Mapping[str, Any]) -> str:
 
 
 def active_return(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
-    """What the champion added to its base and to the mandate at tilt 0: growth over them, and statistics."""
-    comparisons = [document[name] for name in ("added", "added_to_tilt_zero") if document.get(name)]
-    if not comparisons:
+    """What the champion added to its base, traded as slowly: growth over it, and statistics."""
+    added = document.get("added")
+    if not added:
         return ""
-    bases = {name: results[name] for name in dict.fromkeys(row["base"] for row in comparisons) if name in results}
-    parts = []
-    if bases and CHAMPION in results:
-        shown = " and of ".join(in_sentence(name) for name in bases)
-        parts.append(note(f"Growth of the champion over that of {shown}, minus one."))
-        parts.append(chart("active", charts.active_growth_figure(results[CHAMPION], bases), "low"))
-    slow = "The mandate at tilt zero is the base, traded as slowly as the agents trade."
+    base, parts = added["base"], []
+    if base in results and CHAMPION in results:
+        parts.append(note(f"Growth of the champion relative to {in_sentence(base)}, minus one."))
+        parts.append(chart("active", charts.active_growth_figure(results[CHAMPION], {base: results[base]}), "low"))
+    slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
     period = f"The champion on the period {' to '.join(document['splits']['test'])}."
-    parts.append(note(f"{period} {slow}" if document.get("added_to_tilt_zero") else period))
+    parts.append(note(f"{period}{slow if document.get('mandate_usage') else ''}"))
     meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
-    return section("Active return", "".join([*parts, added_table(comparisons), note(METHODS), definitions(meanings)]))
+    return section("Active return", "".join([*parts, added_table(added), note(METHODS), definitions(meanings)]))
 
 
 def mandate(document: Mapping[str, Any]) -> str:

@@ -206,20 +206,16 @@ def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
     return table(heads, body, wide=False)
 
 
-def added_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """A champion against its base and against the mandate at tilt 0: one row per statistic, values with intervals."""
-    heads = '<th scope="col">statistic</th>'
-    for added in comparisons:
-        heads += f'<th scope="col">against {html.escape(display_name(added["base"]))}</th>'
-        heads += f'<th scope="col">{100 * added["level"]:.0f}% interval</th>'
-    columns = [added_rows(added) for added in comparisons]
-    body = []
-    for same in zip(*columns, strict=True):
-        cells = "".join(f"<td>{value}</td><td>{interval}</td>" for _, value, interval in same)
-        measure = same[0][0]
-        head = f'<th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
-        body.append(f"<tr>{head}{cells}</tr>")
-    return table(heads, body, wide=False)
+def added_table(added: Mapping[str, Any]) -> str:
+    """A champion against its base: one row per statistic, with its value and interval."""
+    base, level = html.escape(display_name(added["base"])), f"{100 * added['level']:.0f}% interval"
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("statistic", f"against {base}", level))
+    rows = [
+        f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
+        f"<td>{value}</td><td>{interval}</td></tr>"
+        for measure, value, interval in added_rows(added)
+    ]
+    return table(heads, rows, wide=False)
 
 
 def key_line(style: Style) -> str:

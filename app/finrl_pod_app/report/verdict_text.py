@@ -1,4 +1,4 @@
-"""The verdict in words: its rules with their units, what it compares with, looks and trials, and what comes next.
+"""The verdict in words: its rules with their units, looks and trials, and what comes next.
 
 Shared by the terminal, the report's page and the dashboard; reads the report's object only.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from finrl_pod.evaluate.mean_test import upper_tail
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
-from finrl_pod_app.report.mandate_text import return_clause
+from finrl_pod_app.report.edge_text import next_level, verdict_paragraph
 
 # What a rule measures, and the side of its limit on which it passes.
 _RULES = {
@@ -31,47 +31,20 @@ CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should 
 LISTED_BASELINES = 3  # of more, the best is named
 
 
-def outcome_sentence(document: Mapping[str, Any]) -> str:
-    """The verdict and the champion's return against its base; empty without a comparison.
+def verdict_lines(document: Mapping[str, Any]) -> list[str]:
+    """The first paragraph, and each rule in words; rules that fail come first.
 
-    The words follow from the rule of the edge, which tests validation and test together, and from the interval on test.
+    document: as in `verdict_paragraph`.
     """
-    verdict, clause = document.get("verdict"), return_clause(document)
-    if not verdict or not clause:
-        return ""
-    found = document["added"]["active_return"]
-    edge = next((rule["passed"] for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
-    base = display_name(str(document["added"]["base"]))
-    if edge:
-        finding = "An edge is shown" if found["low"] > 0 else "An edge is shown on validation and test together"
-    elif found["high"] < 0:
-        finding = f"Worse than {base}"
-    elif found["low"] > 0:
-        finding = f"Better than {base} on the test period, but no edge is shown"
-    else:
-        finding = "Nothing shown"
-    return f"{'Promoted' if verdict['promoted'] else 'Not promoted'}. {finding}: {clause}."
-
-
-def verdict_lines(verdict: Mapping[str, Any], outcome: str = "") -> list[str]:
-    """The verdict as a list: the outcome and each rule in words. outcome: of `outcome_sentence`, to begin with."""
-    rules, first = verdict.get("rules", []), [outcome] if outcome else []
+    lines = verdict_paragraph(document)
+    rules = document["verdict"].get("rules") or []
     if not rules:
-        return [*first, verdict_sentence(verdict)]
+        return [*lines, *(f"- {reason}" for reason in document["verdict"]["reasons"])]
     passed = sum(bool(rule["passed"]) for rule in rules)
-    count = f"{passed} of {len(rules)} rules pass"
-    promoted = "is promoted" if verdict["promoted"] else "is not promoted"
-    lines = [outcome, f"{count}:"] if outcome else [f"The champion {promoted}: {count}."]
+    lines.append(f"{passed} of {len(rules)} rules pass:")
     for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
         lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
     return lines
-
-
-def verdict_sentence(verdict: Mapping[str, Any]) -> str:
-    """Return the verdict and its reasons as one sentence."""
-    outcome = "is promoted" if verdict["promoted"] else "is not promoted"
-    reasons = "; ".join(str(reason).rstrip(". ") for reason in verdict["reasons"])
-    return f"The champion {outcome}: {reasons}." if reasons else f"The champion {outcome}."
 
 
 def rule_label(name: str) -> tuple[str, str]:
@@ -94,17 +67,6 @@ def _with_unit(name: str, value: float | None) -> str:
     if name == "break_even":
         return f"{value:.4g} bp"
     return f"{value:.4g}"
-
-
-def reference_sentence(document: Mapping[str, Any]) -> str:
-    """What the gate's reference is, where it is not the base itself; empty without a mandate or a verdict."""
-    base = (document.get("mandate") or {}).get("base", "none")
-    if base == "none" or not document.get("verdict"):
-        return ""
-    return (
-        "The gate compares with the mandate at tilt zero: the champion's base, "
-        f"{display_name(base)}, traded as slowly as the agents trade."
-    )
 
 
 def baselines_sentence(document: Mapping[str, Any]) -> str:
@@ -145,11 +107,10 @@ def next_sentence_in_python(document: Mapping[str, Any]) -> str:
 
 def _next_look(document: Mapping[str, Any]) -> str:
     verdict = document["verdict"]
-    looks = max(verdict["looks"], 1)
-    so_far = max(looks, document.get("looks_so_far") or 0)
+    so_far = max(verdict["looks"], 1, document.get("looks_so_far") or 0)
     return (
         f"A further champion is look {so_far + 1} at bars that overlap this test period and needs a p-value of at most "
-        f"{_level(verdict) * looks / (so_far + 1):.3g}."
+        f"{next_level(document, verdict, _level(verdict)):.3g}."
     )
 
 
@@ -171,7 +132,8 @@ def overfitting_sentence(found: Mapping[str, Any]) -> str:
 def trials_text(verdict: Mapping[str, Any]) -> str:
     """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for."""
     counted = verdict["trials"]
-    effective = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
+    deciding = deciding_test(verdict)
+    effective = None if deciding is None else deciding.get("effective_trials")
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
     runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}"
     distinct = f", {counted['clustered']:,} of them distinct"
@@ -179,22 +141,30 @@ def trials_text(verdict: Mapping[str, Any]) -> str:
     return f"{many} on this data{runs}{distinct}{selection}"
 
 
+def deciding_test(verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The test with the larger p-value, of the active return or of alpha; None if there is none."""
+    tests = (verdict.get("edge") or {}).get("tests")
+    return max((tests["active"], tests["alpha"]), key=lambda test: float(test["p_value"])) if tests else None
+
+
 def edge_sentence(verdict: Mapping[str, Any]) -> str:
     """How the p-value of the test for an edge follows from test and validation; empty if it is not recorded."""
-    found = (verdict.get("statistics") or {}).get("edge") or {}
-    if not found:
+    found = deciding_test(verdict)
+    if found is None:
         return ""
-    total = f"The p-value {found['p_value']:.4g} is that of a z-score of {found['z_score']:.2f}"
+    tests = verdict["edge"]["tests"]
+    name = "alpha" if found is tests["alpha"] else "the mean active return"
+    total = f"The p-value {found['p_value']:.4g} is that of {name}, the larger of two, with a z-score of"
     if found.get("validation_selected") is None:
-        return f"{total}, from the test period alone."
-    weight = found["validation_weight"]
-    repeats = found.get("selections", 1.0)
+        return f"{total} {found['z_score']:.2f}, from the test period alone."
+    weight = tests["validation_weight"]
+    repeats = tests["selections"]
     several = " (the choice among procedures and other runs on this data count as further selections)"
     repeated = f", taken as the best of {repeats:.1f}{several}" if repeats > 1 else ""
     reached = upper_tail(found["validation_selected"])
     return (
-        f"{total}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} × "
-        f"{found['validation_selected']:.2f} on validation. The champion's own z-score on validation is "
+        f"{total} {found['z_score']:.2f}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} "
+        f"× {found['validation_selected']:.2f} on validation. The champion's own z-score on validation is "
         f"{found['validation']:.2f}, but it was selected there: of simulated selections without any edge{repeated}, "
         f"{100 * reached:.1f}% reach at least that; they reach {found['expected_from_selection']:.2f} on average, as "
         f"the best of {found['effective_trials']:.1f} independent (effective) trials does. So "
@@ -226,10 +196,10 @@ def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
 
     bars: of the test split. level: significance level of its test for an edge.
     """
-    from finrl_pod.evaluate.mean_test import smallest_significant_ratio
+    from finrl_pod.evaluate.mean_test import detectable_ratio
 
     returns = bars - 1
-    if returns < 2 or (smallest := smallest_significant_ratio(returns, bars_per_year, level)) <= CREDIBLE_RATIO:
+    if returns < 2 or (smallest := detectable_ratio(returns, bars_per_year, level)) <= CREDIBLE_RATIO:
         return ""
     years = (NormalDist().inv_cdf(1 - level) / CREDIBLE_RATIO) ** 2
     return (

@@ -219,6 +219,10 @@ def _on_weights(
     results = {prepared.name: own, **run_references(prepared.name, *on_prices)}
     if against is not None and against.strategy.name not in results:
         results[against.strategy.name] = against.result(prepared.panel, prepared.market, *prepared.terms)
+    if champion is not None:
+        reference = reference_strategy(prepared.config)
+        if reference.name not in results:
+            results[reference.name] = backtest(reference, *on_prices)
     curve = None
     if curved and prepared.name != "index" and prepared.orders is None:
         from finrl_pod.evaluate.variations import cost_curve
@@ -247,12 +251,9 @@ def _mandate_parts(
     prepared: PreparedBacktest, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
 ) -> dict[str, Any]:
     """The report's parts on a champion's mandate."""
-    config, market, champion = prepared.config, prepared.market, results[CHAMPION]
-    reference = reference_strategy(config)
-    if reference.name not in results:
-        results = {**results, reference.name: backtest(reference, prepared.panel, market, *prepared.terms)}
-    period = mandate_period(config, results, recorder.table(champion.times, len(champion.symbols)))
-    return mandate_parts(config, results, {"test": period}, prepared.panel, market, (prepared.first, prepared.last))
+    champion = results[CHAMPION]
+    period = mandate_period(prepared.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
+    return mandate_parts(prepared.config, results, {"test": period})
 
 
 def _on_paper(
@@ -311,7 +312,7 @@ def _document(
     )
     base = REFERENCES[0] if against is None else against.strategy.name
     if prepared.name not in (CHAMPION, base):  # what a champion adds to its base is told of every run
-        document["comparison"] = comparison(results[prepared.name], results[base], prepared.config.seed)
+        document["comparison"] = comparison(results[prepared.name], results[base])
     return document
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finrl_pod_strategies.baselines import run_baselines
-from finrl_pod_strategies.mandate_account import MandateRecorder
+from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.splits import Splits
@@ -16,7 +16,9 @@ from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
+from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
 from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_rule
@@ -25,7 +27,7 @@ from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.paper.limited_strategy import within_daemon_limits
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
@@ -40,8 +42,8 @@ OnStage = Callable[[str], None]
 class ChampionEvaluation:
     """Results of a champion and the baselines, and the verdict.
 
-    cost_curve: of the champion on test. audit: None if the champion already had a verdict. desired: active weights
-    [L, N] of the champion on validation and test, before the limits of its mandate.
+    cost_curve: of the champion on test. audit: None if the champion already had a verdict. desired: tilts of the
+    champion on validation and test, before the limits of its mandate.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -49,7 +51,7 @@ class ChampionEvaluation:
     cost_curve: Sequence[Mapping[str, float]]
     verdict: Verdict
     audit: Audit | None
-    desired: Mapping[str, Floats]
+    desired: Mapping[str, DesiredTilts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,7 @@ def evaluate_edge(
     """Evaluate only the test for an edge, without the other rules, baselines and audit. The look is not logged.
 
     Returns the rule, which equals that of `evaluate_champion`, so that a failure here decides the verdict, and the
-    parts of the test.
+    fields of `Edge`.
     """
     config, splits = context.config, context.splits
     champion, market = _champion_and_market(context, run, members)
@@ -131,9 +133,8 @@ def evaluate_edge(
         reference=reference.name,
         base=reference_base(config),
     )
-    statistics: dict[str, Any] = {}
-    rule = edge_rule(evidence, config.gate, statistics)
-    return rule, statistics.get("edge", {})
+    rule, edge = edge_rule(evidence, config.gate)
+    return rule, {} if edge is None else to_plain(edge.to_dict())
 
 
 def evaluate_champion(
@@ -198,12 +199,13 @@ def evaluate_champion(
             **_selection(config, members),
             reference=reference.name,
             base=reference_base(config),
+            is_demonstration=is_demonstration(panel),
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
     verdict = Verdict.from_dict(saved)
     write_verdict(run.path, verdict)
     desired = {
-        name: recorders[name].table(results[CHAMPION].times, len(panel.symbols))
+        name: recorders[name].desired_tilts(results[CHAMPION].times, len(panel.symbols))
         for name, results in (("validation", validation), ("test", test))
     }
     return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired)

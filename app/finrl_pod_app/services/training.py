@@ -278,12 +278,11 @@ def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
     """The report's parts on the mandate, on validation and test."""
-    config, span = context.config, context.splits.test
     periods = {
-        name: mandate_period(config, results, evaluation.desired[name])
+        name: mandate_period(context.config, results, evaluation.desired[name])
         for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
     }
-    return mandate_parts(config, evaluation.test, periods, context.panel, context.market, (span.first, span.last))
+    return mandate_parts(context.config, evaluation.test, periods)
 
 
 def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:

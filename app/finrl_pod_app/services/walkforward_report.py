@@ -28,6 +28,7 @@ from finrl_pod.evaluate.seed_statistics import (
 from finrl_pod.evaluate.variations import backtest_recorded
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
 from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence
 from finrl_pod.promotion.trial_log import span_dates
@@ -113,6 +114,7 @@ def report_walkforward(
             reference=reference.name,
             base=reference_base(config),
             where="out of sample",
+            is_demonstration=is_demonstration(panel),
         )
         saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
     verdict = Verdict.from_dict(saved)

@@ -14,12 +14,11 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
-from finrl_pod_app.dashboard.pages.verdict_view import show_rules
+from finrl_pod_app.dashboard.pages.verdict_view import paragraph_of, show_rules
 from finrl_pod_app.dashboard.pages.widgets import damaged_note, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
-from finrl_pod_app.report.mandate_text import added_sentence
 
 DEFAULT_STRATEGIES = ("equal_weight", "index")  # drawn alone where no run has a verdict
 MIN_DATE = date(1900, 1, 1)
@@ -171,8 +170,8 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
         if verdict is None:
             st.caption(f"{name}: not evaluated yet.")
             continue
-        if sentence := added_sentence(cached.mandate_parts(run)):
-            st.markdown(f"{name}: {theme.escape_markdown(sentence)}")
+        paragraph = " ".join(paragraph_of(run, verdict))
+        st.markdown(f"{name}: {theme.escape_markdown(paragraph)}")
         outcome = "promoted" if verdict["promoted"] else "not promoted"
         with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):
             show_rules(run, verdict)

@@ -16,7 +16,6 @@ from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.mandate_text import (
     METHODS,
     added_rows,
-    added_sentence,
     mandate_settings,
     usage_periods,
     usage_rows,
@@ -24,17 +23,13 @@ from finrl_pod_app.report.mandate_text import (
 
 
 def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
-    """Draw the comparison with the base and a section with the mandate's tables, if the run has them."""
+    """Draw a section with the comparison with the base and the mandate's tables, if the run has them."""
     parts = cached.mandate_parts(run)
-    if sentence := added_sentence(parts):
-        st.markdown(theme.escape_markdown(sentence))
     if not parts.get("mandate"):
         return
     with st.expander("Mandate", expanded=expanded):
-        comparisons = [parts[key] for key in ("added", "added_to_tilt_zero") if parts.get(key)]
-        for added in comparisons:
-            _show_added(added)
-        if comparisons:
+        if parts.get("added"):
+            _show_added(parts["added"])
             st.caption(theme.escape_markdown(METHODS))
         if parts.get("mandate_usage"):
             _show_usage(parts["mandate_usage"])

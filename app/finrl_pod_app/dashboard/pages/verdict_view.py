@@ -12,25 +12,25 @@ from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
 from finrl_pod_app.dashboard.pages.widgets import show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
-from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.edge_text import verdict_paragraph
+from finrl_pod_app.report.verdict_text import deciding_test
 
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
 def show_verdict(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
-    """Draw the verdict with its reasons, in amber unless promoted, and its rules collapsed."""
+    """Draw the first paragraph of the verdict, in amber unless it is a promotion, and its rules collapsed."""
     if verdict is None:
         st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
         return
-    reasons = [theme.escape_markdown(reason) for reason in verdict.get("reasons", ())]
-    failed = sum(not rule["passed"] for rule in verdict["rules"])
-    if verdict["promoted"]:
-        st.success("Verdict: promoted. Every promotion rule is passed.", icon=":material/verified:")
+    paragraph = [theme.escape_markdown(line) for line in paragraph_of(run, verdict)]
+    if verdict["promoted"] and not verdict["edge"].get("is_demonstration"):
+        st.success("\n\n".join(paragraph), icon=":material/verified:")
     else:
-        text = f"**Verdict: not promoted.** {failed} of {len(verdict['rules'])} promotion rules failed:"
-        st.warning("\n".join([text, "", *(f"- {reason}" for reason in reasons)]), icon=":material/gavel:")
-    if sentence := added_sentence(cached.mandate_parts(run)):
-        st.caption(theme.escape_markdown(sentence))
+        failed = [rule for rule in verdict["rules"] if not rule["passed"]]
+        reasons = [f"- {theme.escape_markdown(rule['sentence'])}" for rule in failed]
+        count = f"{len(failed)} of {len(verdict['rules'])} promotion rules failed:" if failed else ""
+        st.warning("\n\n".join([*paragraph, *([count] if failed else []), "\n".join(reasons)]), icon=":material/gavel:")
     with st.expander("Promotion rules"):
         show_rules(run, verdict)
 
@@ -60,8 +60,13 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
 
 
+def paragraph_of(run: runs.RunFiles, verdict: dict[str, Any]) -> list[str]:
+    """The first paragraph of a run's verdict."""
+    return verdict_paragraph({"verdict": verdict, **cached.mandate_parts(run)})
+
+
 def _effective_trials(verdict: dict[str, Any]) -> float | None:
-    found = ((verdict.get("statistics") or {}).get("edge") or {}).get("effective_trials")
+    found = (deciding_test(verdict) or {}).get("effective_trials")
     return None if found is None else float(found)
 
 

@@ -34,6 +34,7 @@ from finrl_pod_app.dashboard.queries.run_files import (
     read_object,
 )
 from finrl_pod_app.report.columns import CHAMPION, diversity_of
+from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS
 from finrl_pod_app.services import progress_file
 
 __all__ = [
@@ -44,8 +45,8 @@ __all__ = [
 RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 MAX_PAGE_BYTES = 32_000_000  # of report.html
-_VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "statistics")
-_MANDATE_PARTS = ("mandate", "added", "added_to_tilt_zero", "mandate_usage")
+_VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "edge", "statistics")
+_MANDATE_PARTS = ("mandate", "added", "mandate_usage", *PARAGRAPH_PARTS)
 LOG_TAIL_BYTES = 4096
 
 # Fields of a summary and the names of the champion's metrics on test.
@@ -195,7 +196,10 @@ def champion_diversity(run: RunFiles) -> str:
 
 
 def mandate_parts(run: RunFiles) -> dict[str, Any]:
-    """The parts of a finished run's report on its mandate; empty before. Raises RunError for a damaged report."""
+    """The parts of a finished run's report on its mandate, and those that the first paragraph of a verdict needs.
+
+    Empty before. Raises RunError for a damaged report.
+    """
     found = report(run)
     return {name: found[name] for name in _MANDATE_PARTS if name in found}
 
