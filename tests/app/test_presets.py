@@ -58,7 +58,7 @@ def test_the_short_text_begins_with_the_settings_that_users_change() -> None:
     first, _, rest = text.partition("# ---------- rarely changed ----------")
     names = [name for section in CHANGED_FIRST.values() for name in section]
     assert all(re.search(rf"^{name} = .*", first, re.MULTILINE) for name in names)
-    assert [line for line in rest.splitlines() if line.startswith("[")] == ["[features]", "[augmentation]", "[agent]"]
+    assert [line for line in rest.splitlines() if line.startswith("[")] == ["[features]", "[agent]"]
     settings = [line for line in text.splitlines() if " = " in line.split("#")[0]]
     assert len(settings) < 40 < len(preset_text("laptop", full=True).splitlines())
 

@@ -19,7 +19,6 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, AnalyticConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.run import (
     BUILT_IN_SPLITS,
-    AugmentationConfig,
     DataConfig,
     EnvironmentConfig,
     FeatureConfig,
@@ -36,9 +35,8 @@ if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
     from finrl_pod.data.store import Store
 
-# The default agent: a linear policy of ten price features that tilts the base of the default mandate. Its L1 penalty
-# leaves out features whose gradient is not steady, so that without evidence the agent stays at the base. It was chosen
-# by the folds of docs/results.md.
+# The default agent: the linear policy of ten price features that is solved on the training split, and agents trained
+# from it by gradients through the market. Both were chosen by the study in docs/results.md.
 FEATURES = FeatureConfig(
     (
         "momentum_252_21",
@@ -53,10 +51,15 @@ FEATURES = FeatureConfig(
         "drawdown_252",
     )
 )
-AUGMENTATION = AugmentationConfig(equal_means=True, bagging_blocks=8)
-LINEAR_ANALYTIC = AnalyticConfig(policy="linear", horizon=63, learning_rate=0.03, exploration_noise=0.0)
-PENALISED = dataclasses.replace(LINEAR_ANALYTIC, l1_penalty=0.6, weight_decay=0.3)
-LINEAR_PPO = PPOConfig(policy="linear", learning_rate=0.01)
+FROM_SOLVED = AnalyticConfig(
+    start="closed_form",
+    horizon=63,
+    learning_rate=0.001,
+    learning_rate_schedule="constant",
+    exploration_noise=0.0,
+    weight_decay=1.0,
+)
+PPO_FROM_SOLVED = PPOConfig(start="closed_form", learning_rate=0.001, weight_decay=1.0)
 
 
 def _environment(envs: int, group: int) -> EnvironmentConfig:
@@ -67,16 +70,13 @@ PRESETS: Mapping[str, RunConfig] = {
     "laptop": RunConfig(
         features=FEATURES,
         environment=_environment(16, 1),
-        augmentation=AUGMENTATION,
-        agent=PENALISED,
-        tournament=TournamentConfig(generations=3, samples_per_generation=100_000, champion=8),
+        agent=FROM_SOLVED,
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=50_000),
     ),
     "gpu": RunConfig(
         features=FEATURES,
         environment=_environment(1024, 16),
-        augmentation=AUGMENTATION,
-        agent=PPOConfig(hidden=(64, 64)),
-        cohorts=(LINEAR_PPO,),
+        agent=dataclasses.replace(PPO_FROM_SOLVED, hidden=(64, 64)),
         tournament=TournamentConfig(
             pods=32, generations=12, samples_per_generation=1_000_000, leaderboard=64, champion=8
         ),
@@ -84,18 +84,17 @@ PRESETS: Mapping[str, RunConfig] = {
     "quick": RunConfig(
         features=FEATURES,
         environment=_environment(32, 2),
-        augmentation=AUGMENTATION,
-        agent=LINEAR_ANALYTIC,
-        cohorts=(LINEAR_PPO,),
-        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=20_000, leaderboard=8, champion=4),
+        agent=FROM_SOLVED,
+        cohorts=(PPO_FROM_SOLVED,),
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=5_000, leaderboard=8, champion=4),
     ),
     # Trading at every minute would pay for the spread hundreds of times a day: one decision a session of 390 bars.
     "minutes": RunConfig(
         features=FEATURES,
         environment=dataclasses.replace(_environment(32, 2), window=1_950),
         mandate=MandateConfig(decide_every=390, max_turnover=12.0),
-        agent=PENALISED,
-        tournament=TournamentConfig(pods=8, generations=3, samples_per_generation=100_000, champion=4),
+        agent=FROM_SOLVED,
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=50_000),
     ),
 }
 

@@ -86,8 +86,8 @@ def training_env(
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
     """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
-    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     _check_closed_form(config)
+    validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
     check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
     for agent in (config.agent, *config.cohorts):
@@ -116,7 +116,11 @@ def _check_closed_form(config: RunConfig) -> None:
 
 
 def one_solution(config: RunConfig) -> tuple[RunConfig, str]:
-    """A config whose tournament solves one agent, and which of its settings have no effect; empty for other agents."""
+    """A config whose tournament solves one agent, and which of its settings have no effect; empty for other agents.
+
+    Raises ConfigError for parts of a config that a solved agent has no use for.
+    """
+    _check_closed_form(config)
     if not isinstance(config.agent, ClosedFormConfig):
         return config, ""
     single = TournamentConfig(
