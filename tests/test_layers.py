@@ -26,6 +26,7 @@ MAY_IMPORT = {
 # Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
     "errors": 0,
+    "masking": 0,
     "display": 0,
     "prices": 1,
     "types": 2,

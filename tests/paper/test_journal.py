@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import Connection, text
@@ -210,11 +213,78 @@ def test_database_of_another_program_is_unchanged(path: Path, version: int) -> N
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_empty_file_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("opened", [Store.open, Store.create_or_open])
+def test_empty_file_is_refused(path: Path, opened: Callable[[Path], Store]) -> None:
+    """A daemon would take it for the journal of a first start."""
     path.touch()
     with pytest.raises(JournalError, match="is an empty file"):
-        Store.open(path)
+        opened(path)
     assert path.stat().st_size == 0
+
+
+@pytest.mark.parametrize("opened", [Store.open, Store.create_or_open])
+def test_file_whose_tables_were_in_a_lost_wal_is_refused(path: Path, opened: Callable[[Path], Store]) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    schema_of_tables(connection)
+    content = path.read_bytes()
+    connection.close()
+    path.write_bytes(content)
+    with pytest.raises(JournalError, match=r"journal.sqlite-wal is missing"):
+        opened(path)
+
+
+def schema_of_tables(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE facts (id INTEGER PRIMARY KEY)")
+    connection.commit()
+
+
+def test_kill_while_a_journal_is_created_leaves_none(path: Path) -> None:
+    def killed(_: Connection) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Store.create_or_open(path, (*schema.MIGRATIONS[:1], killed))
+    assert not path.exists()
+    assert not list(path.parent.iterdir())
+
+
+def test_files_are_private_to_their_owner(path: Path) -> None:
+    with JournalLock(path):
+        store = Store.create_or_open(path)
+        store.add(schema.alerts, NOW, level="info", kind="test", message="hello")
+        assert {mode_of(file) for file in path.parent.iterdir()} == {0o600}
+        assert len(list(path.parent.iterdir())) == 4  # the journal, its two companions, and the lock
+        store.back_up(path.with_name("copy"))
+        assert mode_of(path.with_name("copy")) == 0o600
+        store.close()
+    path.chmod(0o644)
+    Store.open(path).close()
+    assert mode_of(path) == 0o600
+
+
+def mode_of(file: Path) -> int:
+    return file.stat().st_mode & 0o777
+
+
+def test_secrets_of_the_environment_are_never_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "acceptance/Secret+0123456789abcdef"
+    monkeypatch.setenv("APCA_API_SECRET_KEY", secret)
+    store = Store.create_or_open(path)
+    forms = (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode(), f"{secret[:9]}\n{secret[9:]}")
+    message = " and ".join(forms)
+    store.add(schema.alerts, NOW, level="info", kind="test", message=message)
+    detail = json.dumps({"detail": message, "weights": [0.5]})
+    with store.write() as connection:
+        values = {"at": "x", "session": "x", "equity": "1", "cash": detail, "broker_equity": "1"}
+        connection.execute(schema.equity.insert(), [values, values])
+    (row, _), written = store.rows(schema.equity), store.last(schema.alerts).message
+    assert written == "*** and *** and *** and ***"
+    assert json.loads(row.cash) == {"detail": written, "weights": [0.5]}
+    assert store.last(schema.alerts, schema.alerts.c.message == message) is not None  # as it was written
+    for file in path.parent.iterdir():
+        assert not any(form.encode() in file.read_bytes() for form in forms)
+    store.close()
 
 
 def test_transactions_are_atomic(path: Path) -> None:
@@ -282,9 +352,22 @@ def test_journal_lock_is_exclusive_and_released_by_a_kill(path: Path) -> None:
         assert other.stdout.readline().strip() == "held"
         with pytest.raises(JournalError, match=f"in use by process {other.pid}"), JournalLock(path):
             pass
+        for name in other_names(path):
+            with pytest.raises(JournalError, match="in use by"), JournalLock(name):
+                pass
         other.kill()
     with JournalLock(path):
         pass
+
+
+def other_names(path: Path) -> list[Path]:
+    """Return other names of one file: symbolic links to it and to its folder, and a hard link."""
+    folder = path.parent / "elsewhere"
+    folder.mkdir()
+    (folder / "link").symlink_to(path)
+    (folder / "folder").symlink_to(path.parent)
+    (folder / "hard").hardlink_to(path)
+    return [folder / "link", folder / "folder" / path.name, folder / "hard"]
 
 
 def test_missing_journal_is_refused(path: Path) -> None:

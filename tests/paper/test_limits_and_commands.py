@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import BrokerUnavailable, DaemonError, JournalError
-from finrl_pod.paper.execution.intents import client_order_id
 from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
@@ -131,19 +130,6 @@ def test_flatten_sells_what_is_certainly_own_while_account_and_journal_differ(tm
     assert left == {"AA": Decimal(5)}
     sold = {o.symbol: o.filled_quantity for o in own_orders(sim) if o.side is Side.SELL}
     assert sold == {"AA": own["AA"], "BB": own["BB"] - 10, "CC": own["CC"]}
-
-
-def test_flatten_is_refused_while_orders_of_the_run_are_not_in_the_journal(tmp_path: Path) -> None:
-    sim = SimulatedDaemon(tmp_path)
-    sim.day(DAY)
-    unknown = client_order_id("test", "2024-01-09", "AA", Side.BUY, 7)
-    sim.account.submit(OrderRequest(unknown, "AA", Side.BUY, Decimal(1), TimeInForce.CLS))
-    sim.restart()
-    number = enqueue(sim.store, CommandName.FLATTEN, sim.clock.now())
-    sim.daemon.step()
-    result = read_result(sim.store, number)
-    assert result.refused
-    assert "orders of this run are not in the journal" in result.message
 
 
 def test_errors_of_the_broker_at_a_stop_are_retried(tmp_path: Path) -> None:

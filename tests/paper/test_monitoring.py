@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import io
 import json
 import socket
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -21,6 +23,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from finrl_pod.errors import ConfigError, JournalError, SetupError
+from finrl_pod.paper.monitoring import alerts as alerts_module
 from finrl_pod.paper.monitoring import health
 from finrl_pod.paper.monitoring.alerts import Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
@@ -188,6 +191,95 @@ def test_undelivered_alerts_are_kept_for_the_next_process(httpserver: HTTPServer
     wait_until(lambda: not spool.exists())
     assert second.close()
     assert seen == ["the key *** is known"] * 2
+
+
+def slow_receiver(answer: Callable[[socket.socket], None]) -> tuple[str, list[socket.socket]]:
+    """A receiver on this machine that answers each connection by `answer`, and its connections so far."""
+    server, links = socket.create_server(("127.0.0.1", 0)), []
+
+    def serve() -> None:
+        while True:
+            links.append(server.accept()[0])
+            threading.Thread(target=answer, args=(links[-1],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{server.getsockname()[1]}", links
+
+
+def drip(link: socket.socket) -> None:
+    """Send a header that never ends."""
+    with contextlib.suppress(OSError):
+        link.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        while True:
+            link.sendall(b"a")
+            time.sleep(0.02)
+
+
+def hang(_: socket.socket) -> None:
+    """Answer nothing."""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise imports
+@pytest.mark.parametrize("answer", [drip, hang])
+@pytest.mark.parametrize("slow", ["webhook", "apprise"])
+def test_receiver_that_never_answers_does_not_delay_another(
+    httpserver: HTTPServer, tmp_path: Path, slow: str, answer: Callable[[socket.socket], None]
+) -> None:
+    seen = receiver(httpserver, failures=0)
+    address, links = slow_receiver(answer)
+    healthy = f"{httpserver.host}:{httpserver.port}/alerts"
+    webhook, url = (f"http://{address}/", f"json://{healthy}") if slow == "webhook" else (
+        f"http://{healthy}", f"json://{address}/")  # fmt: skip
+    environment = {**SECRETS, "FINRL_POD_ALERT_URLS": url}
+    alerts = Alerts(webhook, open_log(SECRETS), environment, tmp_path / "spool", first_pause=0.01, timeout=0.3)
+    for number in range(5):
+        alerts.send("info", "test", f"alert {number}")
+    wait_until(lambda: len(seen) == 5)
+    wait_until(lambda: len(links) > 2)  # tried again all the same
+    assert not alerts.close(0.1)
+    waiting = json.loads((tmp_path / "spool").read_text())
+    assert [(row["values"]["message"], len(row["receivers"])) for row in waiting] == [(text, 1) for text in seen]
+    assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o600
+    assert sum(thread.name.startswith("alert to") for thread in threading.enumerate()) <= 4 + 1
+    for link in links:
+        link.close()
+
+
+def test_alert_is_in_the_spool_before_its_first_attempt(httpserver: HTTPServer, tmp_path: Path) -> None:
+    spool, spooled = tmp_path / "alerts.json", []
+
+    def keep(_: Request) -> Response:
+        spooled.append(spool.read_text())
+        return Response(status=204)
+
+    httpserver.expect_request("/alerts", method="POST").respond_with_handler(keep)
+    alerts = Alerts(httpserver.url_for("/alerts"), open_log(SECRETS), SECRETS, spool)
+    alerts.send("critical", "test", "hello")
+    assert alerts.close()
+    assert ["hello" in text for text in spooled] == [True]
+
+
+def test_critical_alerts_pass_waiting_ones(httpserver: HTTPServer, tmp_path: Path) -> None:
+    seen, address, spool = receiver(httpserver, failures=0), httpserver.url_for("/alerts"), tmp_path / "alerts.json"
+    rows = [
+        {"values": {"at": "", "level": level, "kind": "test", "message": f"{level} {number}"}, "receivers": ["webhook"]}
+        for number in range(3) for level in ("info", "critical", "warning")
+    ]  # fmt: skip
+    spool.write_text(json.dumps(rows))
+    assert Alerts(address, open_log(SECRETS), SECRETS, spool).close()
+    assert seen == [f"{level} {number}" for level in ("critical", "warning", "info") for number in range(3)]
+
+
+def test_receiver_with_too_many_waiting_alerts_keeps_the_urgent_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts_module, "MAX_WAITING", 2)
+    alerts = Alerts("http://127.0.0.1:9/", open_log(SECRETS), SECRETS, tmp_path / "spool", first_pause=600.0)
+    for level in ("critical", "info", "warning", "critical", "info"):
+        alerts.send(level, "test", "hello")
+    alerts.close(0.0)
+    rows = json.loads((tmp_path / "spool").read_text())
+    assert [row["values"]["level"] for row in rows] == ["critical", "critical"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', '[{"values": 1}]'])

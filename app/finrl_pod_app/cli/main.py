@@ -12,12 +12,16 @@ import io
 import os
 import re
 import sys
+import threading
+import traceback
+from types import TracebackType
 from typing import Annotated
 
 import typer
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.masking import environment_mask
 from finrl_pod.own_code import OUT_OF_MEMORY, own_failures
 from finrl_pod_app.cli import (
     backtest,
@@ -121,6 +125,8 @@ def run(arguments: list[str] | None = None) -> int:
     one-line message on standard error; 130: interrupted.
     """
     gc.set_threshold(GC_THRESHOLD)
+    if arguments is None:
+        hide_secrets()
     if sys.stdout is None:  # closed by the shell; run the command anyway
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open for the life of the process
     for stream in (sys.stdout, sys.stderr):
@@ -170,6 +176,18 @@ def run(arguments: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def hide_secrets() -> None:
+    """Print tracebacks of exceptions that nothing caught, in any thread, without the secrets of the environment."""
+
+    def show(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        text = "".join(traceback.format_exception(kind, error, trace))
+        with contextlib.suppress(OSError):
+            sys.stderr.write(environment_mask().text(text))
+
+    sys.excepthook = show
+    threading.excepthook = lambda failed: show(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
 def _usage(error: typer.TyperException) -> str:
     """Format a usage error as one line that points to --help; for a missing command, return the help itself."""
     message = str(getattr(error, "format_message", error.__str__)()).strip()
@@ -214,6 +232,7 @@ def _value_sentence(error: typer.TyperException) -> str | None:
 
 
 def _fail(message: str, code: int) -> int:
+    message = environment_mask().text(message)
     with contextlib.suppress(OSError):  # stderr is full or closed; the exit code remains
         sys.stderr.write(f"finrl-pod: {message}\n")
         sys.stderr.flush()

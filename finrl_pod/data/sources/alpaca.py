@@ -18,6 +18,7 @@ from finrl_pod.data.panel import check_bar
 from finrl_pod.data.sources.frames import check_delivered, clip, panel_of_rows, unfinished
 from finrl_pod.data.sources.retry import Retry
 from finrl_pod.errors import DataError, FetchError, SetupError
+from finrl_pod.masking import SecretMask
 from finrl_pod.types import Panel
 
 KEY, SECRET, URL = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY", "APCA_API_DATA_URL"
@@ -92,7 +93,7 @@ class AlpacaSource:
         except APIError as error:
             raise FetchError(_refusal(error.status_code, str(error), keys)) from None
         except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
-            reason = _masked(f"{type(error).__name__}: {error}", keys)
+            reason = SecretMask(keys).text(f"{type(error).__name__}: {error}")
             raise FetchError(f"unexpected response from Alpaca ({reason}): nothing was stored; try again") from None
         return answer
 
@@ -153,7 +154,7 @@ def _check_url(url: str) -> None:
 
 
 def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
-    body = _masked(" ".join(text.split())[:200], keys)
+    body = SecretMask(keys).text(" ".join(text.split()))[:200]
     if status in (401, 403):
         fix = f"check {KEY} and {SECRET}, and that the account may read this feed and range"
     elif status == 429:
@@ -161,12 +162,6 @@ def _refusal(status: int | None, text: str, keys: tuple[str, str]) -> str:
     else:
         fix = "correct the tickers or the range, or try again later"
     return f"Alpaca responded {status} ({body or 'no reason given'}): nothing was stored; {fix}"
-
-
-def _masked(text: str, keys: tuple[str, str]) -> str:
-    for key in keys:
-        text = text.replace(key, "***")
-    return text
 
 
 def _bounded_get(timeout: float) -> Any:

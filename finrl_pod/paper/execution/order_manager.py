@@ -6,14 +6,14 @@ look-up resolves it, which is tried on every iteration of the daemon; no other o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from finrl_pod.errors import AuthenticationError, BrokerUnavailable
+from finrl_pod.errors import AuthenticationError, BrokerUnavailable, JournalError
 from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution import order_state
-from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState
+from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState, is_run_order_id
 from finrl_pod.paper.execution.order_state import Change, OrderState
 from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
 from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
@@ -32,13 +32,15 @@ _TEMPORARY = (Reason.HELD_FOR_ORDERS, Reason.WASH_TRADE)
 class OrderManager:
     """Sends and tracks orders, from one thread.
 
-    idle: called as idle(seconds) to wait; it keeps the heartbeat alive and applies a halt. on_polled_change: called
-    with the time of the last stream read when polling found a change that the stream had not reported.
+    runs: of the account and its strategies, which are part of the ids of their orders. idle: called as idle(seconds)
+    to wait; it keeps the heartbeat alive and applies a halt. on_polled_change: called with the time of the last stream
+    read when polling found a change that the stream had not reported.
     """
 
     def __init__(
         self, broker: Broker, ledger: Ledger, risk: RiskManager, clock: Clock, timing: TimingSettings, alert: Alert,
-        idle: Callable[[float], None], on_polled_change: Callable[[datetime], None] = lambda _: None,
+        runs: Sequence[str], idle: Callable[[float], None],
+        on_polled_change: Callable[[datetime], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.broker = broker
         self.ledger = ledger
@@ -47,6 +49,7 @@ class OrderManager:
         self.timing = timing
         self.alert = alert
         self.idle = idle
+        self._runs = tuple(runs)
         self._on_polled_change = on_polled_change
         self._stream_read_at = clock.now()
         self._alerted_unknown: set[int] = set()  # orders whose unknown outcome was alerted
@@ -303,12 +306,40 @@ class OrderManager:
                 at_broker = self.broker.order(fill.order_id)
                 if at_broker is not None:
                     order = self.ledger.find(client_order_id=at_broker.client_order_id) or self._adopt(at_broker)
+                    if order is None:
+                        self.check_recorded([at_broker])
             if order is None:
                 self.ledger.record_external_fill(fill, self.clock.now())
             else:
                 self._apply(order, order_state.apply_fill(order.view, fill), "fills")
         if page.cursor is not None and page.cursor != cursor:
             self.ledger.move_fill_cursor(page.cursor, self.clock.now())
+
+    def is_own(self, order: Order) -> bool:
+        """Return True if the order was sent by this account's run or one of its strategies."""
+        return any(is_run_order_id(order.client_order_id, run) for run in self._runs)
+
+    def check_recorded(self, orders: Iterable[Order]) -> None:
+        """Raise JournalError if one of these orders of the broker is an own order that the journal does not have.
+
+        The journal is then lost or an old copy: whoever trades on would buy all positions again.
+        """
+        own = [order for order in orders if self.is_own(order)]
+        known = self.ledger.client_order_ids() if own else set()
+        unknown = [order for order in own if order.client_order_id not in known]
+        if unknown:
+            last = max(unknown, key=lambda order: order.submitted_at)
+            raise JournalError(
+                f"the broker has {len(unknown)} orders of this run that journal {self.ledger.store.path} does not, the "
+                f"last one {last.client_order_id} of {last.submitted_at:%Y-%m-%d} ({last.side} {last.quantity} "
+                f"{last.symbol}, {last.filled_quantity} filled): the journal was lost, or is an old copy. Put its "
+                "newest copy back with all companion files, or set another `name` to start without these positions."
+            )
+
+    def check_all_recorded(self) -> None:
+        """Raise JournalError as `check_recorded`, over all orders since the newest one in the journal."""
+        newest = self.ledger.newest_moment()
+        self.check_recorded(self.broker.orders("all", after=None if newest is None else newest - timedelta(days=1)))
 
     def finish(self, tracked: TrackedIntent) -> None:
         """Close an intent that is filled, whose order ended or whose deadline passed; cancel an order past its end."""

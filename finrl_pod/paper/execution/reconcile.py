@@ -7,11 +7,9 @@ operator acknowledges it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from finrl_pod.paper.execution.intents import is_run_order_id
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import MissingShares
@@ -26,7 +24,7 @@ RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account's equity, if that 
 
 @dataclass(frozen=True)
 class Difference:
-    """A disagreement of journal and broker. symbol: "" for cash and orders. excess: broker minus journal."""
+    """A disagreement of journal and broker. symbol: "" for cash. excess: broker minus journal."""
 
     symbol: str
     excess: Decimal
@@ -44,10 +42,8 @@ class CertainShares:
 class Reconciler:
     """Compares the journal with the broker. While `differences` is not empty, nothing is traded."""
 
-    def __init__(self, orders: OrderManager, runs: Sequence[str]) -> None:
-        """runs: of the account and its strategies, which are part of the ids of their orders."""
+    def __init__(self, orders: OrderManager) -> None:
         self._orders = orders
-        self._runs = tuple(runs)
         self.differences: tuple[Difference, ...] = ()
         self.external_orders: tuple[str, ...] = ()
 
@@ -66,11 +62,6 @@ class Reconciler:
                 add(connection, schema.foreign_positions, now, **values, reason="held at the first start")
             values = {"cash": str(account.cash), "own_cash": "0", "foreign_cash": "0"}
             add(connection, schema.cash_marks, now, **values, reason="first start")
-
-    @property
-    def has_unrecorded_orders(self) -> bool:
-        """True if orders of this run are at the broker but not in the journal."""
-        return any(not difference.symbol and not difference.excess for difference in self.differences)
 
     def certain_shares(self) -> CertainShares:
         """Own shares that may be sold although account and journal differ. Raises BrokerError.
@@ -95,7 +86,10 @@ class Reconciler:
         return CertainShares(shares, uncertain)
 
     def recover(self) -> tuple[Difference, ...]:
-        """Look up orders with an unknown outcome, record new fills, and compare. Sends nothing. Raises BrokerError."""
+        """Look up orders with an unknown outcome, record new fills, and compare. Sends nothing.
+
+        Raises BrokerError, and JournalError if the broker knows own orders that the journal does not.
+        """
         self._orders.look_up_unknown()
         self._orders.refresh()
         return self.compare()
@@ -157,25 +151,11 @@ class Reconciler:
         return MissingShares(symbol, quantity, ledger.external_proceeds(symbol, quantity)) if quantity > 0 else None
 
     def _compare_once(self) -> tuple[Difference, ...]:
-        broker, ledger = self._orders.broker, self._orders.ledger
+        broker = self._orders.broker
         orders, positions, account = broker.orders("open"), broker.positions(), broker.account()
-        known = ledger.client_order_ids() if orders else set()
-        unrecorded = [o for o in orders if self._is_own(o.client_order_id) and o.client_order_id not in known]
-        self.external_orders = tuple(
-            f"{o.side} {o.quantity} {o.symbol}" for o in orders if not self._is_own(o.client_order_id)
-        )
-        found = [
-            Difference(
-                "",
-                ZERO,
-                f"order {o.client_order_id} has an id of this run but is not in the journal. Is it an old copy?",
-            )
-            for o in unrecorded
-        ]
-        return (*found, *self._compare_positions(positions), *self._compare_cash(account))
-
-    def _is_own(self, client_order_id: str) -> bool:
-        return any(is_run_order_id(client_order_id, run) for run in self._runs)
+        self._orders.check_recorded(orders)
+        self.external_orders = tuple(f"{o.side} {o.quantity} {o.symbol}" for o in orders if not self._orders.is_own(o))
+        return (*self._compare_positions(positions), *self._compare_cash(account))
 
     def _compare_positions(self, positions: tuple[Position, ...]) -> list[Difference]:
         ledger = self._orders.ledger

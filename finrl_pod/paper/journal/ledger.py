@@ -290,6 +290,14 @@ class Ledger:
         with self.store.read() as connection:
             return set(connection.execute(select(schema.orders.c.client_order_id)).scalars())
 
+    def newest_moment(self) -> datetime | None:
+        """Return when the newest order was written, or the first comparison with the account; None without either."""
+        row = self.store.last(schema.orders)
+        if row is None:
+            marks = self.store.rows(schema.cash_marks)
+            row = marks[0] if marks else None
+        return None if row is None else moment(row.at)
+
     def external_positions(self) -> dict[str, Decimal]:
         """Return external shares by symbol: recorded positions, external fills and corporate actions."""
         held: dict[str, Decimal] = defaultdict(Decimal)

@@ -7,19 +7,22 @@ import fcntl
 import os
 import socket
 import sqlite3
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, insert, select, text
 from sqlalchemy.exc import DatabaseError
 
 from finrl_pod.errors import JournalError
+from finrl_pod.masking import SecretMask, environment_mask
 from finrl_pod.paper.journal import schema
 
+FILE_MODE = 0o600  # positions and messages are the owner's only; SQLite gives the companion files the same mode
 BUSY_SECONDS = 5.0  # how long a writer waits for another one before it fails
 
 
@@ -36,12 +39,8 @@ class Store:
 
         Raises JournalError if the file is not a journal or was written by a newer version.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise JournalError(
-                f"cannot create the folder of journal {path} ({error.strerror}). Use another path."
-            ) from None
+        if not path.exists():
+            cls._create(path, migrations)
         return cls._opened(path, migrations)
 
     @classmethod
@@ -49,17 +48,39 @@ class Store:
         """Open the existing journal at `path`. Raises JournalError if there is none."""
         if not path.is_file():
             raise JournalError(f"there is no journal at {path}. Create one with: finrl-pod paper run CONFIG.toml")
-        if path.stat().st_size == 0:
-            raise JournalError(f"{path} is an empty file, not a journal. Name another path, or delete the file.")
         return cls._opened(path, schema.MIGRATIONS)
+
+    @classmethod
+    def _create(cls, path: Path, migrations: Sequence[schema.Migration]) -> None:
+        """Create a journal at `path` as a whole, unless there is one by then: a kill leaves no half-built one there."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+                new = Path(folder) / path.name
+                os.close(os.open(new, os.O_CREAT | os.O_EXCL, FILE_MODE))
+                cls._migrated(new, migrations).close()
+                with open(new, "rb") as file:
+                    os.fsync(file.fileno())
+                with contextlib.suppress(FileExistsError):
+                    os.link(new, path)
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise JournalError(f"cannot create the journal {path} ({error.strerror}). Use another path.") from None
 
     @classmethod
     def _opened(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
         _refuse_other(path)
+        with contextlib.suppress(OSError):  # of another user
+            os.chmod(path, FILE_MODE)
+        return cls._migrated(path, migrations)
+
+    @classmethod
+    def _migrated(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
         address = URL.create("sqlite", database=str(path))  # escapes special characters in the path
         engine = create_engine(address, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
+        event.listen(engine, "before_cursor_execute", _mask_secrets(environment_mask()), retval=True)
         store = cls(path, engine)
         try:
             with store.write() as connection:
@@ -126,6 +147,7 @@ class Store:
         partial = path.with_name(path.name + ".partial")
         partial.unlink(missing_ok=True)
         try:
+            os.close(os.open(partial, os.O_CREAT | os.O_EXCL, FILE_MODE))
             with (
                 contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as source,
                 contextlib.closing(sqlite3.connect(partial)) as target,
@@ -169,33 +191,47 @@ class Store:
 class JournalLock:
     """Exclusive lock of one daemon on a journal; the operating system releases it when the process dies.
 
-    A context manager. Raises JournalError on entering if another process holds the lock.
+    A context manager, which creates a missing journal. It locks a file beside the journal, wherever links lead, and
+    the journal itself, which may have several names. Raises JournalError on entering if another process holds a lock.
     """
 
     def __init__(self, journal: Path) -> None:
-        self._path = journal.with_name(journal.name + ".lock")
+        self._journal = journal.resolve()
+        self._path = self._journal.with_name(self._journal.name + ".lock")
 
     def __enter__(self) -> JournalLock:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self._path, "a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "another process"
-            self._file.close()
-            raise JournalError(
-                f"the journal is in use by {holder}. Stop that daemon, or name another journal."
-            ) from None
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
+        with contextlib.ExitStack() as files:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                named = files.enter_context(open(self._path, "a+", opener=_open_private))
+            except OSError as error:
+                raise JournalError(
+                    f"cannot lock the journal {self._journal} ({error.strerror}): use another path."
+                ) from None
+            self._lock(named, named)
+            named.truncate(0)
+            named.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            named.flush()
+            if not self._journal.exists():
+                Store.create_or_open(self._journal).close()
+            self._lock(files.enter_context(open(self._journal, "rb")), named)
+            self._files = files.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._files.close()
+
+    def _lock(self, file: IO[Any], named: IO[str]) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            named.seek(0)
+            holder = named.read().strip() if file is named else ""
+            raise JournalError(
+                f"the journal is in use by {holder or 'another process'}. Stop that daemon, or name another journal."
+            ) from None
 
 
 def add(connection: Connection, table: Table, at: datetime, **values: Any) -> int:
@@ -220,9 +256,11 @@ def moment(value: str) -> datetime:
 
 
 def _refuse_other(path: Path) -> None:
-    """Raise JournalError for an SQLite file that is not a journal, before anything is written to it."""
-    if not path.is_file() or path.stat().st_size == 0:
+    """Raise JournalError for a file that is no journal, before anything is written to it."""
+    if not path.is_file():
         return
+    if path.stat().st_size == 0:
+        raise JournalError(f"{path} is an empty file, not a journal. Restore a backup, or name another path.")
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         with contextlib.closing(connection):
@@ -231,8 +269,38 @@ def _refuse_other(path: Path) -> None:
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except sqlite3.Error:
         return  # not SQLite, or unreadable: opening it raises the error
-    if (version == 0 and tables) or (version > 0 and not tables & {"facts", "commands"}):
+    if not tables:
+        raise JournalError(f"{path} has no tables: its companion {path.name}-wal is missing. Restore it, or a backup.")
+    if version == 0 or not tables & {"facts", "commands"}:
         raise JournalError(f"{path} is an SQLite file of another program. Name another path for the journal.")
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _mask_secrets(mask: SecretMask) -> Callable[..., tuple[str, Any]]:
+    """Return the hook that removes secrets from all that is written, such as messages of brokers."""
+
+    def masked(parameters: Any) -> Any:
+        if isinstance(parameters, Mapping):
+            return {name: mask.text(each) if isinstance(each, str) else each for name, each in parameters.items()}
+        return tuple(mask.text(each) if isinstance(each, str) else each for each in parameters)
+
+    def before_execute(
+        _: object, __: object, statement: str, parameters: Any, ___: object, many: bool
+    ) -> tuple[str, Any]:
+        return statement, [masked(each) for each in parameters] if many else masked(parameters)
+
+    return before_execute
 
 
 def _prepare(connection: sqlite3.Connection, _: object) -> None:

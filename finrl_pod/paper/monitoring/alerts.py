@@ -3,134 +3,196 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.files import replace_file
-from finrl_pod.paper.monitoring.logs import masked, secrets
+from finrl_pod.masking import environment_mask
+from finrl_pod.paper.monitoring.receivers import (
+    WEBHOOK,
+    Deliver,
+    apprise_name,
+    apprise_receiver,
+    check_address,
+    send_request,
+    webhook_receiver,
+)
 
 SECRET, URLS, PING = "FINRL_POD_WEBHOOK_SECRET", "FINRL_POD_ALERT_URLS", "FINRL_POD_PING_URL"
-TIMEOUT = 5.0
+TIMEOUT = 10.0  # seconds of one attempt, whatever a receiver sends
+CLOSE_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds between two attempts at one alert
-MAX_WAITING = 1000  # alerts; further ones are dropped, all of them are in the journal
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MAX_WAITING = 1000  # alerts of one receiver; further ones are dropped, all of them are in the journal
+MAX_LATE = 4  # attempts of one receiver that did not end in time and still run
 LEVELS = ("info", "warning", "critical")
 
 
 @dataclass
+class _Schedule:
+    """When a receiver is tried again. due: monotonic time. pause: seconds after the next failure."""
+
+    due: float
+    pause: float
+
+
+@dataclass(eq=False)
 class _Delivery:
-    """An alert and the receivers that have not accepted it yet. due: monotonic time of the next attempt."""
+    """An alert and the receivers that have not accepted it yet."""
 
     values: dict[str, str]
-    receivers: set[str]
-    due: float = 0.0
-    pause: float = FIRST_PAUSE
+    receivers: dict[str, _Schedule]
+
+    @property
+    def urgency(self) -> int:
+        return LEVELS.index(self.values["level"]) if self.values.get("level") in LEVELS else 0
 
 
 class Alerts:
-    """Delivers alerts from a background thread, again with growing pauses until every receiver has accepted them.
+    """Delivers alerts from one background thread for each receiver, so that none waits for another.
 
+    Each receiver gets critical alerts first, and each alert again with growing pauses until it has accepted it.
     Undelivered alerts are kept in the file `spool`, from which the next process takes them. Failures are logged.
     """
 
     def __init__(
         self, webhook: str, log: Any, environment: Mapping[str, str] = os.environ, spool: Path | None = None,
-        first_pause: float = FIRST_PAUSE,
+        first_pause: float = FIRST_PAUSE, timeout: float = TIMEOUT,
     ) -> None:  # fmt: skip
         """first_pause: seconds until the second attempt; later ones wait twice as long each, at most LONGEST_PAUSE.
 
-        Raises ConfigError for a webhook without a secret, or that is neither https nor on this machine.
+        timeout: seconds of one attempt. Raises ConfigError for a webhook without a secret, or that is neither https
+        nor on this machine.
         """
-        self._webhook = webhook
-        self._log = log
-        self._secret = environment.get(SECRET, "")
-        self._urls = environment.get(URLS, "").split()
-        self._hidden = secrets(environment)
-        self._spool = spool
-        self._first_pause = first_pause
+        self._log, self._spool, self._first_pause, self._timeout = log, spool, first_pause, timeout
+        self._mask = environment_mask(environment)
+        self._receivers: dict[str, Deliver] = {}
         if webhook:
             check_address(webhook, "monitoring.webhook")
-            if not self._secret:
+            secret = environment.get(SECRET, "")
+            if not secret:
                 raise ConfigError(f"monitoring.webhook needs a secret for its signature: set {SECRET}")
-        self._deliver_to: dict[str, Callable[[Mapping[str, str]], None]] = {}
-        if webhook:
-            self._deliver_to["webhook"] = self._post
-        if self._urls:
-            self._deliver_to["apprise"] = self._notify
+            self._receivers[WEBHOOK] = webhook_receiver(webhook, secret, timeout)
+        self._receivers |= {apprise_name(url): apprise_receiver(url) for url in environment.get(URLS, "").split()}
+        self._late: dict[str, list[threading.Thread]] = {name: [] for name in self._receivers}
         self._changed = threading.Condition()
         self._waiting = self._read_spool()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
-        self._thread.start()
+        self._closing = self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, args=(name,), name=f"alerts {name}", daemon=True)
+            for name in self._receivers
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, level: str, kind: str, message: str) -> None:
-        """Log an alert and queue it for delivery. Raises ValueError for an unknown level."""
+        """Log an alert, write it to the spool and queue it for delivery. Raises ValueError for an unknown level."""
         if level not in LEVELS:
             raise ValueError(f"level must be one of {LEVELS}, got {level!r}")
         write = {"info": self._log.info, "warning": self._log.warning, "critical": self._log.critical}[level]
         write("alert", kind=kind, message=message)
         values = {"at": datetime.now(UTC).isoformat(), "level": level, "kind": kind}
-        values["message"] = masked(message, self._hidden)
-        if not self._deliver_to:
+        values["message"] = self._mask.text(message)
+        if not self._receivers:
             return
         with self._changed:
-            if len(self._waiting) >= MAX_WAITING:
-                self._log.warning("alert not delivered", reason="too many are waiting", kind=kind)
-                return
-            self._waiting.append(_Delivery(values, set(self._deliver_to), pause=self._first_pause))
+            self._waiting.append(
+                _Delivery(values, {name: _Schedule(0.0, self._first_pause) for name in self._receivers})
+            )
+            for name in self._receivers:
+                self._drop_excess(name)
+            self._write_spool()
             self._changed.notify_all()
 
-    def close(self, seconds: float = TIMEOUT) -> bool:
+    def close(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Deliver what is queued for at most `seconds`, then stop. Returns True if every receiver has accepted all."""
+        end = time.monotonic() + seconds
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(seconds)
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
         with self._changed:
+            self._closed = True
             self._write_spool()
             return not self._waiting
 
-    # ------------------------------------------------------------------ the thread
+    # ------------------------------------------------------------------ the threads
 
-    def _run(self) -> None:
+    def _run(self, name: str) -> None:
         while True:
             with self._changed:
-                ready = [d for d in self._waiting if d.due <= time.monotonic()]
+                if self._closed:
+                    return
+                mine = [delivery for delivery in self._waiting if name in delivery.receivers]
+                ready = [delivery for delivery in mine if delivery.receivers[name].due <= time.monotonic()]
                 if not ready:
                     if self._closing:
                         return
-                    pauses = [d.due - time.monotonic() for d in self._waiting]
+                    pauses = [delivery.receivers[name].due - time.monotonic() for delivery in mine]
                     self._changed.wait(max(min(pauses), 0.0) if pauses else None)
                     continue
-            for delivery in ready:
-                self._attempt(delivery)
+            delivery = max(ready, key=lambda each: each.urgency)  # the oldest one of the most urgent
+            failure = self._attempt(name, delivery.values)
             with self._changed:
-                self._waiting = [d for d in self._waiting if d.receivers]
-                self._write_spool()
+                self._record(name, delivery, failure)
 
-    def _attempt(self, delivery: _Delivery) -> None:
-        for name in sorted(delivery.receivers):
+    def _attempt(self, name: str, values: Mapping[str, str]) -> str:
+        """Send an alert to a receiver. Returns why it was not accepted, or an empty text."""
+        late = self._late[name] = [thread for thread in self._late[name] if thread.is_alive()]
+        if len(late) >= MAX_LATE:
+            return f"{MAX_LATE} attempts before it have not ended"
+        failures: list[str] = []
+
+        def deliver() -> None:
             try:
-                if name in self._deliver_to:
-                    self._deliver_to[name](delivery.values)
-                delivery.receivers.discard(name)
+                self._receivers[name](values)
+                failures.append("")
             except Exception as error:  # noqa: BLE001 - a receiver may fail in any way, and must not end the thread
-                reason = masked(f"{type(error).__name__}: {error}", self._hidden)
-                self._log.warning("alert not delivered", reason=reason, kind=delivery.values["kind"], receiver=name)
-        delivery.due = time.monotonic() + delivery.pause
-        delivery.pause = min(2 * delivery.pause, LONGEST_PAUSE)
+                failures.append(f"{type(error).__name__}: {error}")
+
+        # A thread of its own: an apprise service has no limit on the total time of its answer.
+        thread = threading.Thread(target=deliver, name=f"alert to {name}", daemon=True)
+        thread.start()
+        thread.join(self._timeout + 1.0 if name == WEBHOOK else self._timeout)  # a webhook's request ends by itself
+        if failures:
+            return failures[0]
+        late.append(thread)
+        return f"no answer within {self._timeout:g} s"
+
+    def _record(self, name: str, delivery: _Delivery, failure: str) -> None:
+        schedule = delivery.receivers.get(name)
+        if schedule is None:  # dropped meanwhile
+            return
+        if failure:
+            self._log.warning("alert not delivered", reason=failure, kind=delivery.values["kind"], receiver=name)
+            schedule.due = time.monotonic() + schedule.pause
+            schedule.pause = min(2 * schedule.pause, LONGEST_PAUSE)
+            return
+        self._remove(name, delivery)
+        self._write_spool()
+
+    def _drop_excess(self, name: str) -> None:
+        """Drop the oldest of the least urgent alerts that wait for a receiver, if there are too many."""
+        mine = [delivery for delivery in self._waiting if name in delivery.receivers]
+        if len(mine) > MAX_WAITING:
+            dropped = min(mine, key=lambda each: each.urgency)
+            self._log.warning(
+                "alert not delivered", reason="too many are waiting", kind=dropped.values["kind"], receiver=name
+            )
+            self._remove(name, dropped)
+
+    def _remove(self, name: str, delivery: _Delivery) -> None:
+        del delivery.receivers[name]
+        if not delivery.receivers:
+            self._waiting.remove(delivery)
 
     # ------------------------------------------------------------------ the spool
 
@@ -140,12 +202,16 @@ class Alerts:
             return []
         try:
             rows = json.loads(self._spool.read_text())
-            return [
-                _Delivery({k: str(v) for k, v in row["values"].items()}, set(row["receivers"]), pause=self._first_pause)
+            found = [
+                _Delivery(
+                    {key: str(row["values"][key]) for key in ("at", "level", "kind", "message")},
+                    {name: _Schedule(0.0, self._first_pause) for name in row["receivers"] if name in self._receivers},
+                )
                 for row in rows
             ]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return []
+        return [delivery for delivery in found if delivery.receivers]
 
     def _write_spool(self) -> None:
         if self._spool is None:
@@ -153,29 +219,9 @@ class Alerts:
         with contextlib.suppress(OSError):  # the disk may be full, which is what an alert may be about
             if self._waiting:
                 rows = [{"values": d.values, "receivers": sorted(d.receivers)} for d in self._waiting]
-                replace_file(self._spool, json.dumps(rows).encode())
+                replace_file(self._spool, json.dumps(rows).encode(), 0o600)
             else:
                 self._spool.unlink(missing_ok=True)
-
-    # ------------------------------------------------------------------ receivers
-
-    def _post(self, values: Mapping[str, str]) -> None:
-        body = json.dumps(values, sort_keys=True).encode()
-        headers = {"Content-Type": "application/json", **signature(body, self._secret, values["at"])}
-        request = urllib.request.Request(self._webhook, data=body, headers=headers, method="POST")
-        with _opener().open(request, timeout=TIMEOUT):
-            pass
-
-    def _notify(self, values: Mapping[str, str]) -> None:
-        import apprise
-
-        notifier = apprise.Apprise()
-        for url in self._urls:
-            notifier.add(url)
-        kinds = {"info": "info", "warning": "warning", "critical": "failure"}
-        title = f"finrl_pod paper: {values['kind']}"
-        if not notifier.notify(body=values["message"], title=title, notify_type=kinds[values["level"]]):
-            raise OSError("a notification service did not accept the message")
 
 
 class DeadManPing:
@@ -204,32 +250,6 @@ class DeadManPing:
             if self._is_well():
                 pause = self._seconds
                 try:
-                    with _opener().open(self._url, timeout=TIMEOUT):
-                        pass
+                    send_request("GET", self._url, TIMEOUT)
                 except Exception as error:  # noqa: BLE001 - the service may fail in any way; its address is secret
                     self._log.warning("ping failed", reason=type(error).__name__)
-
-
-def check_address(url: str, name: str) -> None:
-    """Raises ConfigError for an address that is neither https nor on this machine. name: of its setting."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        raise ConfigError(
-            f"{name} must be an https URL (http on this machine only), got a {parts.scheme or 'bare'} address"
-        )
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """No redirects and no proxies of the environment: the URL is the configured one."""
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
-
-
-def signature(body: bytes, secret: str, at: str) -> dict[str, str]:
-    """Return the signature headers of a webhook: HMAC-SHA256 over "AT.BODY", in hexadecimal."""
-    digest = hmac.new(secret.encode(), at.encode() + b"." + body, hashlib.sha256).hexdigest()
-    return {"X-Finrl-Pod-Time": at, "X-Finrl-Pod-Signature": f"sha256={digest}"}
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None

@@ -10,7 +10,6 @@ import json
 import secrets
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,13 @@ from typing import Any
 from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.paper.journal.commands import CommandName, read_result, submit_command
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.alerts import check_address
+from finrl_pod.paper.monitoring.receivers import check_address, send_request
 
 TOKEN = "FINRL_POD_TELEGRAM_TOKEN"
 API = "https://api.telegram.org"
 POLL_SECONDS = 20  # of one long poll
-SOCKET_SECONDS = 30.0
+REQUEST_SECONDS = 30.0  # of one request in total
 PAUSE = 10.0  # seconds after a request that failed
-MAX_ANSWER = 1_000_000  # bytes
 CONFIRM_SECONDS = 60.0
 MAX_AGE = 60.0  # seconds; older messages are ignored, since Telegram keeps unfetched ones for a day
 RESULT_SECONDS = 30.0  # to wait for a command's result
@@ -141,12 +139,11 @@ class TelegramCommands:
 
     def _call(self, method: str, **values: Any) -> Any:
         """Return `result` of a method of the Bot API. Raises any error of the connection, or ValueError."""
-        request = urllib.request.Request(
-            self._base + method, json.dumps(values).encode(), {"Content-Type": "application/json"}, method="POST"
+        body, headers = json.dumps(values).encode(), {"Content-Type": "application/json"}
+        answer = send_request(
+            "POST", self._base + method, REQUEST_SECONDS, body=body, headers=headers, reads_answer=True
         )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=SOCKET_SECONDS) as answer:
-            document = json.loads(answer.read(MAX_ANSWER))
+        document = json.loads(answer)
         if not isinstance(document, Mapping) or document.get("ok") is not True:
             raise ValueError("the Bot API refused the request")
         return document.get("result")

@@ -44,9 +44,10 @@ def build_daemon(
     idle: list[Callable[[float], None]] = []  # the daemon's, which is built last
     stream = StreamMonitor(broker, time, config.timing.stale_stream, alert)
     orders = OrderManager(
-        broker, ledger, risk, time, config.timing, alert, lambda seconds: idle[0](seconds), stream.report_polled_change
-    )
-    reconciler = Reconciler(orders, [config.name, *(part.name for part in allocations(config))])
+        broker, ledger, risk, time, config.timing, alert, [config.name, *(part.name for part in allocations(config))],
+        lambda seconds: idle[0](seconds), stream.report_polled_change,
+    )  # fmt: skip
+    reconciler = Reconciler(orders)
     control = CommandHandler(orders, risk, reconciler, config)
     components = TradingComponents(config, broker, feed, sources, ledger, risk, orders, reconciler, stream, time, alert)
     daemon = Daemon(components, time, heartbeat, control)

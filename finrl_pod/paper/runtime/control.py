@@ -100,8 +100,6 @@ class CommandHandler:
 
     def _prepare_flatten(self) -> str | None:
         """Cancel own orders. Returns why own shares cannot be sold now, or None."""
-        if self._reconciler.has_unrecorded_orders:
-            return "not flattened: orders of this run are not in the journal; acknowledge the differences first"
         if not self._orders.cancel_all(self._cancel_seconds):
             return "not flattened: own orders are still live, their cancels are not confirmed"
         return None

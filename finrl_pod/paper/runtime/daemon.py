@@ -302,6 +302,7 @@ class Daemon:
         account = c.broker.account()
         c.ledger.store.bind("account", account.id)
         c.ledger.store.bind("run", c.config.name)
+        c.orders.check_all_recorded()
         self.trader.check_symbols()
         c.reconciler.initialise()
         c.reconciler.recover()

@@ -104,3 +104,29 @@ def test_locked_journal_stops_the_daemon_and_cancels_live_orders(tmp_path: Path)
         assert not end_is_recorded(harness, second)
         restart_and_trade(harness)
         assert end_is_recorded(harness, second)
+
+
+def test_lost_journal_stops_the_daemon_before_any_order(tmp_path: Path) -> None:
+    """The files are deleted or emptied, or the main file lost its WAL, after a kill at the end of a traded session."""
+    with DaemonHarness(tmp_path) as harness:
+        harness.start()
+        harness.run_until(harness.days[1].close + 600, harness.kill)
+        assert harness.daemon is not None
+        harness.daemon.wait()
+        harness.server.call(harness.stop_clock)
+        orders = len(harness.exchange.orders)
+        assert orders > 5
+        main = harness.journal.read_bytes()
+        for content in (None, b"", main):
+            for file in tmp_path.glob("journal.sqlite*"):
+                file.unlink()
+            if content is not None:
+                harness.journal.write_bytes(content)
+            (tmp_path / "daemon.log").unlink()
+            assert harness.launch().wait() == 2
+            log = (tmp_path / "daemon.log").read_text()
+            assert '"level": "critical"' in log
+            assert "journal" in log
+            assert "Traceback" not in log
+        assert len(harness.exchange.orders) == orders
+        assert not harness.requests("DELETE")

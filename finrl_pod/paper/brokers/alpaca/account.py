@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
@@ -210,7 +211,7 @@ class AlpacaAccount:
             return call()
         except ErrorResponse as response:
             self._check_keys(response)
-            text = self._keys.mask(f"{self.name} responded {response.status}: {response.message}")
+            text = f"{self.name} responded {response.status}: {self._keys.mask(response.message)}"
             if response.status == 404:
                 raise _NotFound(text) from None
             if response.status >= 500 or response.status in _RETRYABLE_4XX:
@@ -223,7 +224,8 @@ class AlpacaAccount:
         try:
             return parse()
         except (UnreadableResponse, AttributeError, TypeError) as error:
-            raise BrokerUnavailable(f"{self.name} sent an unreadable response ({error})") from None
+            text = self._keys.mask(str(error))
+            raise BrokerUnavailable(f"{self.name} sent an unreadable response ({text})") from None
 
     def _write(
         self,
@@ -244,13 +246,16 @@ class AlpacaAccount:
             return Rejected(Reason.RATE_LIMITED, f"not sent: {error}", retry_at=self._context.clock.now() + wait)
         except ErrorResponse as response:
             self._check_keys(response)
-            return responses.write_outcome(response, self._context.clock.now(), of_order=of_order)
+            outcome = responses.write_outcome(response, self._context.clock.now(), of_order=of_order)
+            return dataclasses.replace(outcome, message=self._keys.mask(outcome.message))
         except UnreadableResponse as error:
-            return Ambiguous(f"unreadable response: {error}")
+            return Ambiguous(self._keys.mask(f"unreadable response: {error}"))
         except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             return Ambiguous(self._no_response(error))
         mismatch = "" if order is None else find_mismatch(order)
-        return Ambiguous(f"the response is about another order: {mismatch}") if mismatch else Confirmed(order)
+        if mismatch:
+            return Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
+        return Confirmed(order)
 
     def _check_keys(self, response: ErrorResponse) -> None:
         if responses.refuses_keys(response):

@@ -7,11 +7,13 @@ before any key is read or sent.
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from finrl_pod.errors import AddressNotAllowed, SetupError
+from finrl_pod.masking import SecretMask
 
 PAPER_URL = "https://paper-api.alpaca.markets"
 DATA_URL = "https://data.alpaca.markets"
@@ -19,7 +21,6 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE, SECRET_VARIABLE = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 
 _HTTP_PORT, _HTTPS_PORT = 80, 443
-_MASK = "***"
 
 
 # ---- keys ---------------------------------------------------------------------------------------------------------
@@ -33,8 +34,12 @@ class Keys:
     secret: str = field(repr=False)
 
     def mask(self, text: str) -> str:
-        """The text with both keys replaced by ***."""
-        return text.replace(self.secret, _MASK).replace(self.key, _MASK)
+        """The text with both keys replaced by ***, in whatever form they are in it."""
+        return self._mask.text(text)
+
+    @functools.cached_property
+    def _mask(self) -> SecretMask:
+        return SecretMask((self.key, self.secret))
 
 
 def keys_from_environment() -> Keys:

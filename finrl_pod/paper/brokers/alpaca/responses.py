@@ -25,7 +25,6 @@ from finrl_pod.paper.records import (
     OrderStatus,
     OrderType,
     OrderUpdate,
-    Outcome,
     Position,
     Reason,
     Rejected,
@@ -305,7 +304,7 @@ def refuses_keys(response: ErrorResponse) -> bool:
     return response.status == 401 or forbidden
 
 
-def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = False) -> Outcome:
+def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = False) -> Rejected | Ambiguous:
     """Outcome of a write that got an error response. of_order: the write was a cancel or a replacement."""
     status, message = response.status, response.message
     if status >= 500 or status in _AMBIGUOUS_4XX:
