@@ -15,6 +15,7 @@ import pytest
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.services.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store
 from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry
@@ -147,6 +148,20 @@ def test_form_sets_the_mandate(visit: Callable[..., Any], tmp_path: Path) -> Non
     app.selectbox(key="laptop: mandate.base").set_value("none").run()
     assert tomllib.loads(app.code[0].value)["mandate"]["base"] == "none"
     assert not [field for field in app.number_input if "mandate" in field.key]
+
+
+@pytest.mark.parametrize("preset", ["laptop", "gpu", "quick"])
+def test_form_of_a_preset_gives_its_config(visit: Callable[..., Any], tmp_path: Path, preset: str) -> None:
+    """Also where the panel is too short for some of its features."""
+    app = visit("train", tmp_path)
+    (field,) = (box for box in app.selectbox if box.label == "Preset")
+    field.select_index([name.partition(":")[0] for name in field.options].index(preset)).run()
+    for place, name in enumerate(app.selectbox(key=f"{preset}: data").options):
+        app.selectbox(key=f"{preset}: data").select_index(place).run()
+        shown = tomllib.loads(app.code[0].value)
+        expected = tomllib.loads(config_text(for_panel(PRESETS[preset], Store().show(name))))
+        assert shown["features"] == expected["features"]
+        assert {**shown, "data": 0} == {**expected, "data": 0}
 
 
 def test_run_shows_what_its_champion_adds(visit: Callable[..., Any], finished: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,14 @@ from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import status
 from finrl_pod.paper.runtime.build import record_settings
-from finrl_pod.paper.settings import BrokerSettings, MonitoringSettings, OrderSettings, PaperConfig, TimingSettings
+from finrl_pod.paper.settings import (
+    BrokerSettings,
+    MonitoringSettings,
+    OrderSettings,
+    PaperConfig,
+    StrategyConfig,
+    TimingSettings,
+)
 from finrl_pod.types import Panel
 from tests.paper.factories import PartialFillBroker, SimulatedDaemon, config
 
@@ -426,3 +434,39 @@ def test_causes_and_strategies_of_a_replay_are_read(sim: SimulatedDaemon) -> Non
         {"name": "one", "strategy": "momentum", "equity": 10.0, "backtest": 12.0, "difference": -2.0}
     ]
     paper_performance.difference_file(read.path).unlink()
+
+
+class Fixed:
+    """Decides the same weights of the three symbols each day, None on the days in `holds`."""
+
+    name, feature_names, lookback = "fixed", (), 2
+
+    def __init__(self, weights: tuple[float, float, float], holds: int = 0) -> None:
+        self.weights, self.decisions, self.holds = np.array(weights), 0, holds
+
+    def target_weights(self, window: Any, positions: Any) -> Any:
+        self.decisions += 1
+        return None if self.decisions > 3 and self.holds else self.weights
+
+
+@pytest.mark.parametrize("holds", [0, 1], ids=["decides daily", "holds"])
+def test_targets_are_those_of_all_strategies(tmp_path: Path, holds: int) -> None:
+    """Of the account's equity, whoever decided last; the third strategy is no longer in the config."""
+    parts = tuple(StrategyConfig(name, "x", share=share) for name, share in (("one", 0.5), ("two", 0.3), ("old", 0.2)))
+    settings = config(strategy="", strategies=parts)
+    strategies = [Fixed((0.6, 0.2, 0.0)), Fixed((0.0, 0.1, 0.8), holds), Fixed((0.9, 0.0, 0.0))]
+    sim = SimulatedDaemon(tmp_path, settings, strategies=strategies)
+    sim.day(date(2024, 1, 12))
+    sim.config = dataclasses.replace(settings, strategies=parts[:2])
+    sim.sources = sim.sources[:2]
+    sim.restart()
+    record_settings(sim.store, sim.config, sim.clock.now())
+    sim.day(date(2024, 1, 19))
+    frame = paper_account.positions(paper_journal.load(sim.journal)).set_index("symbol")
+    trader = sim.daemon.trader
+    one, two = (float(each.equity() / trader.equity()) for each in trader.traders)
+    assert one + two < 0.9
+    expected = {"AA": 0.6 * one, "BB": 0.2 * one + 0.1 * two, "CC": 0.8 * two}
+    assert frame.target.to_dict() == pytest.approx(expected, rel=0.03)  # fills since the last close
+    assert frame.distance.to_dict() == pytest.approx((frame.weight - frame.target).to_dict())
+    sim.store.close()

@@ -15,8 +15,8 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.monitoring.status import status
-from finrl_pod.paper.records import ActionKind, CorporateAction
+from finrl_pod.paper.monitoring.status import metrics, status, status_text
+from finrl_pod.paper.records import ActionKind, CorporateAction, Reason, Rejected
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, parse, plain, unpack
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices
@@ -211,3 +211,19 @@ def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pyte
     assert "60%" in shown
     assert any(target["state"] == "open" for target in document["targets"].values())
     assert "distance to target" in shown
+
+
+def test_distance_to_target_is_that_of_the_account(tmp_path: Path) -> None:
+    sim = start(tmp_path)
+
+    def refuse(original: Any, request: Any) -> Any:
+        return Rejected(Reason.OTHER, "no") if request.symbol == "BB" else original(request)
+
+    sim.broker.overrides["submit"] = refuse
+    sim.day(date(2024, 1, 9))
+    parts, equity = status(sim.store, sim.config)["strategies"], float(sim.daemon.trader.equity())
+    targets = {run.partition("/")[2]: t["distance"] for run, t in status(sim.store, sim.config)["targets"].items()}
+    expected = sum(distance * float(parts[name]["equity"]) / equity for name, distance in targets.items())
+    assert expected > 0.05
+    assert metrics(sim.store, sim.config)["distance_to_target"] == pytest.approx(expected)
+    assert f"distance to target: {expected:.2%} of equity" in status_text(sim.store, sim.config)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.execution.risk import RiskState
-from finrl_pod.paper.execution.targets import current_targets
+from finrl_pod.paper.execution.targets import account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
@@ -60,7 +60,7 @@ def status(store: Store, config: PaperConfig) -> dict[str, Any]:
 def status_text(store: Store, config: PaperConfig) -> str:
     """Return the status in a few lines, for messages."""
     found = status(store, config)
-    mark, targets = found["equity"], found["targets"].values()
+    mark = found["equity"]
     lines = [
         f"{found['name']}: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
         "equity: none yet"
@@ -68,7 +68,7 @@ def status_text(store: Store, config: PaperConfig) -> str:
         else f"equity: {float(mark['value']):,.2f} at the close of {mark['session']}",
         f"positions: {', '.join(f'{s} {q}' for s, q in found['positions'].items()) or 'none'}",
         f"open intents: {len(found['open_intents'])}",
-        f"distance to target: {max((t['distance'] for t in targets), default=0.0):.2%} of equity",
+        f"distance to target: {account_distance(Ledger(store), config):.2%} of equity",
     ]
     return "\n".join(lines)
 
@@ -161,9 +161,7 @@ def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
         "decisions": float(store.count(schema.decisions)),
         "orders": float(store.count(schema.orders)),
         "fills": float(store.count(schema.fills)),
-        "distance_to_target": max(
-            (t["distance"] for t in current_targets(Ledger(store), config).values()), default=0.0
-        ),
+        "distance_to_target": account_distance(Ledger(store), config),
         "alerts": float(store.count(schema.alerts)),
         "critical_alerts": float(store.count(schema.alerts, schema.alerts.c.level == "critical")),
     }

@@ -10,7 +10,7 @@ from decimal import Decimal
 from sqlalchemy import select
 
 from finrl_pod.paper.execution.order_state import OrderState
-from finrl_pod.paper.execution.targets import current_targets
+from finrl_pod.paper.execution.targets import account_distance
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import stamp
@@ -84,7 +84,6 @@ def summarise_day(
     marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
     peak = max([*marks, capital, equity])
     last = marks[-1] if marks else capital
-    targets = [target["distance"] for target in current_targets(ledger, config, now).values()]
     strategies = {
         part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, now)
         for part, allocation in zip(config.strategies, allocations(config), strict=False)
@@ -99,7 +98,7 @@ def summarise_day(
         strategies=strategies,
         orders=_order_states(ledger, since),
         fills=fills,
-        distance=max(targets, default=0.0),
+        distance=account_distance(ledger, config, now),
         differences=differences,
         next_decision=next_decision,
         priced=bool(prices),

@@ -32,7 +32,7 @@ def positions() -> dict[str, Any]:
         "shares": _number("Shares", SHARES),
         "value": _number("Value", "dollar"),
         "weight": _number("Weight", "percent", help="Value over equity."),
-        "target": _number("Target", "percent", help="Target weight of the last decision."),
+        "target": _number("Target", "percent", help="Target weight of the last decision, summed over the strategies."),
         "distance": _number("Distance", "percent", help="Weight less target."),
         "price": _number("Price", "dollar", help="At the last decision."),
         "average": _number("Average cost", "dollar", help="Average purchase price per share."),

@@ -10,7 +10,7 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
-from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, TournamentConfig, describe_setting
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, describe_setting
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.run_monitor import show_run
@@ -96,8 +96,8 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     features = st.multiselect(
         "Features",
         cached.feature_names(),
-        default=list(FeatureConfig().names),
-        key=key("features"),
+        default=list(base.features.names),
+        key=key(f"features on {panel.name}"),
         help=describe_setting("features.names").comment,
     )
     choices["features"] = {"names": features}

@@ -12,7 +12,7 @@ import pandas as pd
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal.reader import file_signature, read_journal
-from finrl_pod.paper.settings import PaperConfig, unpack
+from finrl_pod.paper.settings import PaperConfig, allocations, unpack
 
 CACHED_JOURNALS = 8  # accounts that visitors look at
 MAX_ALERTS = 200  # the newest
@@ -49,6 +49,13 @@ SELECT session, avg(price / before) AS growth FROM (
          lag(CAST(price AS REAL)) OVER own AS before
   FROM closes WINDOW own AS (PARTITION BY symbol ORDER BY id)
 ) WHERE before > 0 AND earlier != session GROUP BY session ORDER BY min(id)
+"""
+_LAST_WEIGHTS = """
+SELECT run, weights FROM decisions
+WHERE id IN (SELECT max(id) FROM decisions WHERE weights IS NOT NULL GROUP BY run) ORDER BY id
+"""
+_LAST_EQUITIES = """
+SELECT run, equity FROM strategy_equity WHERE id IN (SELECT max(id) FROM strategy_equity GROUP BY run)
 """
 _TABLES = {
     "actions": "SELECT at, kind, symbol, ex_date, own_change, cash FROM corporate_actions ORDER BY id",
@@ -87,9 +94,9 @@ class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
     config: the daemon's last settings, None if not recorded. closes: last known price by symbol. priced: session of the
-    newest close, empty without one. targets: weights of the last decision. external: shares that the strategy does not
-    own. price_reads: the last read of market data. benchmark: session, growth (of equal weights of the symbols, without
-    dividends).
+    newest close, empty without one. targets: weights that the last decision of each strategy aims at, summed as shares
+    of the account's equity. external: shares that the strategies do not own. price_reads: the last read of market data.
+    benchmark: session, growth (of equal weights of the symbols, without dividends).
     """
 
     path: Path
@@ -163,17 +170,33 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     closes = connection.execute(
         "SELECT symbol, price, session FROM closes WHERE id IN (SELECT max(id) FROM closes GROUP BY symbol)"
     ).fetchall()
-    weights = _scalar(connection, "SELECT weights FROM decisions WHERE weights IS NOT NULL ORDER BY id DESC LIMIT 1")
+    config = _config(_scalar(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1"))
     account = _scalar(connection, "SELECT value FROM facts WHERE name = 'account'")
     return Journal(
         path=path,
         account=account or "",
-        config=_config(_scalar(connection, "SELECT content FROM settings ORDER BY id DESC LIMIT 1")),
+        config=config,
         closes={symbol: float(price) for symbol, price, _ in closes},
         priced=max((session for *_, session in closes), default=""),
-        targets=json.loads(weights) if weights else {},
+        targets=_account_targets(connection, config),
         **frames,
     )
+
+
+def _account_targets(connection: sqlite3.Connection, config: PaperConfig | None) -> dict[str, float]:
+    """Sum the target weights of each strategy's last decision, as shares of the account's equity, by symbol."""
+    decided = {run: json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)}
+    if config is None or not config.strategies:  # one strategy, whose equity is the account's
+        run = next(reversed(decided), "") if config is None else config.name
+        return decided.get(run, {})
+    equities = {run: float(equity) for run, equity in connection.execute(_LAST_EQUITIES)}
+    account = float(_scalar(connection, "SELECT equity FROM equity ORDER BY id DESC LIMIT 1") or config.capital)
+    targets: dict[str, float] = {}
+    for part in allocations(config):
+        share = equities.get(part.name, part.capital) / account if account > 0 else 0.0
+        for symbol, weight in decided.get(part.name, {}).items():
+            targets[symbol] = targets.get(symbol, 0.0) + share * weight
+    return targets
 
 
 def _with_types(frame: pd.DataFrame) -> pd.DataFrame:
