@@ -185,7 +185,9 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
 
 def _account_targets(connection: sqlite3.Connection, config: PaperConfig | None) -> dict[str, float]:
     """Sum the target weights of each strategy's last decision, as shares of the account's equity, by symbol."""
-    decided = {run: json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)}
+    decided: dict[str, dict[str, float]] = {
+        run: json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)
+    }
     if config is None or not config.strategies:  # one strategy, whose equity is the account's
         run = next(reversed(decided), "") if config is None else config.name
         return decided.get(run, {})
