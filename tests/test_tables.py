@@ -60,7 +60,7 @@ def assert_equal(one: MarketTensor, other: MarketTensor) -> None:
 def test_a_mapped_market_and_its_worlds_equal_those_in_memory(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     def both() -> tuple[MarketTensor, MarketTensor]:
         market = tensor.build_market(panel, NAMES, (0, 499))
-        config = AugmentationConfig(worlds=2, bootstrap_block=20.0, equal_means=True)
+        config = AugmentationConfig(worlds=2, bootstrap_block=20.0)
         train = Span(0, 499)
         made = make_worlds(
             panel, train, market, lambda varied: tensor.build_market(varied, NAMES, market.normaliser), config, 3

@@ -1,4 +1,4 @@
-"""Variations of a panel for training: equalised mean returns, bootstrapped histories, random subsets of the assets.
+"""Variations of a panel for training: bootstrapped histories, random subsets of the assets.
 
 All functions return a new panel with the same bars and symbols, so that features and fills are computed from the
 changed prices. Money traded (price times volume) of a bar is kept.
@@ -12,32 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finrl_pod.types import PRICE_COLUMNS, Bools, Floats, Panel
+from finrl_pod.types import PRICE_COLUMNS, Bools, Panel
 
-PRICES = ("open", "high", "low", "close", "dividend")  # in currency per share
 REDRAWS = 16  # rows drawn for an asset that has no return in the first; then any in which it has one
 
 Rows = NDArray[np.int64]
-
-
-def equalise_means(panel: Panel, first: int, last: int) -> Panel:
-    """Set the mean log return of every asset over the bars first..last to the mean over all assets and bars.
-
-    Removes what differs between the assets' growth in hindsight, such as that of survivors, and keeps everything else:
-    an asset's prices are multiplied by exp(-(mean_i - mean) (t - t_i)) at every bar t. The mean return is taken from
-    an asset's first bar t_i to its last in the range; one with fewer than two bars there is unchanged.
-    """
-    traded = panel.tradable[first : last + 1]
-    assets = np.flatnonzero(traded.sum(0) > 1)  # [K] with a return in the range; others may have no first or last bar
-    begin = first + traded[:, assets].argmax(0)
-    end = last - traded[::-1, assets].argmax(0)
-    spans = end - begin  # bars
-    growth = np.log(panel.close[end, assets] / panel.close[begin, assets])
-    mean = growth.sum() / max(spans.sum(), 1)
-    factor = np.ones(panel.close.shape)
-    # Counted from the asset's first bar: a large mean over few bars of a late listing must not move its price far.
-    factor[:, assets] = np.exp(-(growth / spans - mean) * (np.arange(len(panel.times))[:, None] - begin))
-    return _rescaled(panel, factor)
 
 
 def bootstrap(panel: Panel, first: int, last: int, block: float, rng: np.random.Generator) -> Panel:
@@ -123,11 +102,3 @@ def without_assets(panel: Panel, kept: Bools) -> Panel:
     prices = [name for name in panel.columns if name in PRICE_COLUMNS]
     columns: dict[str, Any] = {name: np.where(kept, getattr(panel, name), np.nan) for name in prices}
     return dataclasses.replace(panel, tradable=panel.tradable & kept, **columns)
-
-
-def _rescaled(panel: Panel, factor: Floats) -> Panel:
-    """Panel with prices times `factor` [T, N] and volumes divided by it."""
-    columns: dict[str, Any] = {name: getattr(panel, name) * factor for name in panel.columns if name in PRICES}
-    if panel.volume is not None:
-        columns["volume"] = panel.volume / factor
-    return dataclasses.replace(panel, **columns)

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from finrl_pod.data.augmentation import bootstrap, equalise_means, without_assets
+from finrl_pod.data.augmentation import bootstrap, without_assets
 from finrl_pod.data.blocks import row_blocks
 from finrl_pod.data.panel import between
 from finrl_pod.data.splits import Span
@@ -43,14 +43,12 @@ class TrainingWorlds:
 
     A world begins with `LEAD_BARS` bars that no decision is taken at: bars before the training split, preceded, where
     there are too few, by bars at which nothing trades. first_decisions: bar of each world, counted from its first, at
-    which features are defined. blocks: for bagging, 0 for none. seed: of the bags.
+    which features are defined.
     """
 
     market: MarketTensor
     bars: int
     first_decisions: tuple[int, ...]
-    blocks: int
-    seed: int
 
     @property
     def first(self) -> int:
@@ -66,27 +64,17 @@ class TrainingWorlds:
         """Bars of an episode: `bars`, or fewer if a world is shorter."""
         return min(bars, self.bars - REWARD_LAG - max(self.first_decisions))
 
-    def starts(self, member: int, window: int) -> Tensor:
-        """[K] int64, bars at which the episodes of a member start, each as likely as the others.
-
-        With bagging, the range of start bars is cut into `blocks` of equal length, of which the member draws as many
-        with replacement, the same in every world.
-        """
+    def starts(self, window: int) -> Tensor:
+        """[K] int64, bars at which episodes start, each as likely as the others."""
         stop = self.bars - REWARD_LAG - window + 1
         within = torch.arange(LEAD_BARS, stop)
-        if self.blocks:
-            drawn = torch.randint(0, self.blocks, (self.blocks,), generator=generator(self.seed, member, "bagging"))
-            edges = [len(within) * i // self.blocks for i in range(self.blocks + 1)]
-            within = torch.cat([within[edges[i] : edges[i + 1]] for i in sorted(drawn.tolist())])
         starts = [i * self.bars + within[within >= first] for i, first in enumerate(self.first_decisions)]
         return torch.cat(starts)
 
 
-def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfig, start_bars: int) -> None:
-    """Raises ConfigError for settings out of range, several identical worlds, more blocks than bars, and
-    factors of costs that are not proportional or would reach the price.
-
-    start_bars: bars of the training split at which an episode may start.
+def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfig) -> None:
+    """Raises ConfigError for settings out of range, several identical worlds, and factors of costs that are not
+    proportional or would reach the price.
     """
     check_settings("augmentation.", config)
     varied = config.bootstrap_block or config.asset_share < 1 or config.cost_factor > 1 or config.feature_noise
@@ -94,12 +82,6 @@ def check_augmentation(config: AugmentationConfig, environment: EnvironmentConfi
         raise ConfigError(
             f"augmentation.worlds = {config.worlds} would repeat one history; set bootstrap_block, asset_share, "
             "cost_factor or feature_noise, or worlds = 1"
-        )
-    if config.bagging_blocks > start_bars:
-        raise ConfigError(
-            f"augmentation.bagging_blocks is {config.bagging_blocks}, but episodes can start at {start_bars} bars of "
-            f"the training split only: it needs {config.bagging_blocks - start_bars} bars more; start it earlier, or "
-            "lower bagging_blocks or environment.window"
         )
     if config.cost_factor > 1:
         others = ("per_share", "per_share_minimum", "impact", "participation")
@@ -130,8 +112,6 @@ def make_worlds(
     first = max(train.first, market.first)
     rows = slice(first, train.last + 1)
     past = between(panel, None, pd.Timestamp(panel.times[train.last]))
-    if config.equal_means:
-        past = equalise_means(past, train.first, train.last)
     candidates = _with_features(market, rows)
     length = train.last + 1 - first + LEAD_BARS
     features = new_table((config.worlds * length, len(panel.symbols), market.shape[2]))
@@ -157,8 +137,6 @@ def make_worlds(
         market=_concatenated(markets, torch.from_numpy(features)),
         bars=length,
         first_decisions=tuple(world_market.first for world_market in markets),
-        blocks=config.bagging_blocks,
-        seed=seed,
     )
 
 

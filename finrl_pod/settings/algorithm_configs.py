@@ -78,11 +78,6 @@ class TrainedAgentConfig(AgentConfig):
         "start, the same share of its distance from there",
         at_least(0),
     )
-    l1_penalty: float = setting(
-        0.0,
-        "a policy's weights shrink by this times the learning rate at a gradient step, to 0 at most: a lasso",
-        at_least(0),
-    )
     learning_rate_schedule: Literal["constant", "linear"] = setting(
         "linear", "constant, or linear decay to zero over the training budget"
     )

@@ -289,13 +289,5 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
             _TRAINED,
             ("weight_decay",),
         ),
-        AlgorithmExtension(
-            "l1-penalty",
-            "weights of features that do not help steadily stay at zero, as in a lasso",
-            "DeMiguel, Martin-Utrera, Nogales and Uppal 2020, doi:10.1093/rfs/hhz085; Duchi and Singer 2009, "
-            "JMLR 10:2899",
-            _TRAINED,
-            ("l1_penalty",),
-        ),
     )
 }

@@ -216,14 +216,6 @@ class AugmentationConfig:
         "simulated histories to train on (worlds): variations of the training split, each drawn separately",
         between(1, MAX_WORLDS),
     )
-    equal_means: bool = setting(
-        False, "give all assets the same mean log return, which removes the growth that survivors have in hindsight"
-    )
-    bagging_blocks: int = setting(
-        0,
-        "blocks of the training split, drawn with replacement for each agent, in which its episodes start; 0: off",
-        at_least(0),
-    )
     bootstrap_block: float = setting(
         0.0,
         "mean bars of a block when returns are drawn by the stationary bootstrap, such as 63; 0: off",

@@ -21,8 +21,6 @@ from tests.app.small_run import isolated_folders, small_config
 
 AUGMENTATION = AugmentationConfig(
     worlds=2,
-    equal_means=True,
-    bagging_blocks=4,
     bootstrap_block=20.0,
     asset_share=0.75,
     cost_factor=2.0,

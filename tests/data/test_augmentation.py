@@ -1,4 +1,4 @@
-"""Augmentations of a panel: equal means, bootstrap and removed assets."""
+"""Augmentations of a panel: bootstrap and removed assets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from finrl_pod.data.augmentation import (
     bootstrap,
-    equalise_means,
     resample_returns,
     stationary_rows,
     without_assets,
@@ -30,60 +29,6 @@ def own_returns(source: Panel, asset: int, rows: slice) -> Floats:
     close = source.close[rows, asset]
     returns: Floats = np.diff(np.log(close[np.isfinite(close)]))
     return returns
-
-
-def test_equalised_means_are_equal_and_nothing_else_changes() -> None:
-    varied = equalise_means(PANEL, FIRST, LAST)
-    rows = slice(FIRST, LAST + 1)
-    means, total, bars = [], 0.0, 0
-    for asset in range(6):
-        tradable_rows = FIRST + np.flatnonzero(PANEL.tradable[rows, asset])
-        begin, end = tradable_rows[0], tradable_rows[-1]
-        means.append(np.log(varied.close[end, asset] / varied.close[begin, asset]) / (end - begin))
-        total += np.log(PANEL.close[end, asset] / PANEL.close[begin, asset])
-        bars += end - begin
-    np.testing.assert_allclose(means, total / bars, rtol=1e-9)
-    np.testing.assert_array_equal(varied.tradable, PANEL.tradable)
-    for name in ("open", "high", "low"):
-        np.testing.assert_allclose(getattr(varied, name) / varied.close, getattr(PANEL, name) / PANEL.close)
-    np.testing.assert_array_equal(varied.spread, PANEL.spread)
-    np.testing.assert_allclose(varied.volume * varied.close, PANEL.volume * PANEL.close)
-    log_ratio = np.log(varied.close / PANEL.close)
-    np.testing.assert_allclose(np.diff(log_ratio, 2, axis=0)[:, 0], 0, atol=1e-12)  # only a trend
-    np.testing.assert_array_equal(varied.close[FIRST], PANEL.close[FIRST])
-
-
-def test_equal_means_ignore_bars_outside_the_range() -> None:
-    changed_later = dataclasses.replace(
-        PANEL, close=np.where(np.arange(420)[:, None] > LAST, 3 * PANEL.close, PANEL.close)
-    )
-    a, b = equalise_means(PANEL, FIRST, LAST), equalise_means(changed_later, FIRST, LAST)
-    np.testing.assert_array_equal(a.close[: LAST + 1], b.close[: LAST + 1])
-
-
-def test_equal_means_are_the_same_on_a_panel_cut_at_the_range() -> None:
-    """Training cuts the panel after its last bar: S1 is listed afterwards, S2 was delisted before, S5 has two bars."""
-    close = PANEL.close.copy()
-    close[:350, 1] = np.nan
-    close[100:, 2] = np.nan
-    close[:298, 5] = np.nan
-    close[299, 5] = 2 * close[298, 5]
-    whole = panel(close)
-    cut = panel(close[:300])
-    varied = equalise_means(cut, 120, 299)
-    np.testing.assert_array_equal(varied.close, equalise_means(whole, 120, 299).close[:300])
-    np.testing.assert_array_equal(varied.close[:, [1, 2]], cut.close[:, [1, 2]])
-    assert varied.close[298, 5] == close[298, 5]
-    np.testing.assert_array_equal(equalise_means(cut, 200, 200).close, cut.close)
-
-
-def test_an_asset_with_one_bar_keeps_its_price() -> None:
-    close = np.exp(np.random.default_rng(0).normal(0, 0.01, (50, 3)).cumsum(0))
-    close[:, 2] = np.nan
-    close[20, 2] = 7.0
-    varied = equalise_means(panel(close), 10, 40)
-    assert varied.close[20, 2] == 7.0
-    assert np.isfinite(varied.close[:, :2]).all()
 
 
 def test_resampling_with_unchanged_rows_returns_the_same_panel() -> None:

@@ -26,6 +26,7 @@ FIRST = 21  # first bar with all features
 BARS = LEAD_BARS + 299 - FIRST + 1
 TABLES = ("close", "fill", "features", "tradable", "fillable", "delisted", "fill_volume", "volatility")
 VARIED = {"worlds": 3, "bootstrap_block": 20.0, "asset_share": 0.5, "cost_factor": 3.0, "feature_noise": 0.1}
+UNVARIED = {"asset_share": 0.999}  # all six assets
 
 
 def real_market(panel: Panel = PANEL) -> MarketTensor:
@@ -52,7 +53,7 @@ def test_without_settings_there_are_no_worlds() -> None:
 
 
 def test_a_world_without_augmentation_is_the_training_split() -> None:
-    worlds, market = worlds_of(bagging_blocks=4), real_market()
+    worlds, market = worlds_of(**UNVARIED), real_market()
     assert worlds.market.first == LEAD_BARS
     assert len(worlds.market.times) == BARS
     before = LEAD_BARS - FIRST  # bars that the panel lacks
@@ -64,7 +65,7 @@ def test_a_world_without_augmentation_is_the_training_split() -> None:
 
 
 def test_bars_before_the_first_price_are_untradable() -> None:
-    market, before = worlds_of(bagging_blocks=4).market, LEAD_BARS - FIRST
+    market, before = worlds_of(**UNVARIED).market, LEAD_BARS - FIRST
     assert not market.tradable[:before].any()
     assert not market.fillable[:before].any()
     assert not market.features[:before].any()
@@ -78,7 +79,7 @@ def test_worlds_do_not_depend_on_bars_after_the_training_split() -> None:
     for values in columns.values():
         values[TRAIN.last + 1 :] *= rng.uniform(0.5, 2, values[TRAIN.last + 1 :].shape)
     changed = dataclasses.replace(PANEL, **columns)
-    a, b = worlds_of(**VARIED, equal_means=True), worlds_of(changed, **VARIED, equal_means=True)
+    a, b = worlds_of(**VARIED), worlds_of(changed, **VARIED)
     for name in TABLES:
         assert torch.equal(getattr(a.market, name), getattr(b.market, name)), name
 
@@ -133,7 +134,7 @@ def test_no_episode_crosses_the_border_of_a_world() -> None:
         members=(0, 3),
         first=worlds.first,
         last=worlds.last,
-        starts=[worlds.starts(member, window) for member in (0, 3)],
+        starts=[worlds.starts(window)] * 2,
     )
     observation = env.reset(1)
     first_worlds, visited = observation.bar // BARS, []
@@ -149,27 +150,10 @@ def test_no_episode_crosses_the_border_of_a_world() -> None:
     assert torch.stack(visited).unique().tolist() == [0, 1, 2]
 
 
-def test_bagging_differs_between_members_and_draws_complete_blocks() -> None:
-    worlds, window = worlds_of(worlds=2, asset_share=0.5, bagging_blocks=8), 30
-    stop = BARS - 2 - window + 1
-    edges = [LEAD_BARS + (stop - LEAD_BARS) * i // 8 for i in range(9)]
-    bags = [worlds.starts(member, window) for member in range(6)]
-    assert len({tuple(bag.tolist()) for bag in bags}) == 6
-    for bag in bags:
-        start_counts = torch.bincount(bag, minlength=2 * BARS)
-        first_world, second_world = start_counts[:BARS], start_counts[BARS:]
-        latest_start = max(worlds.first_decisions)
-        assert torch.equal(first_world[latest_start:], second_world[latest_start:])  # the same in every world
-        blocks = [start_counts[max(edges[i], latest_start) : edges[i + 1]].unique() for i in range(8)]
-        assert all(len(block) <= 1 for block in blocks)
-        assert first_world[stop:].sum() == 0
-    assert torch.equal(bags[2], worlds.starts(2, window))
-
-
 def test_episodes_are_shortened_to_the_worlds() -> None:
-    worlds = worlds_of(bagging_blocks=1)
+    worlds = worlds_of(**UNVARIED)
     assert worlds.window(10_000) == BARS - LEAD_BARS - 2
-    assert worlds.starts(0, BARS - LEAD_BARS - 2).tolist() == [LEAD_BARS]
+    assert worlds.starts(BARS - LEAD_BARS - 2).tolist() == [LEAD_BARS]
 
 
 def test_bars_per_year_are_those_of_a_single_world() -> None:
@@ -182,8 +166,6 @@ def test_bars_per_year_are_those_of_a_single_world() -> None:
     [
         ({"worlds": 4}, "would repeat one history"),
         ({"cost_factor": 0.5}, "1 to 100"),
-        ({"worlds": 4, "equal_means": True}, "would repeat one history"),
-        ({"bagging_blocks": 51}, "at 50 bars"),
         ({"asset_share": 0.0}, "above 0 and at most 1"),
         ({"bootstrap_block": 0.5}, "0, or 1 or more"),
         ({"feature_noise": -1.0}, "0 or more"),
@@ -191,7 +173,7 @@ def test_bars_per_year_are_those_of_a_single_world() -> None:
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_augmentation(AugmentationConfig(**settings), EnvironmentConfig(), 50)
+        check_augmentation(AugmentationConfig(**settings), EnvironmentConfig())
 
 
 @pytest.mark.parametrize(
@@ -204,7 +186,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 )
 def test_costs_that_cannot_be_multiplied_are_refused(environment: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_augmentation(AugmentationConfig(cost_factor=3.0), EnvironmentConfig(**environment), 50)
+        check_augmentation(AugmentationConfig(cost_factor=3.0), EnvironmentConfig(**environment))
 
 
 @pytest.mark.parametrize("mandate", [None, MandateConfig()])
@@ -216,7 +198,7 @@ def test_costs_are_multiplied_by_the_factor_of_the_world(mandate: MandateConfig 
     assert len(factors[:, 0].unique()) == 4
     assert 0.25 < factors.min() < 1 < factors.max() < 4
     config = EnvironmentConfig(envs=16, group=2, window=30, cost_bps=20.0, half_spread_bps=5.0)
-    starts = [worlds.starts(0, 30)]
+    starts = [worlds.starts(30)]
     env = make_env(worlds.market, config, first=worlds.first, last=worlds.last, starts=starts, mandate=mandate)
     observation = env.reset(0)
     for _ in range(5):

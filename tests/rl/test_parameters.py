@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -238,37 +237,3 @@ def test_members_that_take_no_step_do_not_decay() -> None:
         optimiser.step(parameters.flat, draw(2, 6), rate, torch.tensor([True, False]))
     assert torch.equal(parameters.flat[1], before[1])
     assert not torch.equal(parameters.flat[0], before[0])
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_an_l1_penalty_is_the_proximal_step_on_weights_of_policies(decay: float) -> None:
-    members = [
-        {"linear_w": draw(40, seed=p), "value_w": draw(5, seed=p), "linear_b": draw(3, seed=p)} for p in (0, 1, 2)
-    ]
-    parameters = Parameters([{name: 0.1 * x for name, x in each.items()} for each in members])
-    before = parameters.flat.clone().numpy()
-    gradient, rate, penalty = draw(3, 48, seed=7), torch.tensor([0.05, 0.1, 0.1], dtype=DOUBLE), 0.8
-    with WeightDecay(parameters, decay, penalty).after_step(ours := Adam(parameters.flat), rate):
-        ours.step(parameters.flat, gradient, rate, torch.tensor([True, True, False]))
-    stepped, rates = before - rate.numpy()[:, None] * np.sign(gradient.numpy()), rate.numpy()[:2, None]
-    expected = before.copy()
-    expected[:2, 45:] = stepped[:2, 45:]  # biases
-    expected[:2, 40:45] = (stepped - decay * rate.numpy()[:, None] * before)[:2, 40:45]  # the critic's
-    stepped = (stepped - decay * rate.numpy()[:, None] * before)[:2, :40]
-    expected[:2, :40] = np.sign(stepped) * np.maximum(np.abs(stepped) - rates * penalty, 0)
-    np.testing.assert_allclose(parameters.flat.numpy(), expected, rtol=0, atol=1e-7)
-    assert 0 < int((expected[:2, :40] == 0).sum()) < 80
-
-
-def test_a_weight_without_a_steady_gradient_stays_at_zero() -> None:
-    parameters = Parameters([{"linear_w": torch.zeros(2, dtype=DOUBLE)}])
-    optimiser, rate, random = Adam(parameters.flat), torch.tensor([0.01], dtype=DOUBLE), np.random.default_rng(0)
-    penalised = WeightDecay(parameters, 0.5, 0.6)
-    for _ in range(2_000):
-        gradient = torch.from_numpy(random.normal([[-2.0, -0.1]], 1.0))
-        with penalised.after_step(optimiser, rate):
-            optimiser.step(parameters.flat, gradient, rate, None)
-    steady, noise = parameters.flat[0].tolist()
-    # Mean over root mean square is 2 / sqrt(5): what exceeds the penalty, over the decay, is where the weight settles.
-    assert steady == pytest.approx((2 / 5**0.5 - 0.6) / 0.5, rel=0.15)
-    assert abs(noise) < 0.02

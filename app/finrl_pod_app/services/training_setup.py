@@ -78,7 +78,7 @@ def training_env(
             first=worlds.first,
             last=worlds.last,
             mandate=config.mandate,
-            starts=[worlds.starts(member, window) for member in members],
+            starts=[worlds.starts(window)] * len(members),
         )
     release_mapped_pages()  # of the tables that it made its own from
     return env
@@ -89,7 +89,7 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     _check_closed_form(config)
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
-    check_augmentation(config.augmentation, config.environment, env.last - env.first - env.episode_bars + 2)
+    check_augmentation(config.augmentation, config.environment)
     for agent in (config.agent, *config.cohorts):
         validate_agent(agent, env)
 

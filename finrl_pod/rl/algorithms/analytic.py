@@ -90,7 +90,6 @@ class DifferentiableAlgorithm(ABC):
             self.settings,
             torch.ones(p, dtype=torch.bool, device=self.device),
             config.weight_decay,
-            config.l1_penalty,
             anchored=start is not None,
         )
         self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)

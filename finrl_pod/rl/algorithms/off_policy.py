@@ -74,7 +74,6 @@ class OffPolicy(ABC):
             self.settings,
             torch.ones(self.members, dtype=torch.bool, device=self.device),
             config.weight_decay,
-            config.l1_penalty,
             anchored=start is not None,
         )
         self._start = start

@@ -109,8 +109,7 @@ class PPO(OnPolicy):
         initial = [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers]
         self.parameters = Parameters(started(initial, start), self.device)
         self.optimiser = _make_optimiser(config, self.parameters.flat)
-        anchored = start is not None
-        self._decay = WeightDecay(self.parameters, config.weight_decay, config.l1_penalty, anchored=anchored)
+        self._decay = WeightDecay(self.parameters, config.weight_decay, anchored=start is not None)
         p = len(self.member_ids)
         self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
         self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None

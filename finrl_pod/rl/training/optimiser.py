@@ -144,29 +144,21 @@ class WeightDecay:
 
         w <- w - rate x decay x (w - a)                       decoupled weight decay (Loshchilov and Hutter 2019,
                                                               arXiv:1711.05101)
-        w <- sign(w) max(|w| - rate x l1_penalty, 0)          proximal step of an L1 penalty, as for the lasso (Duchi
-                                                              and Singer 2009, JMLR 10:2899)
 
     a is 0, or the weight before training if it is anchored: a penalty on the squared distance from the start (Li,
     Grandvalet and Davoine 2018, arXiv:1802.01483); a critic's weights are never anchored.
-    No biases, standard deviations or temperatures shrink; the L1 penalty spares a critic's weights too. Adam divides a
-    gradient's mean by its root mean square, so with it a weight stays at zero while that ratio is below `l1_penalty`,
-    whatever the scale of rewards. The step itself may be taken anywhere, also by a kernel: the optimiser's step counts
-    tell which members took it.
+    No biases, standard deviations or temperatures shrink. The step itself may be taken anywhere, also by a kernel: the
+    optimiser's step counts tell which members took it.
     """
 
-    def __init__(
-        self, parameters: Parameters, decay: float, l1_penalty: float = 0.0, *, anchored: bool = False
-    ) -> None:
+    def __init__(self, parameters: Parameters, decay: float, *, anchored: bool = False) -> None:
         self._flat = parameters.flat
         names = [name for name, shape in parameters.shapes.items() for _ in range(torch.Size(shape).numel())]
         weights = [bool(WEIGHT_NAME.search(name)) for name in names]
         actors = [not name.startswith(CRITIC_PREFIXES) for name in names]
         self._anchor = torch.where(torch.tensor(actors), self._flat, 0.0).clone() if anchored else 0.0
-        penalised = [w and not name.startswith(CRITIC_PREFIXES) for w, name in zip(weights, names, strict=True)]
         self._decays = torch.tensor(weights).to(self._flat) * decay
-        self._penalties = torch.tensor(penalised).to(self._flat) * l1_penalty
-        self._is_off, self._has_penalty = decay == 0 == l1_penalty, l1_penalty > 0
+        self._is_off = decay == 0
 
     @contextmanager
     def after_step(self, optimiser: Optimiser, rate: Tensor) -> Iterator[None]:
@@ -179,10 +171,6 @@ class WeightDecay:
         with torch.no_grad():
             rates = torch.where(optimiser.steps != steps, rate, 0.0).unsqueeze(1)
             self._flat.sub_(rates * self._decays * (before - self._anchor))
-            if self._has_penalty:
-                sizes = self._flat.abs() - rates * self._penalties
-                kept = (self._penalties == 0) | (sizes > 0)
-                self._flat.copy_(torch.where(kept, self._flat.sign() * sizes, 0.0))
 
 
 class RMSprop:

@@ -17,7 +17,7 @@ from finrl_pod.rl.native import kernels
 from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, WeightDecay, clip_by_member
 from finrl_pod.types import Tensor
 
-CRITIC = "critic"  # name of the part whose weights decay to zero, and without an L1 penalty
+CRITIC = "critic"  # name of the part whose weights decay to zero
 RateFactor = float | Tensor  # of the learning rates: one number, or [P] for each member
 
 
@@ -64,7 +64,6 @@ class TrainState:
         settings: Mapping[str, Tensor],
         alive: Tensor,
         weight_decay: float = 0.0,
-        l1_penalty: float = 0.0,
         *,
         anchored: bool = False,
     ) -> None:
@@ -73,16 +72,15 @@ class TrainState:
         self.targets: dict[str, TargetNetwork] = {}
         self._decays: dict[str, WeightDecay] = {}
         self.alive, self.members, self.device = alive, len(alive), alive.device
-        self._settings, self._weight_decay, self._l1_penalty = settings, weight_decay, l1_penalty
+        self._settings, self._weight_decay = settings, weight_decay
         self._anchored = anchored
 
     def add(self, name: str, rows: Sequence[Mapping[str, Tensor]], *, per: int = 1, target: bool = False) -> None:
         """Add a part with these initial rows, and a target network for it if `target`."""
         parameters = Parameters(rows, self.device)
         self.parts[name] = Part(parameters, Adam(parameters.flat), per)
-        penalty = 0.0 if name == CRITIC else self._l1_penalty
         anchored = self._anchored and name != CRITIC
-        self._decays[name] = WeightDecay(parameters, self._weight_decay, penalty, anchored=anchored)
+        self._decays[name] = WeightDecay(parameters, self._weight_decay, anchored=anchored)
         if target:
             self.targets[name] = TargetNetwork(parameters)
 
