@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,7 +25,6 @@ from finrl_pod.random import key
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.closed_form import TiltReturns, scaled, solve, tilt_returns
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -112,7 +111,7 @@ def score_updates(
     outside = [(bars < a - embargo) | (bars >= b + embargo) for a, b in blocks]
     solved = torch.stack([scaled(solve(tilts.at(kept)), market, first, last) for kept in outside])
     learner = Learner(env, agent, seed=key(config.seed, 0, "folds"), threads=config.threads, start=solved)
-    score = _scorer(config, market, blocks, tilts.base[: len(bars)], first)
+    score = _scorer(config, market, blocks, (first, last))
     ratios, start = [], score(learner)
     settings = config.tournament
     budget = settings.generations * settings.samples_per_generation
@@ -138,29 +137,57 @@ def _outside(first: int, last: int, block: tuple[int, int], window: int, embargo
 
 
 def _scorer(
-    config: RunConfig, market: MarketTensor, blocks: list[tuple[int, int]], base: Floats, first: int
+    config: RunConfig, market: MarketTensor, blocks: Sequence[tuple[int, int]], span: tuple[int, int]
 ) -> Callable[[Learner], float]:
-    """Return what scores the members of a learner on one held-out block each. base: [T] from bar `first` on."""
+    """Return what scores the members of a learner, each on one held-out block beside the base with the same trading.
+
+    span: first and last decision bar of the training split.
+    """
+    length = min(end - begin for begin, end in blocks)
+    env = make_env(
+        market,
+        dataclasses.replace(config.environment, window=length, envs=2, group=1),
+        members=range(FOLDS),
+        first=span[0],
+        last=span[1],
+        mandate=config.mandate,
+        starts=[torch.tensor([begin]) for begin, _ in blocks],
+    )
     periods = bars_per_year(market.times)
 
+    @torch.no_grad()
     def score(learner: Learner) -> float:
-        own, reference = [], []
-        for p, (begin, end) in enumerate(blocks):
-            weights = {name: x[p : p + 1].cpu() for name, x in learner.algorithm.weights().items()}
-            terms = (market, config.environment, begin, end, config.mandate)
-            equity = run_members(learner.algorithm.actor, weights, *terms).equity.numpy()[:, 0]
-            if not np.isfinite(equity).all():
-                return math.nan
-            own.append(simple_returns(equity)[1:])  # without the entry
-            reference.append(base[begin - first + 1 : end - first])
-        returns, market_returns = np.concatenate(own), np.concatenate(reference)
-        active = returns - market_returns
-        centred = market_returns - market_returns.mean()
-        alpha = active - (active @ centred) / max(float(centred @ centred), 1e-300) * market_returns
-        risk = float(alpha.std(ddof=1))
-        return float(alpha.mean()) / risk * math.sqrt(periods) if risk > 0 else 0.0
+        actor, weights = learner.algorithm.actor, learner.algorithm.weights()
+        window = torch.arange(1 - actor.spec.lookback, 1, device=env.device)
+        bar, account = env.reset(0, stagger=False)
+        marks = []
+        for _ in range(length):
+            rows = bar if actor.spec.encoder == "none" else (bar.unsqueeze(-1) + window).clamp(min=0)
+            action = actor.action(
+                weights,
+                market.features[rows].to(next(iter(weights.values()))),
+                account.view(FOLDS, 2, 1, -1).to(next(iter(weights.values()))),
+                market.tradable[rows],
+            ).view(FOLDS, 2, -1)
+            action[:, 1] = 0  # the base
+            out = env.step(action)
+            marks.append(out.equity.double())
+            bar, account = out.observation
+        equity = torch.stack(marks).cpu().numpy()  # [L, FOLDS, 2]
+        if not np.isfinite(equity).all():
+            return math.nan
+        own, base = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
+        return _information_ratio(own - base, base) * math.sqrt(periods)
 
     return score
+
+
+def _information_ratio(active: Floats, base: Floats) -> float:
+    """Mean over standard deviation of active returns [T] less their beta times the base's [T]; 0 without risk."""
+    centred = base - base.mean()
+    alpha = active - float(active @ centred) / max(float(centred @ centred), 1e-300) * base
+    risk = float(alpha.std(ddof=1))
+    return float(alpha.mean()) / risk if risk > 0 else 0.0
 
 
 def _report(progress: ProgressCallback, learner: Learner, budget: int) -> None:
