@@ -103,3 +103,17 @@ def test_orders_of_other_runs_and_clients_do_not_stop_a_first_start(tmp_path: Pa
     assert sim.store.count(schema.decisions) > 0
     assert sim.daemon._c.ledger.external_positions() == {"AA": Decimal(6)}
     assert not sim.daemon._c.reconciler.differences
+    ((level, message),) = [(level, text) for level, kind, text in sim.alerts if kind == "other_run"]
+    assert level == "warning"
+    assert other in message
+
+
+def test_second_run_on_the_account_is_alerted_by_the_first(tmp_path: Path) -> None:
+    """Once, by its orders or their fills."""
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(FIRST)
+    assert "other_run" not in sim.alert_kinds()
+    other = client_order_id("other", "2024-01-09", "AA", Side.BUY, 0)
+    sim.account.submit(OrderRequest(other, "AA", Side.BUY, Decimal(3), TimeInForce.DAY))
+    sim.day(LAST)
+    assert [kind for _, kind, _ in sim.alerts].count("other_run") == 1

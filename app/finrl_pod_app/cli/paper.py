@@ -295,11 +295,14 @@ app.command("fake-alpaca", epilog="Example: finrl-pod paper fake-alpaca sample -
 
 
 def _open(config: Path) -> tuple[PaperConfig, Store]:
+    from finrl_pod.paper.journal.row_check import check_rows
     from finrl_pod.paper.journal.store import Store
     from finrl_pod.paper.settings import load
 
     settings = load(config)
-    return settings, Store.open(Path(settings.journal))
+    store = Store.open(Path(settings.journal))
+    check_rows(store)
+    return settings, store
 
 
 def _submit(store: Store, name: CommandName, wait: float, *, as_json: bool, needs_result: bool = False) -> None:

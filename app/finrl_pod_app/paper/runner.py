@@ -21,6 +21,7 @@ from finrl_pod.paper.execution.order_manager import Alert
 from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import JournalLock, Store
 from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
@@ -67,6 +68,7 @@ def run_daemon(
             closing.enter_context(JournalLock(Path(config.journal)))
             store = Store.create_or_open(Path(config.journal))
             closing.callback(store.close)
+            check_rows(store)
             record_settings(store, dataclasses.replace(config, risk=limits), clock.now())
         except (JournalError, OSError) as error:
             alerts.send("critical", "journal", f"the daemon does not start: {error}")

@@ -13,7 +13,7 @@ from decimal import Decimal
 from finrl_pod.errors import AuthenticationError, BrokerUnavailable, JournalError
 from finrl_pod.paper.brokers.port import Broker, Clock
 from finrl_pod.paper.execution import order_state
-from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState, is_run_order_id
+from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState, is_program_order_id, is_run_order_id
 from finrl_pod.paper.execution.order_state import Change, OrderState
 from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
 from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
@@ -52,6 +52,7 @@ class OrderManager:
         self._runs = tuple(runs)
         self._on_polled_change = on_polled_change
         self._stream_read_at = clock.now()
+        self._alerted_other_run = False
         self._alerted_unknown: set[int] = set()  # orders whose unknown outcome was alerted
 
     # ------------------------------------------------------------------ sending
@@ -322,8 +323,18 @@ class OrderManager:
     def check_recorded(self, orders: Iterable[Order]) -> None:
         """Raise JournalError if one of these orders of the broker is an own order that the journal does not have.
 
-        The journal is then lost or an old copy: whoever trades on would buy all positions again.
+        The journal is then lost or an old copy: whoever trades on would buy all positions again. Alerts once if another
+        run of this program trades the account.
         """
+        orders = tuple(orders)
+        other = next((o for o in orders if is_program_order_id(o.client_order_id) and not self.is_own(o)), None)
+        if other is not None and not self._alerted_other_run:
+            self._alerted_other_run = True
+            message = (
+                f"another run of this program trades the account too (order {other.client_order_id}, {other.side} "
+                f"{other.quantity} {other.symbol}): give each run an account of its own"
+            )
+            self.alert("warning", "other_run", message)
         own = [order for order in orders if self.is_own(order)]
         known = self.ledger.client_order_ids() if own else set()
         unknown = [order for order in own if order.client_order_id not in known]

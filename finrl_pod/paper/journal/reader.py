@@ -34,7 +34,7 @@ def read_journal(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
         before, immutable = file_signature(path), not _wal_path(path).exists()
         try:
             found = _query_once(path, query, immutable=immutable)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if immutable and file_signature(path) != before:
                 continue
             raise JournalError(f"the journal {path} cannot be read ({error}): check the file and its disk") from None

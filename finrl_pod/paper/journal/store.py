@@ -16,13 +16,14 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, func, insert, select, text
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DBAPIError
 
 from finrl_pod.errors import JournalError
 from finrl_pod.masking import SecretMask, environment_mask
 from finrl_pod.paper.journal import schema
 
 FILE_MODE = 0o600  # positions and messages are the owner's only; SQLite gives the companion files the same mode
+_FILE_ERRORS = (DBAPIError, sqlite3.Error, UnicodeDecodeError)  # the last one: of a name or text that is damaged
 BUSY_SECONDS = 5.0  # how long a writer waits for another one before it fails
 
 
@@ -83,6 +84,10 @@ class Store:
         event.listen(engine, "before_cursor_execute", _mask_secrets(environment_mask()), retval=True)
         store = cls(path, engine)
         try:
+            with store.read() as connection:
+                damage = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
+            if damage != "ok":
+                raise JournalError(f"journal {path} is damaged ({damage}). Restore it from a backup.")
             with store.write() as connection:
                 version = connection.execute(text("PRAGMA user_version")).scalar_one()
                 if version > len(migrations):
@@ -105,7 +110,7 @@ class Store:
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except (DatabaseError, sqlite3.DatabaseError) as error:
+        except _FILE_ERRORS as error:
             raise JournalError(_error_message(self.path, error)) from None
 
     @contextlib.contextmanager
@@ -114,7 +119,7 @@ class Store:
         try:
             with self._engine.connect().execution_options(reading=True) as connection, connection.begin():
                 yield connection
-        except (DatabaseError, sqlite3.DatabaseError) as error:
+        except _FILE_ERRORS as error:
             raise JournalError(_error_message(self.path, error)) from None
 
     def add(self, table: Table, at: datetime, **values: Any) -> int:
@@ -264,10 +269,10 @@ def _refuse_other(path: Path) -> None:
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         with contextlib.closing(connection):
-            connection.execute("BEGIN")  # one view: another process may be creating the journal right now
+            connection.execute("BEGIN")  # one view
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.Error:
+    except _FILE_ERRORS:
         return  # not SQLite, or unreadable: opening it raises the error
     if not tables:
         raise JournalError(f"{path} has no tables: its companion {path.name}-wal is missing. Restore it, or a backup.")

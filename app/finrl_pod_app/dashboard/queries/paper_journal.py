@@ -164,7 +164,7 @@ def _load(path: Path, _: object) -> Journal:
 def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     try:
         frames = {name: _with_types(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
-    except pd.errors.DatabaseError as error:  # `read` handles SQLite's errors
+    except (pd.errors.DatabaseError, ValueError, TypeError) as error:  # `read` handles SQLite's errors
         raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
     frames["alerts"] = frames["alerts"].iloc[::-1].reset_index(drop=True)
     closes = connection.execute(

@@ -1,0 +1,110 @@
+"""Checks that every row of a journal can be read, so that a damaged one is named before anything depends on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Table, select, text
+
+from finrl_pod.errors import JournalError
+from finrl_pod.paper.execution.intents import IntentState
+from finrl_pod.paper.execution.order_state import OrderState
+from finrl_pod.paper.execution.risk import RiskState
+from finrl_pod.paper.execution.targets import TargetState
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName
+from finrl_pod.paper.journal.store import Store, moment
+from finrl_pod.paper.records import OrderStatus, OrderType, Side, TimeInForce
+
+MAX_SHOWN = 80  # characters of a value in a message
+_MOMENTS = ("at", "opens", "deadline", "ends", "time")
+_NUMBERS = (
+    "quantity", "cumulative_quantity", "price", "reference_price", "limit_price", "fee", "filled", "value", "cash",
+    "own_cash", "foreign_cash", "own_change", "foreign_change", "equity", "broker_equity", "distance",
+)  # fmt: skip
+_DATES = ("ex_date", "until")
+_DOCUMENTS = ("arguments", "weights", "state", "positions", "slicing", "content")  # JSON, where no word is named below
+_WORDS: Mapping[tuple[Table, str], type[StrEnum]] = {
+    (schema.intents, "side"): Side,
+    (schema.intents, "time_in_force"): TimeInForce,
+    (schema.intents, "type"): OrderType,
+    (schema.intent_events, "state"): IntentState,
+    (schema.orders, "time_in_force"): TimeInForce,
+    (schema.orders, "type"): OrderType,
+    (schema.order_events, "state"): OrderState,
+    (schema.order_events, "status"): OrderStatus,
+    (schema.targets, "state"): TargetState,
+    (schema.risk_states, "state"): RiskState,
+    (schema.commands, "name"): CommandName,
+}
+_TEXTS = ((schema.cursors, "value"), (schema.facts, "value"), (schema.trading_days, "state"))
+_READ_LATER = ((schema.decisions, "inputs"),)  # long, and of no use for trading
+
+
+def check_rows(store: Store) -> None:
+    """Read every row once. Raises JournalError that names the table and the row of the first one that is damaged."""
+    for table in schema.metadata.sorted_tables:
+        columns = [column for column in table.columns if (table, column.name) not in _READ_LATER]
+        readers = [(i, column.name, column.nullable, _reader(table, column.name)) for i, column in enumerate(columns)]
+        with store.read() as connection:
+            for row in connection.execute(select(*columns)):
+                for i, name, optional, read in readers:
+                    value = row[i]
+                    if value is None and optional:
+                        continue
+                    try:
+                        read(value)
+                    except (ValueError, TypeError, ArithmeticError, RecursionError):
+                        raise _unreadable(store, table.name, row[0], f"{name} is {str(value)[:MAX_SHOWN]!r}") from None
+    with store.read() as connection:
+        broken = connection.execute(text("PRAGMA foreign_key_check")).first()
+    if broken is not None:
+        raise _unreadable(store, broken[0], broken[1], f"its row of table {broken[2]} is missing")
+
+
+def _unreadable(store: Store, table: str, row: object, reason: str) -> JournalError:
+    return JournalError(
+        f"row {row} of table {table} in journal {store.path} cannot be read: {reason}. Restore a backup of the journal."
+    )
+
+
+def _reader(table: Table, name: str) -> Callable[[Any], object]:
+    """Return the function that reads a column's values, as the rest of the program does."""
+    if (table, name) in _WORDS:
+        return _WORDS[table, name]
+    if (table, name) in _TEXTS:
+        return _text
+    for names, read in ((_MOMENTS, _moment), (_NUMBERS, _number), (_DATES, _date), (_DOCUMENTS, json.loads)):
+        if name in names:
+            return read
+    return _whole if table.columns[name].type.python_type is int else _text
+
+
+def _moment(value: str) -> None:
+    if moment(value).tzinfo is None:
+        raise ValueError("without a time zone")
+
+
+def _number(value: str) -> None:
+    if not Decimal(_text(value)).is_finite():
+        raise ValueError("not finite")
+
+
+def _date(value: str) -> None:
+    date.fromisoformat(value[:10])
+
+
+def _whole(value: object) -> None:
+    if not isinstance(value, int):
+        raise TypeError("not a whole number")
+
+
+def _text(value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value
