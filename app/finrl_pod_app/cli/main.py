@@ -27,6 +27,7 @@ from finrl_pod_app.cli import (
     backtest,
     dashboard,
     data,
+    environments,
     evaluation,
     extensions,
     features,
@@ -75,6 +76,7 @@ app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png
 app.command("export", epilog="Example: finrl-pod export runs/mine --format onnx --out agent")(trained_agents.export)
 app.command("new", epilog="Example: finrl-pod new feature my_feature")(extensions.new)
 app.command("check", epilog="Example: finrl-pod check my_feature.py:my_feature")(extensions.check)
+app.add_typer(environments.app, name="env", hidden=True)  # former names: new environment, check
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest.backtest
 )

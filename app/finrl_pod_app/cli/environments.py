@@ -1,0 +1,45 @@
+"""`finrl-pod env new` and `env check`: environments of one's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from finrl_pod_app.cli.extensions import show_faults
+from finrl_pod_app.cli.options import Json
+
+app = typer.Typer(help="Write an environment of your own, and check that agents can train on it.", no_args_is_help=True)
+
+
+@app.command("new", epilog="Example: finrl-pod env new PairsTrading")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the class, such as PairsTrading.")],
+) -> None:
+    """Write a working environment and its test into this folder: pairs_trading.py and test_pairs_trading.py."""
+    from finrl_pod_app.services.environments import write_environment
+
+    file, test = write_environment(name)
+    typer.echo(
+        f"wrote {file} and {test}\n"
+        f"check it: finrl-pod env check {file}:{name}\n"
+        f"train on it: finrl-pod train --env {file}:{name} --algorithm ppo --steps 100000"
+    )
+
+
+@app.command("check", epilog="Example: finrl-pod env check pairs_trading.py:PairsTrading")
+def check(
+    environment: Annotated[str, typer.Argument(metavar="FILE.py:CLASS", help="The environment.")],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps within which every environment must finish an episode.")
+    ] = None,
+    members: Annotated[
+        int, typer.Option(min=1, help="Members; 1 for a simulator whose members share one stream of random numbers.")
+    ] = 2,
+    as_json: Json = False,
+) -> None:
+    """Check that an environment keeps the contract of the learner, by random actions. Exit code 1 if it does not."""
+    from finrl_pod_app.services.environments import check_environment
+
+    faults = check_environment(environment, steps, members)
+    show_faults(faults, {"environment": environment}, "contract", as_json)
