@@ -46,7 +46,8 @@ class Edge:
     probability of 80%. years: length of the test. minimum: smallest active return and alpha that matter, per year.
     account, base: both accounts. tests: z-scores behind the p-values. reference: name of the strategy that everything
     is relative to. portfolio: the base portfolio that the reference trades slowly; empty without a mandate.
-    is_demonstration: True for prices and years that were used to build finrl_pod.
+    where: name of the test period in messages. is_demonstration: True for prices and years that were used to build
+    finrl_pod.
     """
 
     case: Case
@@ -68,6 +69,7 @@ class Edge:
     interval_level: float = LEVEL
     reference: str = ""
     portfolio: str = ""
+    where: str = "on test"
     is_demonstration: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def measure_edge(
     seed: int = 0,
     reference: str = "",
     portfolio: str = "",
+    where: str = "on test",
     is_demonstration: bool = False,
 ) -> Edge:
     """Test an account for an edge over a base, and tell the cases apart.
@@ -137,6 +140,7 @@ def measure_edge(
         tests=tests,
         reference=reference,
         portfolio=portfolio,
+        where=where,
         is_demonstration=is_demonstration,
     )
 

@@ -23,6 +23,7 @@ from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import BacktestResult, Floats
+from finrl_pod.user_files import is_file_reference, unpinned
 
 REFERENCE = "equal_weight"
 CHAMPION = "champion"
@@ -76,8 +77,8 @@ class Rule:
 
 
 def readable(name: str) -> str:
-    """Format a name for messages: underscores become spaces."""
-    return name.replace("_", " ")
+    """Format a name for messages: underscores become spaces; of a reference to a file, the hash is left out."""
+    return unpinned(name) if is_file_reference(name) else name.replace("_", " ")
 
 
 def active_returns(results: Results, over: str = REFERENCE) -> Floats:
@@ -107,6 +108,7 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge
             seed=evidence.seed,
             reference=evidence.reference,
             portfolio=evidence.base,
+            where=evidence.where,
             is_demonstration=evidence.is_demonstration,
         )
     except InputError as error:

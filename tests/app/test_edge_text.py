@@ -19,7 +19,7 @@ def edge(case: str, **changes: Any) -> dict[str, Any]:
         "active_return": {"value": 0.008, "low": -0.003, "high": 0.019}, "interval_level": 0.9,
         "alpha": {"value": 0.005, "low": -0.006, "high": 0.016}, "tracking_error": 0.02, "information_ratio": 0.4,
         "detectable_ratio": 0.81, "years": 12.0, "minimum": 0.0025, "reference": "mandate_at_tilt_zero",
-        "portfolio": "equal_weight", "is_demonstration": False,
+        "portfolio": "equal_weight", "where": "on test", "is_demonstration": False,
         "account": {"sharpe": 0.55, "volatility": 0.165, "drawdown": -0.33},
         "base": {"sharpe": 0.5, "volatility": 0.16, "drawdown": -0.32},
     }  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.services.backtests import run_backtest
 from finrl_pod_app.services.training import run_tournament
 
@@ -96,7 +97,9 @@ def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkey
             mandate=MandateConfig(base="parts.py:Inverse"),
         )
         document = run_tournament(config, tmp_path / "run", device="cpu")
-        assert document["added"]["base"] == "Inverse"
+        assert document["verdict"]["edge"]["portfolio"].endswith(".py:Inverse")
+        sentences = [verdict_paragraph(document)[0], document["verdict"]["rules"][0]["sentence"]]
+        assert all("its base (parts.py:Inverse, traded as slowly" in sentence for sentence in sentences)
         assert (tmp_path / "run" / user_files.FOLDER / "scaled_neighbour.py").read_text() == NEIGHBOUR
         before = run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]
         forget(folder, monkeypatch)

@@ -85,14 +85,19 @@ def test_report_is_complete(out: Path) -> None:
     for name, metrics in document["test"]["strategies"].items():
         assert metrics.keys() - compared == set(METRICS), name
     assert compared <= document["test"]["strategies"]["champion"].keys()
-    assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "statistics"}
+    assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
     assert document["timing"]["samples"] == 3 * 3 * 128
     assert document["mandate"] == dataclasses.asdict(config.mandate)
     sharpes = {name: metrics["sharpe"] for name, metrics in document["test"]["strategies"].items()}
-    difference = sharpes["champion"] - sharpes[document["mandate"]["base"]]
-    assert document["added"]["value"] == pytest.approx(difference, abs=1e-9)
-    assert document["added_to_tilt_zero"]["base"] == "mandate_at_tilt_zero"
+    added, edge = document["added"], document["verdict"]["edge"]
+    assert added["value"] == pytest.approx(sharpes["champion"] - sharpes["mandate_at_tilt_zero"], abs=1e-9)
+    # One reference and one interval.
+    assert added["base"] == edge["reference"] == "mandate_at_tilt_zero"
+    assert (added["active_return"], added["alpha"]) == (edge["active_return"], edge["alpha"])
+    assert (edge["portfolio"], edge["is_demonstration"]) == ("equal_weight", False)
+    assert 0 < document["practically_base"]["active_share"] <= document["practically_base"]["allowed"]
+    assert 0.15 < document["practically_base"]["allowed"] < 0.3
     assert document["mandate_usage"].keys() == {"validation", "test"}
     assert document["seed"] == 5
     assert {"torch", "finrl_pod"} <= {name.replace("-", "_") for name in document["versions"]}
@@ -180,11 +185,11 @@ def test_ctrl_c_keeps_finished_generations(out: Path, tmp_path: Path) -> None:
 def test_backtesting_a_run_reproduces_its_report(out: Path) -> None:
     document = run_backtest(out)
     assert document["test"]["strategies"]["champion"] == report(out)["test"]["strategies"]["champion"]
-    assert list(document["test"]["strategies"]) == ["champion", "equal_weight", "index"]
+    assert list(document["test"]["strategies"]) == ["champion", "equal_weight", "index", "mandate_at_tilt_zero"]
     assert document["splits"]["test"] == ["2021-07-01", "2021-10-31"]
     assert document["champion"] is None
     assert document["verdict"] is None
-    for part in ("mandate", "added", "added_to_tilt_zero"):
+    for part in ("mandate", "added", "practically_base", "stop_rule"):
         assert document[part] == report(out)[part]
     assert document["mandate_usage"] == {"test": report(out)["mandate_usage"]["test"]}
 
@@ -224,7 +229,11 @@ def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:
 def test_equivariant_champion_runs_on_other_data(out: Path) -> None:
     document = run_backtest(out, data="other")
     assert document["data"]["symbols"] == ["X", "Y", "Z"]
-    assert set(document["test"]["strategies"]) == {"champion", "equal_weight"}  # it has no index
+    assert set(document["test"]["strategies"]) == {
+        "champion",
+        "equal_weight",
+        "mandate_at_tilt_zero",
+    }  # it has no index
     assert document["splits"]["test"] == ["2020-01-01", "2021-11-30"]  # all of it
     assert document["test"]["strategies"]["champion"]["turnover"] > 0
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.script.main import PAGES
-from finrl_pod_app.report.mandate_text import added_sentence
+from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.services.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store
@@ -164,16 +164,18 @@ def test_form_of_a_preset_gives_its_config(visit: Callable[..., Any], tmp_path: 
         assert {**shown, "data": 0} == {**expected, "data": 0}
 
 
-def test_run_shows_what_its_champion_adds(visit: Callable[..., Any], finished: Path) -> None:
-    sentence = theme.escape_markdown(added_sentence(json.loads((finished / "report.json").read_text())))
-    assert "its base" in sentence
+def test_run_shows_the_paragraph_of_its_verdict(visit: Callable[..., Any], finished: Path) -> None:
+    lines = verdict_paragraph(json.loads((finished / "report.json").read_text()))
+    assert "its base" in lines[0]
     app = visit("train", finished.parent, run="mine")
     assert not app.exception
-    assert sentence in texts(app)
     tables = [list(table.value.columns) for table in app.table]
-    assert ["Against equal weight", "Value", "90% interval", "Definition"] in tables
+    assert ["Against mandate at tilt zero", "Value", "90% interval", "Definition"] in tables
     assert ["Use of the mandate", "Validation", "Test", "Definition"] in tables
-    assert sentence in texts(visit("compare", finished.parent))
+    compared = visit("compare", finished.parent)
+    for line in lines:
+        assert theme.escape_markdown(line) in texts(app)
+        assert theme.escape_markdown(line) in texts(compared)
 
 
 def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path
 def test_monitor_of_a_finished_run(visit: Callable[..., Any], finished: Path) -> None:
     app = visit("train", finished.parent, run="mine")
     assert not app.exception
-    assert "Finished" in app.success[0].value
+    assert "Finished" in app.info[0].value
     leaderboard = app.dataframe[0].value
     assert leaderboard["score"].is_monotonic_decreasing
     report = json.loads((finished / "report.json").read_text())

@@ -60,10 +60,10 @@ def _case_text(document: Mapping[str, Any], edge: Mapping[str, Any]) -> str:
 
 
 def return_sentence_of(edge: Mapping[str, Any]) -> str:
-    """The mean active return on test with its interval and its reference."""
+    """The mean active return with its interval and its reference."""
     active = edge["active_return"]
     return (
-        f"Mean active return on test after costs: {percent(active['value'], sign=True, unit='%')} per year over "
+        f"Mean active return {edge['where']} after costs: {_rate(active['value'], sign=True)} per year over "
         f"{reference_words(edge)}, {100 * edge['interval_level']:.0f}% interval "
         f"{return_interval(active['low'], active['high'])}."
     )

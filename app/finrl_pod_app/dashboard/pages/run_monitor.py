@@ -15,6 +15,7 @@ from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
 from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
 from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
+from finrl_pod_app.dashboard.pages.verdict_view import show_paragraph
 from finrl_pod_app.dashboard.pages.widgets import choose_run, is_touch, page_of, show_errors, show_figure, show_table
 from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.dashboard.queries.stages import STAGES, position
@@ -112,8 +113,8 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         st.success("Finished. It is one run of a walk-forward, evaluated as a whole.", icon=":material/check_circle:")
         return
     if status == "finished":
-        promotion = {True: "promoted", False: "not promoted", None: "not evaluated"}[summary.promoted]
-        st.success(f"Finished. Champion: {promotion}.", icon=":material/check_circle:")
+        st.info("Finished.", icon=":material/check_circle:")
+        show_paragraph(run, cached.verdict(run))
         st.page_link(
             page_of("run"), label="Open the run", icon=":material/open_in_full:", query_params={"name": run.name}
         )

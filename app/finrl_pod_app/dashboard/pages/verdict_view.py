@@ -19,20 +19,27 @@ METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
 def show_verdict(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
-    """Draw the first paragraph of the verdict, in amber unless it is a promotion, and its rules collapsed."""
+    """Draw the first paragraph of the verdict with the rules that failed, and all rules collapsed."""
+    show_paragraph(run, verdict)
+    if verdict is not None:
+        with st.expander("Promotion rules"):
+            show_rules(run, verdict)
+
+
+def show_paragraph(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
+    """Draw the first paragraph of the verdict, in amber with the rules that failed unless it is a promotion."""
     if verdict is None:
         st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
         return
     paragraph = [theme.escape_markdown(line) for line in paragraph_of(run, verdict)]
     if verdict["promoted"] and not verdict["edge"].get("is_demonstration"):
         st.success("\n\n".join(paragraph), icon=":material/verified:")
-    else:
-        failed = [rule for rule in verdict["rules"] if not rule["passed"]]
-        reasons = [f"- {theme.escape_markdown(rule['sentence'])}" for rule in failed]
-        count = f"{len(failed)} of {len(verdict['rules'])} promotion rules failed:" if failed else ""
-        st.warning("\n\n".join([*paragraph, *([count] if failed else []), "\n".join(reasons)]), icon=":material/gavel:")
-    with st.expander("Promotion rules"):
-        show_rules(run, verdict)
+        return
+    failed = [rule for rule in verdict["rules"] if not rule["passed"]]
+    if failed:
+        paragraph.append(f"{len(failed)} of {len(verdict['rules'])} promotion rules failed:")
+        paragraph.append("\n".join(f"- {theme.escape_markdown(rule['sentence'])}" for rule in failed))
+    st.warning("\n\n".join(paragraph), icon=":material/gavel:")
 
 
 def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
