@@ -62,7 +62,7 @@ class TrainedAgentConfig(AgentConfig):
     start: Literal["new", "closed_form"] = setting(
         "new",
         "weights before training: new (random or zero), or closed_form: solved; weight_decay then pulls towards them, "
-        "and five folds of the training split choose the number of updates",
+        "and five folds of training choose the number of updates",
     )
     encoder: Literal["none", "convolution", "gru", "attention"] = setting(
         "none", "encoder of each asset's last `lookback` bars; its code stands beside the features of the decision bar"
