@@ -16,6 +16,7 @@ from finrl_pod.evaluate.active_management import LEVEL, annual_mean
 from finrl_pod.evaluate.intervals import Interval
 from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, detectable_ratio
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, max_drawdown
+from finrl_pod.evaluate.selection_null import DRAWS
 from finrl_pod.promotion.edge_test import ActivePeriod, EdgeTest, SelectedPeriod, edge_test
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
@@ -94,6 +95,7 @@ def measure_edge(
     validation: SelectedPeriod | None = None,
     periods_per_year: float = BARS_PER_YEAR,
     seed: int = 0,
+    draws: int = DRAWS,
     reference: str = "",
     portfolio: str = "",
     where: str = "on test",
@@ -103,11 +105,12 @@ def measure_edge(
 
     account, base, cash: simple returns [T] on test. level: largest p-value that shows an edge. minimum: smallest mean
     active return and alpha that matter, per year. validation: the period that the account was selected on, if any.
+    draws: number of selections without an edge.
     Raises InputError as `edge_test`.
     """
     active = account - base
     excess = base - cash
-    tests = edge_test(ActivePeriod(active, excess), validation, seed=seed)
+    tests = edge_test(ActivePeriod(active, excess), validation, seed=seed, draws=draws)
     active_return = annual_mean(active, LEVEL, periods_per_year)
     alpha = annual_mean(alpha_series(active, excess).values, LEVEL, periods_per_year, REGRESSION)
     own_risk = _account_risk(account, cash, periods_per_year)
