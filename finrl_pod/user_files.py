@@ -26,12 +26,13 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
+from finrl_pod import opened_files
 from finrl_pod.errors import InputError, closest_name, did_you_mean, listed
+from finrl_pod.opened_files import ENTRY_POINT_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
 
 T = TypeVar("T")
 DIGITS = 16
 FOLDER = "own_files"  # of a run
-MODULE_PREFIX = "finrl_pod_user_"  # of the names of modules made of files
 UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
 # Groups whose parts a running program can register, and the function of `import finrl_pod as fp`.
 REGISTERED = {"features": "register_feature", "policies": "register_policy", "algorithms": "register_algorithm"}
@@ -40,8 +41,6 @@ _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
-_PACKAGES: set[str] = set()  # of loaded entry points
-OUR_PACKAGES = {"finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies"}
 
 
 def is_file_reference(text: str) -> bool:
@@ -145,7 +144,7 @@ def kept_neighbours(values: Any) -> dict[str, str]:
     for name in sorted(set(_pinned_names(values)) & _FOLDERS.keys()):
         waiting = [_KEPT[name]]
         while waiting:
-            for module in _imported_modules(waiting.pop()):
+            for module in imported_modules(waiting.pop()):
                 path = _FOLDERS[name] / f"{module}.py"
                 if path.name not in found and path.is_file():
                     found[path.name] = source_text(path)
@@ -153,7 +152,7 @@ def kept_neighbours(values: Any) -> dict[str, str]:
     return found
 
 
-def _imported_modules(text: str) -> set[str]:
+def imported_modules(text: str) -> set[str]:
     """Top-level names of the modules that a file imports; none if it is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
@@ -239,6 +238,7 @@ def import_user_file(path: Path, purpose: str) -> Any:
     module.__file__ = str(path)
     linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))  # for tracebacks
     sys.modules[name] = module  # dataclasses look up their module
+    opened_files.watch()
     try:
         code = compile(text, str(path), "exec")
         with stdout_to_stderr():
@@ -301,7 +301,8 @@ def entry_point(group: str, name: str) -> Any | None:
     "brokers". Raises InputError for one that cannot be imported.
     """
     for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}", name=name):
-        _PACKAGES.add(point.module.partition(".")[0])
+        ENTRY_POINT_PACKAGES.add(point.module.partition(".")[0])
+        opened_files.watch()
         try:
             return point.load()
         except Exception as error:
@@ -402,7 +403,7 @@ def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
 
 
 def _is_packaged(frame: FrameType) -> bool:
-    return _module(frame).partition(".")[0] in _PACKAGES - OUR_PACKAGES
+    return _module(frame).partition(".")[0] in ENTRY_POINT_PACKAGES - OUR_PACKAGES
 
 
 def _module(frame: FrameType) -> str:

@@ -37,6 +37,7 @@ RANK = {
     "memory": 2,
     "tables": 3,
     "user_files": 1,
+    "opened_files": 0,
     "own_code": 2,
     "protocols": 3,
     "native": 3,

@@ -35,8 +35,43 @@ def overwrites(panel):
     panel.close[:] = 1.0
     return panel.close
 """
+MORE_PARTS = """
+from pathlib import Path
+import torch
+from finrl_pod.rl.networks.base_policy import BasePolicy
+
+TABLE = Path("import.csv").read_text()
+
+def growth(interval):
+    Path("reward.csv").read_text()
+    return (interval.after / interval.before).log()
+
+class Free:
+    name, needs_volume = "free", False
+    def __init__(self):
+        Path("cost.csv").read_text()
+    def cost(self, amount, prices, liquidity):
+        return 0.0 * amount * prices
+    def slope(self, amount, prices, liquidity):
+        return (0.0 * prices).expand_as(amount)
+
+class Constant(BasePolicy):
+    def weights(self, generator):
+        return {"actor_w": torch.zeros(1), "critic_w": torch.zeros(1)}
+    def mean(self, params, features, account, tradable):
+        Path("policy.csv").read_text()
+        scores = features[..., 0] + params["actor_w"][:, None, :]
+        if self.spec.has_cash_score:
+            scores = torch.cat([scores.mean(-1, keepdim=True), scores], -1)
+        return scores.unsqueeze(2).expand(*account.shape[:3], -1)
+    def value(self, params, features, account, tradable):
+        return params["critic_w"][:, :, None].expand(account.shape[:3])
+"""
 NEIGHBOUR = """
+from pathlib import Path
 import numpy as np
+
+Path("neighbour.csv").read_text()
 
 def scaled(close):
     out = np.zeros_like(close)
@@ -76,8 +111,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (own / "parts.py").write_text(PARTS)
     (own / "scaled_neighbour.py").write_text(NEIGHBOUR)
     (own / "mine.py").write_text(ALGORITHM)
+    (own / "more.py").write_text(MORE_PARTS)
+    for name in OPENED:
+        (own / name).write_text("2099-12-31,1\n")
     monkeypatch.chdir(own)
     return own
+
+
+OPENED = ("import.csv", "reward.csv", "cost.csv", "policy.csv", "neighbour.csv")
 
 
 def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,15 +132,21 @@ def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated_folders(tmp_path):
+        config = small_config()
         config = dataclasses.replace(
-            small_config(),
+            config,
             features=FeatureConfig(("parts.py:reversal", "return_5")),
             mandate=MandateConfig(base="parts.py:Inverse"),
+            environment=dataclasses.replace(config.environment, reward="more.py:growth", cost_model="more.py:Free"),
+            agent=dataclasses.replace(config.agent, policy="more.py:Constant"),
         )
         document = run_tournament(config, tmp_path / "run", device="cpu")
         assert document["verdict"]["edge"]["portfolio"].endswith(".py:Inverse")
         sentences = [verdict_paragraph(document)[0], document["verdict"]["rules"][0]["sentence"]]
         assert all("its base (parts.py:Inverse, traded as slowly" in sentence for sentence in sentences)
+        warnings = document["verdict"]["statistics"]["audit_warnings"]
+        for name in OPENED:  # by features, rewards, costs, policies and their neighbours, on import too
+            assert len([text for text in warnings if f"{folder / name}, which may hold" in text]) == 1
         assert (tmp_path / "run" / user_files.FOLDER / "scaled_neighbour.py").read_text() == NEIGHBOUR
         before = run_backtest(tmp_path / "run")["test"]["strategies"]["champion"]
         forget(folder, monkeypatch)

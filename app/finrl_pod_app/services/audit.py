@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from finrl_pod_envs.market_env import MarketEnv
@@ -14,11 +15,13 @@ from finrl_pod_strategies.base_portfolios import with_base
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
 
+from finrl_pod import opened_files
 from finrl_pod.data.splits import Splits, make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.audit.data_quality import check_data
 from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, check_determinism
+from finrl_pod.evaluate.audit.external_data import opened_file_findings, unseen_reader_findings
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import CHECK as CHECK_LOOKAHEAD
@@ -39,7 +42,7 @@ from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
-from finrl_pod.user_files import forget_modules, is_file_reference
+from finrl_pod.user_files import forget_modules, is_file_reference, kept_files, kept_neighbours
 from finrl_pod_app.services.champions import member_ledgers
 from finrl_pod_app.services.trial_log import reference_strategy
 
@@ -89,6 +92,8 @@ def audit_champion(
     last_decision: last bar at which its training environments decide. costs: also check other costs and delays on the
     validation bars, against the reference of the gate, which can lead to warnings but not to failures.
     """
+    begin = opened_files.number()
+    opened_files.watch()
     splits = make_splits(panel.times, config.splits)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
     champion = PolicyStrategy(list(snapshots.values()), members.ensemble_weights, rule=members.rule)
@@ -120,7 +125,25 @@ def audit_champion(
     terms = (config.environment.cost_bps, probes, warm_up_bars, on_step)
     reference = reference_strategy(config)
     rest, sensitivities = run_checks(pipeline, span, *terms, reference, "validation", every_bar=every_bar)
-    return Audit(f"champion of {run.path}", (*found, *rest), sensitivities)
+    findings = (*found, *rest, *_opened_by_parts(config, begin))
+    return Audit(f"champion of {run.path}", findings, sensitivities)
+
+
+def _opened_by_parts(config: RunConfig, begin: int) -> list[Finding]:
+    """Warnings of files opened by features, rewards, costs, policies and other parts of a run.
+
+    begin: number of the start of its audit. Before it, the process may have imported and called the run's own files and
+    parts of packages, and other runs' files too, which do not count.
+    """
+    settings = dataclasses.asdict(config)
+    names = kept_files(settings)
+    before = [
+        entry
+        for entry in opened_files.opened_files()
+        if Path(entry.reader).name in names or entry.module.partition(".")[0] in opened_files.ENTRY_POINT_PACKAGES
+    ]
+    findings = opened_file_findings(dict.fromkeys((*before, *opened_files.opened_files(begin))))
+    return findings + unseen_reader_findings(names | kept_neighbours(settings))
 
 
 def run_checks(

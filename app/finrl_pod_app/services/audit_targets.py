@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.baselines import index_panel
 from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy
 
+from finrl_pod import opened_files
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.evaluate.audit import external_data
 from finrl_pod.evaluate.audit.lookahead import PROBES
-from finrl_pod.evaluate.audit.pipeline import Pipeline
+from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline
 from finrl_pod.evaluate.audit.warmup import WARM_UP
 from finrl_pod.market.rules import rules_of
 from finrl_pod.protocols import Strategy
@@ -84,11 +86,7 @@ def audit_strategy(
 
     Costs are varied on validation bars, so that an audit is no look at the test period.
     """
-    if not is_user_strategy(name):
-        return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
-    with external_data.record_opened(own_source("strategies", name, "an audit")[0]) as opened:
-        audit = _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
-    return dataclasses.replace(audit, findings=(*audit.findings, *external_data.findings(name, opened)))
+    return _audit_strategy(name, data, probes, warm_up_bars, every_bar, on_step)
 
 
 def audit_object(
@@ -115,6 +113,8 @@ def _audit_strategy(
     given: Strategy | None = None,
     config: RunConfig | None = None,
 ) -> Audit:
+    begin = opened_files.number()
+    opened_files.watch()
     strategy = given or load_strategy(name)
     config, panel, span = _default_data(data) if config is None else _data_of(config)
     if name == "index":
@@ -136,7 +136,18 @@ def _audit_strategy(
     found, varied = run_checks(pipeline, span, cost, probes, warm_up_bars, on_step, reference, every_bar=every_bar)
     if varied is not None:
         found += external_data.growth_findings(name, varied, cost)
-    return Audit(name, tuple(found), varied)
+    return Audit(name, (*found, *_opened_by_strategy(name, begin, given)), varied)
+
+
+def _opened_by_strategy(name: str, begin: int, given: Strategy | None) -> list[Finding]:
+    """Warnings of what user code opened since number `begin`, and the strategy's file before, such as on import."""
+    opened = opened_files.opened_files(begin)
+    if given is not None or not is_user_strategy(name):
+        return external_data.opened_file_findings(opened)
+    path, text = own_source("strategies", name, "an audit")
+    earlier = [x for x in opened_files.opened_files() if os.path.abspath(x.reader) == os.path.abspath(path)]
+    findings = external_data.opened_file_findings(dict.fromkeys((*earlier, *opened)))
+    return findings + external_data.unseen_reader_findings({path.name: text})
 
 
 def _reimport(name: str) -> Callable[[], None]:

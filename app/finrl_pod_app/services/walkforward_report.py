@@ -87,7 +87,7 @@ def report_walkforward(
     first, last = span_dates(panel, span)
     look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
     saved = registry.verdict(look)
-    failures = [] if saved else _audit_failures(fold_runs, on_stage)
+    failures, warnings = ((), ()) if saved else _audit_messages(fold_runs, on_stage)
     on_stage("testing the champions of all folds")
     looks = registry.look(look, panel)
     champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
@@ -109,7 +109,8 @@ def report_walkforward(
             looks=looks,
             cost_bps=config.environment.cost_bps,
             break_even=break_even_cost(decisions, base_decisions, *terms[1:], at_least=highest),
-            failures=tuple(failures),
+            failures=failures,
+            warnings=warnings,
             seed=config.seed,
             reference=reference.name,
             base=reference_base(config),
@@ -154,9 +155,12 @@ def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) ->
     return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in champions])
 
 
-def _audit_failures(fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]) -> list[str]:
-    """Audit the champion of every fold and seed; returns the messages of failures."""
-    failures = []
+def _audit_messages(
+    fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Audit the champion of every fold and seed; returns the messages of failures, and each warning once."""
+    failures: list[str] = []
+    warnings: dict[str, None] = {}
     for fold_run in fold_runs:
         where = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
         on_stage(f"auditing {where}")
@@ -171,7 +175,8 @@ def _audit_failures(fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None
             probes=PROBES,
         )
         failures += [f"{where}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
-    return failures
+        warnings |= dict.fromkeys(finding.message for finding in audit.findings if finding.status == "warn")
+    return tuple(failures), tuple(warnings)
 
 
 def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:

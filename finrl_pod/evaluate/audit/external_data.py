@@ -1,56 +1,79 @@
-"""Check for outside information: files and connections that a strategy's code opens, and implausible growth.
-
-A backtest hands out past bars only; what a strategy reads from elsewhere may hold later prices. Python reports opened
-files through its audit hooks (PEP 578). Libraries that open files in C or C++ are not seen.
-"""
+"""Check for outside information: files and connections that user code opens, and implausible growth."""
 
 from __future__ import annotations
 
-import contextlib
+import ast
 import math
-import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
 
 from finrl_pod.evaluate.audit.pipeline import Finding
 from finrl_pod.evaluate.audit.sensitivity import Sensitivity
+from finrl_pod.opened_files import OpenedFile
+from finrl_pod.user_files import imported_modules, written_path
 
 CHECK = "external data"
 ABSURD_GROWTH = 1.1  # annual log growth: the account triples in a year
-CODE = (".py", ".pyc", ".pyd", ".so")
-CONNECTIONS = ("socket.connect", "urllib.Request", "sqlite3.connect", "subprocess.Popen", "os.system")
-SYSTEM = tuple(os.path.abspath(path) + os.sep for path in (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev"))
-
-_active: list[tuple[str, dict[str, None]]] = []  # file of the watched code, what it opened in order
-_installed = False
-
-
-@contextlib.contextmanager
-def record_opened(source: Path) -> Iterator[dict[str, None]]:
-    """Record in the keys of the yielded dict what code of the file `source` opens, directly or through libraries.
-
-    Modules, files that are only written, and those of the Python installation do not count.
-    """
-    _install()
-    opened: dict[str, None] = {}
-    entry = (os.path.abspath(source), opened)
-    _active.append(entry)
-    try:
-        yield opened
-    finally:
-        _active.remove(entry)
+# Functions that open files in C, C++ or Rust, where Python's audit hooks see nothing.
+UNSEEN_READERS = {
+    *(
+        "read_parquet",
+        "scan_parquet",
+        "ParquetFile",
+        "ParquetDataset",
+        "read_feather",
+        "read_orc",
+        "read_hdf",
+        "HDFStore",
+    ),
+    *("read_ipc", "scan_ipc", "scan_csv", "scan_ndjson", "scan_delta", "open_dataset", "memory_map"),
+}
+UNSEEN_MODULES = {"duckdb", "fastparquet", "h5py", "netCDF4", "pyreadr", "tables", "zarr"}
 
 
-def findings(name: str, opened: dict[str, None]) -> list[Finding]:
-    """A warning for each file or connection that the code of a strategy opened."""
+def opened_file_findings(opened: Iterable[OpenedFile]) -> list[Finding]:
+    """A warning for each file or connection that user code opened."""
+    readers: dict[str, list[str]] = {}
+    for entry in opened:
+        names = readers.setdefault(entry.target, [])
+        if (name := written_path(Path(entry.reader)).name) not in names:
+            names.append(name)
     return [
         Finding(
-            CHECK, "warn", what, f"{name} opens {what}, which may hold information from after the bar of a decision."
+            CHECK,
+            "warn",
+            target,
+            f"{', '.join(names)} open{'s' * (len(names) == 1)} {target}, which may hold information from after the bar "
+            "of a decision.",
         )
-        for what in opened
+        for target, names in readers.items()
     ]
+
+
+def unseen_reader_findings(files: Mapping[str, str]) -> list[Finding]:
+    """A warning for each user file that calls functions whose opened files are not seen. files: text by name."""
+    findings = []
+    for name, text in files.items():
+        calls = sorted(_unseen_readers(text))
+        if calls:
+            file = written_path(Path(name)).name
+            message = (
+                f"{file} uses {', '.join(calls)}, whose files this check cannot see; they may hold information from "
+                "after the bar of a decision."
+            )
+            findings.append(Finding(CHECK, "warn", file, message))
+    return findings
+
+
+def _unseen_readers(text: str) -> set[str]:
+    """Functions and modules that a file uses to open files unseen; none if it is not Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except SyntaxError:
+        return set()
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & UNSEEN_READERS
+    names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names} & UNSEEN_READERS
+    return names | (imported_modules(text) & UNSEEN_MODULES)
 
 
 def growth_findings(name: str, of: Sensitivity, cost: float) -> list[Finding]:
@@ -63,40 +86,3 @@ def growth_findings(name: str, of: Sensitivity, cost: float) -> list[Finding]:
         "look for information from the future."
     )
     return [Finding(CHECK, "warn", "growth", message, value=growth)]
-
-
-def _install() -> None:
-    """Add the hook, which Python cannot remove again."""
-    global _installed
-    if not _installed:
-        sys.addaudithook(_hook)
-        _installed = True
-
-
-def _hook(event: str, arguments: tuple[object, ...]) -> None:
-    if not _active or (event != "open" and event not in CONNECTIONS):
-        return
-    what = _opened_file(arguments) if event == "open" else f"{event} {arguments[0] if arguments else ''}".strip()
-    if what is None:
-        return
-    files = {os.path.abspath(code) for code in _code_files(sys._getframe(1))}
-    for source, opened in _active:
-        if source in files and what != source:
-            opened[what] = None
-
-
-def _opened_file(arguments: tuple[object, ...]) -> str | None:
-    """Absolute path of a data file that is read, else None. arguments: path, mode and flags of the event "open"."""
-    path, mode = arguments[0], arguments[1] if len(arguments) > 1 else None
-    if isinstance(path, bytes):
-        path = os.fsdecode(path)
-    if not isinstance(path, str) or (isinstance(mode, str) and not set("r+") & set(mode)):
-        return None
-    full = os.path.abspath(path)
-    return None if full.endswith(CODE) or full.startswith(SYSTEM) else full
-
-
-def _code_files(frame: FrameType | None) -> Iterator[str]:
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.services.audit import run_checks
 
-from finrl_pod.evaluate.audit import external_data
+from finrl_pod import opened_files
+from finrl_pod.evaluate.audit.external_data import opened_file_findings
 from tests.evaluate.audit import planted
 from tests.evaluate.audit.pipelines import registered_feature, sound_pipeline
 
@@ -29,9 +30,10 @@ def test_plant(name: str) -> None:
         subject = sound_pipeline(getattr(module, "PANEL", None), names)
         if hasattr(module, "plant"):
             subject = module.plant(subject)
-        opened = stack.enter_context(external_data.record_opened(FOLDER / f"{name}.py"))
+        opened_files.watch()
+        begin = opened_files.number()
         found, _ = run_checks(subject, None, 10.0, PROBES, WARM_UP, lambda _: None)
-    found += external_data.findings(name, opened)
+    found += opened_file_findings(opened_files.opened_files(begin))
     judged = {f.check for f in found if f.status == "fail"}
     if module.EXPECTED is None:
         assert not judged, [f.message for f in found if f.status == "fail"]

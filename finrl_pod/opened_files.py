@@ -1,0 +1,127 @@
+"""Files and connections that user code opens: files of the form file.py:Name, their neighbours, packages, notebooks.
+
+A backtest hands out past bars only; what user code reads from elsewhere may hold later prices. Python reports opened
+files through its audit hooks (PEP 578). Libraries that open files in C or C++ are not seen.
+
+All parts are watched from the moment at which the first one is imported, since a file that is read on import, or once
+for all calls, is not read again by an audit in the same process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import NamedTuple
+
+MODULE_PREFIX = "finrl_pod_user_"  # of the names of modules made of user files
+OUR_PACKAGES = {"finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies"}
+ENTRY_POINT_PACKAGES: set[str] = set()  # of which an object was loaded
+CODE = (".py", ".pyc", ".pyd", ".so", ".dll", ".dylib")
+CONNECTIONS = {
+    *("socket.connect", "urllib.Request", "sqlite3.connect"),
+    *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"),
+}
+_PREFIXES = tuple(os.path.abspath(path) + os.sep for path in (sys.prefix, sys.base_prefix))  # the Python installation
+_SYSTEM = (*_PREFIXES, "/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/")
+_NATIVE = "finrl_pod.native"  # reads and compiles the sources of kernels
+
+
+class OpenedFile(NamedTuple):
+    """A file or connection that user code opened.
+
+    module, reader: name and file of the module that our code called. target: absolute path of a file, or a connection.
+    """
+
+    module: str
+    reader: str
+    target: str
+
+
+_opened: dict[OpenedFile, int] = {}  # and the number of the last time
+_numbers = itertools.count()
+_watching = False
+
+
+def watch() -> None:
+    """Record what user code opens from now on, directly or through libraries.
+
+    Modules, files that are only written, and those of the Python installation do not count.
+    """
+    global _watching
+    if not _watching:
+        sys.addaudithook(_record)  # Python cannot remove it again
+        _watching = True
+
+
+def number() -> int:
+    """A number that is higher than those of all files that were opened before."""
+    return next(_numbers)
+
+
+def opened_files(since: int = 0) -> tuple[OpenedFile, ...]:
+    """What user code has opened in this process, after `number()` returned `since`; each file once."""
+    return tuple(entry for entry, last in _opened.items() if last >= since)
+
+
+def _record(event: str, arguments: tuple[object, ...]) -> None:
+    if event != "open" and event not in CONNECTIONS:
+        return
+    target = _read_path(arguments) if event == "open" else f"{event} {arguments[0] if arguments else ''}".strip()
+    if target is None:
+        return
+    module, reader = _reader(sys._getframe(1)) or ("", "")
+    if not reader or target == os.path.abspath(reader):
+        return
+    beside = os.path.dirname(os.path.abspath(reader)) + os.sep
+    if event != "open" or not target.startswith(_SYSTEM) or target.startswith(beside):
+        _opened[OpenedFile(module, reader, target)] = next(_numbers)
+
+
+def _read_path(arguments: tuple[object, ...]) -> str | None:
+    """Absolute path of a data file that is read, else None. arguments: path, mode and flags of the event "open"."""
+    path, mode, flags = (*arguments, None, None, None)[:3]
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    if not isinstance(path, str) or path.endswith(CODE):
+        return None
+    if isinstance(mode, str):
+        return os.path.abspath(path) if set("r+") & set(mode) else None
+    only_written = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
+    return None if only_written else os.path.abspath(path)
+
+
+def _reader(frame: FrameType | None) -> tuple[str, str] | None:
+    """Module and file of the user code that our code called and that opens something at a frame, directly or not.
+
+    If it calls its neighbours, it is the reader. What installed libraries read when they are imported does not count.
+    """
+    user: FrameType | None = None
+    library = False  # whether the frame before this one is of an installed library
+    for current in _outward(frame):
+        name, file = str(current.f_globals.get("__name__", "")), current.f_code.co_filename
+        package = name.partition(".")[0]
+        if package in OUR_PACKAGES:
+            if user is not None:
+                return str(user.f_globals.get("__name__", "")), user.f_code.co_filename
+            if name.startswith(_NATIVE):
+                return None
+            library = False
+        elif name.startswith(MODULE_PREFIX) or package in ENTRY_POINT_PACKAGES or name == "__main__":
+            user = current
+        elif file.startswith("<frozen importlib"):
+            if library and user is None:
+                return None
+        elif file.startswith(_PREFIXES) or file.startswith("<frozen") or file == "<string>":
+            library = True
+        else:
+            user = current
+    return None
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
