@@ -41,7 +41,7 @@ class AgentConfig:
     )
     policy: str = setting(
         "equivariant",
-        "equivariant: one network applied to every asset; linear: scores linear in an asset's features; mlp: on the "
+        "equivariant: one network for every asset; linear: scores linear in an asset's features; mlp: on the "
         "flat observation; or file.py:Class of one's own",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
