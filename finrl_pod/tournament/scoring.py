@@ -83,7 +83,7 @@ class EpisodeScorer:
 
     def __call__(self, learner: Learner) -> MemberResults:
         members = learner.env.members
-        returns = episode_returns(self.make_env([0] * members), learner.act, key(self.seed, 0, EVALUATION))
+        returns, _ = episode_returns(self.make_env([0] * members), learner.act, key(self.seed, 0, EVALUATION))
         columns = returns.T.numpy()  # [episodes, P]
         metrics = [{"mean_return": float(row.mean()), "std_return": float(row.std(correction=0))} for row in returns]
         return MemberResults([x["mean_return"] for x in metrics], metrics, columns[:0], columns, None)

@@ -147,10 +147,10 @@ def test_score_is_the_mean_return_of_the_same_episodes_for_all(home: Path, capsy
     env = load_env(SOURCE, envs=4)
     learner = Learner(env, config.agent)
     learner.restore(snapshot)
-    returns = episode_returns(env, learner.act, key(config.seed, 0, "evaluation"))
+    returns, _ = episode_returns(env, learner.act, key(config.seed, 0, "evaluation"))
     assert float(returns.mean()) == pytest.approx(document["champion"]["score"], rel=1e-6)
     env = load_env(SOURCE, envs=4, members=(0, 0))
-    first = episode_returns(env, lambda obs: torch.zeros(*obs.shape[:2], 1), 5)
+    first, _ = episode_returns(env, lambda obs: torch.zeros(*obs.shape[:2], 1), 5)
     assert torch.equal(first[0], first[1])
 
 

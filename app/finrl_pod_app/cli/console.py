@@ -126,12 +126,14 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         score = result["score"][p]
         words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
         if evaluated is not None:
-            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} over {evaluated['episodes']} episodes")
+            over = f"over {evaluated['episodes']} episodes{_without_end(evaluated['cut'][p])}"
+            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} {over}")
         words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and "ensemble" in evaluated:
         found = evaluated["ensemble"]
-        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} over {found['episodes']} episodes.")
+        over = f"over {found['episodes']} episodes{_without_end(found['cut'])}"
+        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} {over}.")
     if result["unscored"]:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
     if result["workers_lost"]:
@@ -145,11 +147,12 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
     """Print the result of `evaluate`."""
     lines = [f"{found['algorithm']} on {found['env']}, seed {found['seed']}, {found['episodes']} episodes each."]
     lines += [
-        f"Member {p}: {_spread(mean, std)}."
-        for p, (mean, std) in enumerate(zip(found["mean"], found["std"], strict=True))
+        f"Member {p}: {_spread(mean, std)}{_without_end(cut)}."
+        for p, (mean, std, cut) in enumerate(zip(found["mean"], found["std"], found["cut"], strict=True))
     ]
     if together := found.get("ensemble"):
-        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} over {together['episodes']} episodes.")
+        over = f"over {together['episodes']} episodes{_without_end(together['cut'])}"
+        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} {over}.")
     for line in lines:
         make_console().print(line, markup=False, soft_wrap=True)
 
@@ -176,7 +179,7 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
         f"Champion: {champion_text(champion)} ({champion['algorithm']}), mean episode return {champion['score']:.2f} "
         "on validation.",
         f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
-        f"{test['episodes']} other episodes).",
+        f"{test['episodes']} other episodes{_without_end(test['cut_episodes'])}).",
         f"Result: {out / 'result.json'}",
     ):
         console.print(line, markup=False, soft_wrap=True)
@@ -186,6 +189,15 @@ def _spread(mean: float | None, deviation: float | None) -> str:
     """Format the mean and standard deviation of evaluation returns."""
     numbers = "NaN" if mean is None or deviation is None else f"{mean:.1f} +- {deviation:.1f}"
     return f"mean episode return {numbers} without exploration"
+
+
+def _without_end(cut: int) -> str:
+    """Clause on episodes that were cut off, empty if there are none."""
+    if not cut:
+        return ""
+    from finrl_pod.rl.training.episodes import MAX_STEPS
+
+    return f", of which {cut} did not end within {MAX_STEPS:,} steps and count until there"
 
 
 def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:

@@ -81,13 +81,14 @@ def play(
         show=lambda text: None if as_json else typer.echo(text),
     )
     if as_json:
-        rows = [{"return": episode.total, "steps": episode.steps} for episode in played]
+        rows = [{"return": episode.total, "steps": episode.steps, "ended": episode.ended} for episode in played]
         print_json(
             {"run": str(run_dir), "env": unpinned(agents.config.env), "episodes": rows, "picture": out and str(out)}
         )
         return
     for i, episode in enumerate(played):
-        typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps")
+        cut = "" if episode.ended else ", cut off before its end"
+        typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps{cut}")
     if out is not None:
         typer.echo(f"Picture: {out}")
 

@@ -11,7 +11,7 @@ import torch
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.random import key
-from finrl_pod.rl.training.episodes import episode_returns
+from finrl_pod.rl.training.episodes import EpisodeReturns, episode_returns
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.environments import open_env
@@ -26,21 +26,24 @@ def evaluate(
 ) -> dict[str, Any] | None:
     """Mean and standard deviation of episode returns for each member, and for all members deciding together.
 
-    Uses its own seeds. NaN returns become None; None if episodes < 1. stopped: checked after each step. Raises
+    Uses its own seeds. NaN returns become None; None if episodes < 1. cut: number of episodes without an end, each of
+    `MAX_STEPS`. stopped: checked after each step. Raises
     Interrupted if it returns a true value, RunError if an environment fails.
     """
     if episodes < 1:
         return None
-    each = _returns(act, config, episodes, stopped)
+    each, cut = _returns(act, config, episodes, stopped)
     found: dict[str, Any] = {
         "episodes": episodes,
+        "cut": cut.sum(1).tolist(),
         "mean": to_plain(each.mean(1).tolist()),
         "std": to_plain(each.std(1, correction=0).tolist()),
     }
     if config.members > 1:
-        returns = _returns(ensemble_decision(act, config.members), config, episodes, stopped)
+        returns, cut = _returns(ensemble_decision(act, config.members), config, episodes, stopped)
         found["ensemble"] = {
             "episodes": returns.numel(),
+            "cut": int(cut.sum()),
             "mean": to_plain(float(returns.mean())),
             "std": to_plain(float(returns.std(correction=0))),
         }
@@ -64,8 +67,8 @@ def ensemble_decision(act: Act, members: int) -> Act:
     return decide
 
 
-def _returns(act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object]) -> Tensor:
-    """Returns of the episodes: [P, episodes] float64."""
+def _returns(act: Act, config: TrainingConfig, episodes: int, stopped: Callable[[], object]) -> EpisodeReturns:
+    """Returns of the episodes, [P, episodes] each."""
     total = config.members * episodes
     workers = max((n for n in range(1, config.workers + 1) if total % n == 0), default=None)
     env = open_env(

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 
 class PlayedEpisode(NamedTuple):
-    """Sum of rewards and number of steps."""
+    """Sum of rewards and number of steps; ended: False if it was cut off after `MAX_STEPS`, or a picture's frames."""
 
     total: float
     steps: int
+    ended: bool
 
 
 def play(
@@ -89,17 +90,16 @@ def _episode(
     decide = agents.act if members == 1 else ensemble_decision(agents.act, members)
     flatten = Flattener(env.observation_space, agents.config.env)
     observation, _ = env.reset(seed=seed)
-    total = 0.0
-    for step in range(1, MAX_STEPS + 1):
+    total, step, ended = 0.0, 0, False
+    limit = MAX_FRAMES - 1 if env.render_mode == "rgb_array" else MAX_STEPS
+    while not ended and step < limit:
         rows = torch.from_numpy(flatten(observation)).expand(members, 1, -1)
         action = to_action(decide(rows)[0, 0].numpy(), shapes)
         _render(env, frames, show)
         observation, reward, terminated, truncated, _ = env.step(action)
-        total += float(reward)
-        if terminated or truncated:
-            _render(env, frames, show)
-            return PlayedEpisode(total, step)
-    raise RunError(f"the episode did not end within {MAX_STEPS:,} steps; check that all episodes end")
+        total, step, ended = total + float(reward), step + 1, bool(terminated or truncated)
+    _render(env, frames, show)
+    return PlayedEpisode(total, step, ended)
 
 
 def _render(env: GymnasiumEnv, frames: list[NDArray[np.uint8]], show: Callable[[str], object]) -> None:

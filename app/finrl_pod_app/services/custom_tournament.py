@@ -132,7 +132,8 @@ def _document(
     assert best is not None  # the tournament has raised RunError without one
     learner = Learner(make_env((0,)), config.agent_of(best.slot), seed=config.seed, threads=config.threads)
     learner.restore(run.snapshot(best.id))
-    returns = episode_returns(make_env((0,)), learner.act, key(config.seed, 0, TEST))[0]
+    played = episode_returns(make_env((0,)), learner.act, key(config.seed, 0, TEST))
+    returns = played.returns[0]
     count = len(returns)
     spread = float(returns.std(correction=0))
     return {
@@ -149,6 +150,7 @@ def _document(
         },
         "test": {
             "episodes": count,
+            "cut_episodes": int(played.cut.sum()),
             "mean_return": float(returns.mean()),
             "std_return": spread,
             "standard_error": spread / max(count - 1, 1) ** 0.5,

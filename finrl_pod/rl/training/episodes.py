@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,17 +11,27 @@ from finrl_pod.errors import RunError
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.types import Tensor
 
-MAX_STEPS = 1_000_000  # of an episode; longer ones are taken for endless
+MAX_STEPS = 30_000  # of an episode, more than usual time limits: Gymnasium's longest are those of Atari, 27,000
+
+
+class EpisodeReturns(NamedTuple):
+    """Returns of episodes, [P, E] float64 on the CPU.
+
+    cut: [P, E] bool, of an episode that did not end within `MAX_STEPS`, whose return is of the steps until then.
+    """
+
+    returns: Tensor
+    cut: Tensor
 
 
 @torch.no_grad()
 def episode_returns(
     env: VecEnv, act: Callable[[Any], Tensor], seed: int, after_step: Callable[[], None] = lambda: None
-) -> Tensor:
-    """Return of the first episode of every environment: [P, E] float64 on the CPU.
+) -> EpisodeReturns:
+    """Return of the first episode of every environment, which is cut off after `MAX_STEPS`.
 
     act: observation -> actions [P, E, D]. after_step: called after every step; what it raises is passed on. Raises
-    RunError if a worker of the environment is lost, or an episode does not end within a million steps.
+    RunError if a worker of the environment is lost.
     """
     observation = env.reset(seed)
     totals = torch.zeros(env.members, env.envs, dtype=torch.float64)
@@ -34,6 +44,6 @@ def episode_returns(
         totals += torch.where(running, step.reward.cpu().double(), 0.0)
         running &= ~(step.terminated | step.truncated).cpu()
         if not bool(running.any()):
-            return totals
+            break
         observation = step.observation
-    raise RunError(f"an evaluation episode did not end within {MAX_STEPS:,} steps; check that all episodes end")
+    return EpisodeReturns(totals, running)

@@ -10,6 +10,7 @@ from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.evaluation import ensemble_decision, evaluate
 
 from finrl_pod.errors import Interrupted, RunError
+from finrl_pod.rl.training import episodes
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.types import Tensor
 from tests.envs.gymnasium_pool.faulty_envs import NAME
@@ -56,6 +57,19 @@ def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
 
 def zero_action(obs: Tensor) -> Tensor:
     return torch.zeros(*obs.shape[:2], 2)
+
+
+def test_episodes_without_an_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "MAX_STEPS", 50)
+    config = TrainingConfig(NAME.format("Endless"), PPOConfig(), steps=100, members=2)
+    result = evaluate(zero_action, config, 3)
+    assert result is not None
+    assert result["mean"] == [50.0, 50.0]
+    assert result["cut"] == [3, 3]
+    assert result["ensemble"] == {"episodes": 6, "cut": 6, "mean": 50.0, "std": 0.0}
+    ended = evaluate(zero_action, TrainingConfig(NAME.format("Odd"), PPOConfig(), steps=100), 3)
+    assert ended is not None
+    assert ended["cut"] == [0]
 
 
 def test_non_finite_returns_are_none() -> None:

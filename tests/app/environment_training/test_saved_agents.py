@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.environment_training import playback
 from finrl_pod_app.environment_training.config import TrainingConfig, agent_config
 from finrl_pod_app.environment_training.playback import animated_png
 from finrl_pod_app.environment_training.saved_agents import load_agents
@@ -75,12 +76,28 @@ def test_play_shows_text_or_writes_a_picture(tmp_path: Path, capsys: pytest.Capt
     ]
     picture = tmp_path / "play.png"
     assert run(["play", str(folder), "--member", "1", "--out", str(picture), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["episodes"] == [{"return": 5.0, "steps": 5}]
+    assert json.loads(capsys.readouterr().out)["episodes"] == [{"return": 5.0, "steps": 5, "ended": True}]
     with Image.open(picture) as image:
         assert (image.n_frames, image.size) == (LIMIT + 1, (8, 6))
         for i in range(image.n_frames):
             image.seek(i)
             assert np.asarray(image.convert("RGB"))[2, 3].tolist() == [10 * i] * 3
+
+
+def test_played_episode_without_an_end_is_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trained(tmp_path / "run", "a2c", NAME, "horizon=16")
+    monkeypatch.setattr(playback, "MAX_STEPS", 3)
+    assert run(["play", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [*[f"at {i}" for i in range(4)], "episode 0: return 3.0 in 3 steps, cut off before its end"]
+    monkeypatch.setattr(playback, "MAX_FRAMES", 5)
+    picture = tmp_path / "play.png"
+    assert run(["play", str(folder), "--out", str(picture), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == [{"return": 4.0, "steps": 4, "ended": False}]
+    with Image.open(picture) as image:
+        assert image.n_frames == 5
 
 
 def test_animated_picture_has_every_frame() -> None:

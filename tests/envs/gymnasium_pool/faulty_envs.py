@@ -57,7 +57,15 @@ class Odd(gymnasium.Env[Any, Any]):
         return np.asarray([self.start + self.count, *action][: self.shape], np.float32)
 
 
+class Endless(Odd):
+    """Episodes without an end; the reward is 1."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation(action), 1.0, False, False, {}
+
+
 gymnasium.register("Odd-v0", Odd)
+gymnasium.register("Endless-v0", Endless)
 gymnasium.register("Short-v0", Odd, kwargs={"shape": 2})
 
 
