@@ -85,6 +85,11 @@ def setting(default: T, comment: str, constraint: Constraint | None = None) -> T
     return field
 
 
+def setting_of(record: type[Any], name: str, default: T) -> T:
+    """A field with the comment and the constraint of another record's setting, and a default of its own."""
+    return setting(default, *_declaration(record, name))
+
+
 def section(record: Callable[[], T], comment: str) -> T:
     """A nested record of settings: a TOML table."""
     field: T = dataclasses.field(default_factory=record, metadata={_KEY: (comment, None)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from finrl_pod.settings.algorithm_configs import OffPolicyConfig
+from finrl_pod.settings.algorithm_configs import DDPGConfig
 from finrl_pod.settings.constraints import (
     FINITE,
     FRACTION,
@@ -14,6 +14,7 @@ from finrl_pod.settings.constraints import (
     Constraint,
     at_least,
     setting,
+    setting_of,
 )
 
 ORDERS = Constraint("one or more finite numbers of shares", lambda x: len(x) >= 1 and all(map(FINITE.check, x)))
@@ -96,16 +97,23 @@ class MakingMarketConfig:
 
 
 @dataclass(frozen=True)
-class MADDPGConfig(OffPolicyConfig):
-    """Multi-agent deep deterministic policy gradient (Lowe et al. 2017)."""
+class MADDPGConfig:
+    """Multi-agent deep deterministic policy gradient (Lowe et al. 2017); its networks are none of a policy."""
 
-    algorithm: Literal["maddpg"] = "maddpg"
-    policy: Literal["mlp"] = "mlp"
-    gamma: float = 1.0
-    tau: float = 0.01
-    gradient_steps: int = 4
-    shared: bool = setting(False, "one actor and one critic for all agents; else one of each per agent")
-    exploration_noise: float = setting(0.1, "standard deviation of the noise on actions in [-1, 1]", at_least(0))
+    hidden: tuple[int, ...] = setting_of(DDPGConfig, "hidden", (32, 32))
+    weight_decay: float = setting_of(DDPGConfig, "weight_decay", 0.0)
+    learning_rate_schedule: Literal["constant", "linear"] = setting_of(DDPGConfig, "learning_rate_schedule", "linear")
+    learning_rate: float = setting_of(DDPGConfig, "learning_rate", 1e-3)
+    gamma: float = setting_of(DDPGConfig, "gamma", 1.0)
+    horizon: int = setting_of(DDPGConfig, "horizon", 1)
+    gradient_steps: int = setting_of(DDPGConfig, "gradient_steps", 4)
+    batch_size: int = setting_of(DDPGConfig, "batch_size", 256)
+    buffer_size: int = setting_of(DDPGConfig, "buffer_size", 100_000)
+    learning_starts: int = setting_of(DDPGConfig, "learning_starts", 5_000)
+    scale_rewards: bool = setting_of(DDPGConfig, "scale_rewards", True)
+    tau: float = setting_of(DDPGConfig, "tau", 0.01)
+    max_grad_norm: float = setting_of(DDPGConfig, "max_grad_norm", 10.0)
+    exploration_noise: float = setting_of(DDPGConfig, "exploration_noise", 0.1)
 
 
 MULTI_AGENT_MARKETS = {"execution": ExecutionMarketConfig, "making": MakingMarketConfig}

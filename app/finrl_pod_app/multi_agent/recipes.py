@@ -12,7 +12,7 @@ from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import risk_aversion_of
 from finrl_pod.rl.multi_agent.training import default_ppo
-from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
+from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig, MakingMarketConfig
 
 ExecutionOrMaking = ExecutionMarketConfig | MakingMarketConfig
@@ -24,7 +24,7 @@ class Recipe:
     """What to train. samples: steps of each member's markets. shared: one network for all agents."""
 
     market: ExecutionOrMaking
-    agent: AgentConfig
+    agent: PPOConfig | MADDPGConfig
     envs: int
     samples: int
     algorithm: str = "ippo"
@@ -68,7 +68,7 @@ def desk(algorithm: str = "mappo") -> Recipe:
         orders=(200_000.0,) * 5, order_std=400_000.0, steps=10, own=2.5e-6, cooperation=1.0, observe_total=True,
         max_rate=3.0,
     )  # fmt: skip
-    agent: AgentConfig = default_ppo(hidden=(64, 64), horizon=10, minibatches=4, learning_rate=2e-3)
+    agent: PPOConfig | MADDPGConfig = default_ppo(hidden=(64, 64), horizon=10, minibatches=4, learning_rate=2e-3)
     if algorithm == "maddpg":
         agent = MADDPGConfig(
             hidden=(64, 64), learning_starts=0, gradient_steps=8, exploration_noise=0.2, learning_rate=1e-3

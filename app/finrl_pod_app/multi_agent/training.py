@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from finrl_pod_envs.multi_agent.making import MakingMarket
@@ -17,13 +17,14 @@ from finrl_pod_envs.multi_agent.making import MakingMarket
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.files import write_bytes, write_json
 from finrl_pod.rl.multi_agent.training import MULTI_AGENT_ALGORITHMS, JointPolicy, default_ppo, train_agents
-from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
+from finrl_pod.settings.toml import build_record
 from finrl_pod_app.multi_agent.evaluation import excess_cost, execution_trades, exploitability, quote_score
 from finrl_pod_app.multi_agent.recipes import Recipe, recipe
 from finrl_pod_app.services.overrides import parse_setting
 
+T = TypeVar("T")
 CONFIG, RESULT, WEIGHTS = "config.json", "result.json", "weights.safetensors"
 EPISODES = 256  # markets with random orders over which a score is averaged
 
@@ -116,18 +117,17 @@ def _plan(training: MarketTraining) -> Recipe:
     algorithm = training.algorithm or plan.algorithm
     if algorithm not in MULTI_AGENT_ALGORITHMS:
         raise ConfigError(f"--algorithm must be one of {', '.join(MULTI_AGENT_ALGORITHMS)}, got {algorithm!r}")
-    agent: AgentConfig = plan.agent
+    agent = plan.agent
     if (algorithm == "maddpg") != isinstance(agent, MADDPGConfig):
         agent = MADDPGConfig(hidden=(64, 64), learning_starts=0) if algorithm == "maddpg" else default_ppo()
     market, shared = plan.market, plan.shared and algorithm != "league"
     for line in training.settings:
         name, value = parse_setting(line)
-        changed: Any = tuple(value) if isinstance(value, list) else value
         section, _, key = name.rpartition(".")
         if section in ("", "agent") and key in describe_settings(type(agent)):
-            agent = dataclasses.replace(agent, **{key: changed})
+            agent = _changed(agent, "agent", key, value)
         elif section in ("", "market") and key in describe_settings(type(market)):
-            market = dataclasses.replace(market, **{key: changed})
+            market = _changed(market, "market", key, value)
         else:
             raise ConfigError(
                 f"--set has no setting {name!r}; the agent has {', '.join(describe_settings(type(agent)))}, and the "
@@ -140,3 +140,10 @@ def _plan(training: MarketTraining) -> Recipe:
     if envs < 1:
         raise ConfigError(f"--envs must be at least 1, got {envs}")
     return Recipe(market, agent, envs, samples, algorithm, shared)
+
+
+def _changed(record: T, section: str, name: str, value: Any) -> T:
+    """A record of settings with another value. Raises ConfigError for a value of another type."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
+    changed: T = build_record(type(record), {**values, name: value}, "--set", place=section)
+    return changed

@@ -37,7 +37,7 @@ from finrl_pod.settings.algorithm_configs import (
     TrainedAgentConfig,
 )
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_class, algorithm_info
-from finrl_pod.settings.constraints import check_settings
+from finrl_pod.settings.constraints import check_settings, describe_settings
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import unpinned
 
@@ -197,6 +197,8 @@ def _validate_encoder(config: TrainedAgentConfig, env: VecEnv) -> None:
                 f"agent.dropout acts on the code of an encoder, got {config.dropout} and no encoder; set agent.encoder "
                 "or omit agent.dropout"
             )
+        if not isinstance(env, MarketVecEnv):
+            _refuse_changes(config, ("lookback", "encoder_size"), "an encoder, which reads past bars of a market")
         return
     if not isinstance(env, MarketVecEnv):
         raise ConfigError(
@@ -230,6 +232,14 @@ def _validate_start(config: AgentConfig, env: VecEnv) -> None:
             f'{setting} "closed_form" solves the weights of features in a linear score, and agent.policy '
             f'"{unpinned(config.policy)}" has no linear_w; set agent.policy to "linear" or "equivariant"'
         )
+
+
+def _refuse_changes(config: AgentConfig, names: Sequence[str], purpose: str) -> None:
+    """Raises ConfigError for settings that have no effect here and are not at their default."""
+    described = describe_settings(type(config))
+    for name in names:
+        if (value := getattr(config, name)) != described[name].default:
+            raise ConfigError(f"agent.{name} is a setting of {purpose}, and there is none here, got {value}; omit it")
 
 
 def _validate_action_space(config: AgentConfig, env: VecEnv) -> None:

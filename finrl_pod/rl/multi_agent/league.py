@@ -146,15 +146,15 @@ class League:
         """market: with a member for each agent. generations: champions that are added, evenly spaced."""
         if generations < 1:
             raise ConfigError(f"generations must be at least 1, got {generations}")
-        self.generations, self.view = generations, LeagueView(market, seed)
+        self.config, self.generations, self.view = config, generations, LeagueView(market, seed)
         self.learner = Learner(self.view, config, seed=seed)
         self._add(0)  # the first champion is the agent before training
 
     def learn(self, samples: int, callback: Callable[[Learner, Metrics], bool | None] | None = None) -> None:
         """Train each seat on at least `samples` steps of its markets."""
-        each = -(-samples // self.generations)
+        each, linear = -(-samples // self.generations), self.config.learning_rate_schedule == "linear"
         for generation in range(1, self.generations + 1):
-            rate = 1 - (generation - 1) / self.generations
+            rate = 1 - (generation - 1) / self.generations if linear else 1.0
             self.learner.learn(each, callback=callback, schedule=lambda _, rate=rate: rate)  # type: ignore[misc]
             self._add(generation)
 

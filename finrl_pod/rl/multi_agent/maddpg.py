@@ -33,11 +33,16 @@ class MADDPG:
         market: MultiAgentVecEnv,
         config: MADDPGConfig | None = None,
         *,
+        shared: bool = False,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Raises ConfigError for settings out of range."""
+        """shared: one actor and one critic for all agents; else one of each per agent.
+
+        Raises ConfigError for settings out of range.
+        """
         self.market, self.config, self.seed, self.dtype = market, config or MADDPGConfig(), seed, dtype
+        self.shared = shared
         config = self.config
         check_settings("agent.", config)
         if config.batch_size > config.buffer_size:
@@ -46,7 +51,7 @@ class MADDPG:
             )
         p, m, device = market.members, market.agents, market.device
         own, state, action = market.observation_size, market.state_size, market.action_size
-        self.per = 1 if config.shared else m  # networks of a member
+        self.per = 1 if shared else m  # networks of a member
         self.layers = len(config.hidden) + 1
         rate = {name: torch.full((p,), getattr(config, name), dtype=dtype, device=device) for name in _RATES}
         self.train_state = TrainState(rate, torch.ones(p, dtype=torch.bool, device=device), config.weight_decay)
@@ -162,13 +167,13 @@ class MADDPG:
 
     def _rows(self, x: Tensor) -> Tensor:
         """[P, B, M, I] -> [R, items, I]."""
-        return x.flatten(1, 2) if self.config.shared else x.transpose(1, 2).flatten(0, 1)
+        return x.flatten(1, 2) if self.shared else x.transpose(1, 2).flatten(0, 1)
 
     def _unrows(self, x: Tensor) -> Tensor:
         """[R, items, I] -> [P, B, M, I]."""
         m = self.market.agents
         r, items = x.shape[:2]
-        if self.config.shared:
+        if self.shared:
             return x.reshape(r, items // m, m, *x.shape[2:])
         return x.reshape(r // m, m, *x.shape[1:]).transpose(1, 2)
 
@@ -186,7 +191,7 @@ class MADDPG:
 
     def _loss_rows(self, loss: Tensor) -> Tensor:
         """Losses [P, B, M] averaged over the items of each network: [R]."""
-        return loss.mean((1, 2)) if self.config.shared else loss.mean(1).flatten()
+        return loss.mean((1, 2)) if self.shared else loss.mean(1).flatten()
 
     def _by_member(self, rows: Tensor) -> Tensor:
         return rows.detach().view(self.market.members, self.per).mean(1)

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from finrl_pod.rl.multi_agent.league import League
 from finrl_pod.rl.multi_agent.maddpg import MADDPG
 from finrl_pod.rl.multi_agent.views import AgentsView, make_view
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig
+from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import JointObservation, Tensor
 
@@ -55,7 +54,7 @@ class LearnerPolicy:
 def train_agents(
     market: MultiAgentVecEnv,
     algorithm: str,
-    config: AgentConfig | None = None,
+    config: PPOConfig | MADDPGConfig | None = None,
     *,
     samples: int,
     shared: bool = False,
@@ -74,11 +73,10 @@ def train_agents(
     if algorithm == "maddpg":
         if config is not None and not isinstance(config, MADDPGConfig):
             raise ConfigError(f"maddpg takes a MADDPGConfig, got {type(config).__name__}")
-        own = dataclasses.replace(config or MADDPGConfig(), shared=shared)
-        joint = MADDPG(market, own, seed=seed)
+        joint = MADDPG(market, config, shared=shared, seed=seed)
         joint.learn(samples, lambda agent, metrics: progress(agent.samples, metrics) if progress else None)
         return joint
-    if config is not None and not isinstance(config, PPOConfig):
+    if isinstance(config, MADDPGConfig):
         raise ConfigError(f"{algorithm} takes a PPOConfig, got {type(config).__name__}")
     if algorithm == "league":
         league = League(market, config or default_ppo(), seed=seed)

@@ -61,6 +61,15 @@ def test_seeds_and_settings_decide(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--market", "desk", "--env", "gym:CartPole-v1"], "one of a config file, --env and --market"),
         (["--market", "desk", "--steps", "0"], "--steps must be at least 1"),
         (["--market", "execution", "--set", "steps=1"], "market.steps"),
+        (["--market", "desk", "--set", "hidden=5"], "agent.hidden must be a list, got 5"),
+        (["--market", "desk", "--set", 'learning_rate="x"'], "agent.learning_rate must be a number, got 'x'"),
+        (["--market", "desk", "--set", 'algorithm="a2c"'], "agent.algorithm must be one of 'ppo', got 'a2c'"),
+        (["--market", "desk", "--set", "market.steps=2.5"], "market.steps must be a whole number, got 2.5"),
+        (["--market", "desk", "--set", "lookback=5"], "agent.lookback is a setting of an encoder"),
+        *(
+            (["--market", "desk", "--algorithm", "maddpg", "--set", line], f"has no setting {line.split('=')[0]!r}")
+            for line in ("target_interval=3", "l1_penalty=1.0", "dropout=0.5", 'encoder="gru"', "shared=false")
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

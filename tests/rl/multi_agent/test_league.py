@@ -69,3 +69,12 @@ def test_self_play_leaves_little_to_gain_by_a_best_response() -> None:
 def test_a_market_without_a_member_for_each_seat_is_refused() -> None:
     with pytest.raises(ConfigError, match="a member for each of its 2 agents"):
         League(market(1), AGENT)
+
+
+def test_learning_rates_follow_the_schedule() -> None:
+    weights = []
+    for schedule in ("linear", "constant"):
+        league = League(market(), default_ppo(hidden=(8,), horizon=6, minibatches=2, learning_rate_schedule=schedule))
+        league.learn(400)
+        weights.append(league.weights())
+    assert any(not torch.equal(weights[0][name], x) for name, x in weights[1].items())

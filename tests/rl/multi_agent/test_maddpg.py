@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,27 @@ from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 MARKET = ExecutionMarketConfig(orders=(1e6, -5e5, 2e5), steps=5, order_std=1e5, cooperation=1.0)
 AGENT = MADDPGConfig(hidden=(8,), batch_size=16, buffer_size=400, learning_starts=20, gradient_steps=2)
 DOUBLE = torch.float64
+CHANGES: dict[str, Any] = {
+    "hidden": (4,),
+    "weight_decay": 0.5,
+    "learning_rate_schedule": "constant",
+    "learning_rate": 0.01,
+    "gamma": 0.5,
+    "horizon": 2,
+    "gradient_steps": 1,
+    "batch_size": 8,
+    "buffer_size": 40,
+    "learning_starts": 60,
+    "scale_rewards": False,
+    "tau": 0.5,
+    "max_grad_norm": 1e-3,
+    "exploration_noise": 0.5,
+}
 
 
-def make(shared: bool = False, members: tuple[int, ...] = (0,), seed: int = 3) -> MADDPG:
+def make(shared: bool = False, members: tuple[int, ...] = (0,), seed: int = 3, config: MADDPGConfig = AGENT) -> MADDPG:
     market = ExecutionMarket(MARKET, envs=6, members=members, dtype=DOUBLE)
-    return MADDPG(market, dataclasses.replace(AGENT, shared=shared), seed=seed, dtype=DOUBLE)
+    return MADDPG(market, config, shared=shared, seed=seed, dtype=DOUBLE)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -75,6 +92,20 @@ def test_a_single_agent_learns_to_trade_early_when_risk_averse() -> None:
     market = ExecutionMarket(config, envs=1)
     first = agent.act(market.reset(0))
     assert float(first) > 0.15  # even slices are 0, the optimum is 0.5
+
+
+def test_every_setting_is_changed_by_a_test() -> None:
+    assert list(CHANGES) == [field.name for field in dataclasses.fields(MADDPGConfig)]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_setting_has_an_effect(name: str) -> None:
+    plain = make()
+    changed = make(config=dataclasses.replace(AGENT, **{name: CHANGES[name]}))
+    for agent in (plain, changed):
+        agent.learn(120)
+    ours, theirs = plain.weights(), changed.weights()
+    assert any(ours[key].shape != x.shape or not torch.equal(ours[key], x) for key, x in theirs.items())
 
 
 def test_bad_settings_are_refused() -> None:
