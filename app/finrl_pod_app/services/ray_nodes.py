@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -71,6 +72,30 @@ class RayNode:
             raise SetupError(f"a Ray node ended with code {self._process.returncode}: {' '.join(lines[-2:])[:300]}")
 
 
+def plain_python(folder: Path) -> str:
+    """Path of this interpreter without characters that a shell interprets, if need be through a link in the folder.
+
+    Ray passes the path to a shell without quotes where it starts the head's client server, which is required to run.
+    Raises SetupError if there is no such path.
+    """
+    if _is_plain(sys.executable):
+        return sys.executable
+    prefix, executable = Path(sys.prefix), Path(sys.executable)
+    link = folder / "python"
+    if not executable.is_relative_to(prefix) or not _is_plain(str(link)):
+        raise SetupError(
+            f"Ray starts no node whose path has a space or a special character, as {executable} has and a link in "
+            f"{folder} would have; set TMPDIR to a folder without, or install finrl_pod in one"
+        )
+    if not link.is_symlink():
+        link.symlink_to(prefix, target_is_directory=True)
+    return str(link / executable.relative_to(prefix))
+
+
+def _is_plain(path: str) -> bool:
+    return shlex.quote(path) == path
+
+
 class LocalCluster:
     """A head and further nodes on this machine, with a token of their own."""
 
@@ -103,7 +128,14 @@ class LocalCluster:
         if number:
             arguments = [x for x in arguments if x not in ("--include-dashboard", "false")]
         log, parent = self._folder / f"node-{number}.log", this_process()
-        command = [sys.executable, "-c", _START, str(parent["pid"]), str(int(parent["main_thread"])), *arguments]
+        command = [
+            plain_python(self._folder),
+            "-c",
+            _START,
+            str(parent["pid"]),
+            str(int(parent["main_thread"])),
+            *arguments,
+        ]
         with log.open("wb") as file:
             process = subprocess.Popen(
                 command,
