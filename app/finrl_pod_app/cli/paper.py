@@ -183,6 +183,26 @@ def backup(
         typer.echo(f"copied journal {settings.journal} to {file}")
 
 
+@app.command("adopt", epilog="Example: finrl-pod paper adopt paper.toml --yes")
+def adopt(
+    config: Config = DEFAULT,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it to the journal's place; keep what is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rebuild a lost journal from the broker's orders and fills. Without --yes it is shown only."""
+    from finrl_pod.paper.settings import load
+
+    settings = load(config)
+    from finrl_pod_app.paper.adopted_journal import adopt_journal
+    from finrl_pod_app.paper.status_view import show_adoption
+
+    document = adopt_journal(settings, write=yes)
+    if as_json:
+        print_json(document)
+    else:
+        show_adoption(document)
+
+
 @app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
 def gains(
     config: Config = DEFAULT,

@@ -66,6 +66,25 @@ def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
     _console().print(table)
 
 
+def show_adoption(document: Mapping[str, Any]) -> None:
+    """Print the books of a rebuilt journal, and what to do next."""
+    table = Table("symbol", "own shares", "other shares", header_style="bold")
+    for symbol in sorted({*document["positions"], *document["external"]}):
+        table.add_row(Text(symbol), document["positions"].get(symbol, "0"), document["external"].get(symbol, "0"))
+    console = _console()
+    console.print(table)
+    counts = f"{document['orders']} orders, {document['fills']} fills"
+    console.print(Text(f"Cash of this run: {float(document['cash']):,.2f}; {counts}"))
+    for action in document["unsupported"]:
+        console.print(Text(f"not recorded: {action}; compare the shares with the broker's"))
+    if not document["written"]:
+        console.print(Text(f"Nothing was written. To write it to {document['journal']}, repeat the command with --yes"))
+        return
+    console.print(Text(f"Written to {document['journal']}: the next `paper run` trades on from it"))
+    if document["kept"]:
+        console.print(Text(f"The former file is kept as {document['kept']}"))
+
+
 def show_gains(document: Mapping[str, Any]) -> None:
     """Print figures by symbol."""
     names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends")

@@ -31,20 +31,29 @@ def record_corporate_actions(
         if action.id in known or action.ex_date <= since:
             continue
         own = ledger.positions.get(action.symbol, ZERO)
-        external = ledger.external_positions().get(action.symbol, ZERO)
         if action.kind is ActionKind.OTHER:
             if own:
                 message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
                 alert("critical", "corporate_action", message)
             continue
-        own_change = external_change = cash = ZERO
-        if action.kind is ActionKind.CASH_DIVIDEND:
-            cash = own * action.cash if pays_dividends else ZERO
-        else:
-            own_change = (own * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own
-            external_change = (external * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external
-        ledger.record_corporate_action(action, own_change, external_change, cash, at)
+        own_change, cash = book_action(ledger, action, at, pays_dividends=pays_dividends)
         if own:
             effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
             alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
     return actions
+
+
+def book_action(
+    ledger: Ledger, action: CorporateAction, at: datetime, *, pays_dividends: bool
+) -> tuple[Decimal, Decimal]:
+    """Record a split or dividend on the shares that are held now. Returns the change of own shares, and own cash."""
+    own = ledger.positions.get(action.symbol, ZERO)
+    external = ledger.external_positions().get(action.symbol, ZERO)
+    own_change = external_change = cash = ZERO
+    if action.kind is ActionKind.CASH_DIVIDEND:
+        cash = own * action.cash if pays_dividends else ZERO
+    else:
+        own_change = (own * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own
+        external_change = (external * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external
+    ledger.record_corporate_action(action, own_change, external_change, cash, at)
+    return own_change, cash

@@ -7,8 +7,9 @@ again after a crash finds its own order at the broker instead of creating a seco
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
@@ -91,11 +92,30 @@ def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -
     """Return the order's deterministic id: letters, digits, '-' and '.', at most 48 characters."""
     if not 0 <= attempt <= MAX_ATTEMPT:
         raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}")
-    named = (("run", run), ("bar", bar.translate(_BAR_SEPARATORS)), ("symbol", symbol))
-    parts = [_shorten(part, _MAX_LENGTHS[name]) for name, part in named]
+    parts = [_shorten(run, _MAX_LENGTHS["run"]), _short_bar(bar), _shorten(symbol, _MAX_LENGTHS["symbol"])]
     order_id = _SEPARATOR.join((PREFIX, *parts, f"{side.value[0]}{attempt}"))
     assert len(order_id) <= CLIENT_ORDER_ID_MAX, order_id
     return order_id
+
+
+def parse_order_id(order_id: str, runs: Iterable[str], submitted: date) -> tuple[str, str] | None:
+    """Return run and bar of an order of one of these runs; None for any other.
+
+    submitted: when the order was. A bar that the id has only as a hash is returned as that hash.
+    """
+    run = next((run for run in runs if is_run_order_id(order_id, run)), None)
+    parts = order_id.split(_SEPARATOR)
+    if run is None or len(parts) != 5:
+        return None
+    short = parts[2]
+    day = f"{short[:4]}-{short[4:6]}-{short[6:8]}"
+    if short.startswith(FLATTEN):
+        bars = [f"{FLATTEN}-{short.removeprefix(FLATTEN)}"]
+    elif short.isdigit() and len(short) in (8, 12):
+        bars = [day if len(short) == 8 else f"{day}T{short[8:10]}:{short[10:]}"]
+    else:
+        bars = [f"{FLATTEN}-{submitted.isoformat()}"]
+    return run, next((bar for bar in bars if _short_bar(bar) == short), short)
 
 
 def is_program_order_id(client_order_id: str) -> bool:
@@ -106,6 +126,10 @@ def is_program_order_id(client_order_id: str) -> bool:
 def is_run_order_id(client_order_id: str, run: str) -> bool:
     """Return True if the order was sent by this run."""
     return client_order_id.startswith(f"{PREFIX}{_SEPARATOR}{_shorten(run, _MAX_LENGTHS['run'])}{_SEPARATOR}")
+
+
+def _short_bar(bar: str) -> str:
+    return _shorten(bar.translate(_BAR_SEPARATORS), _MAX_LENGTHS["bar"])
 
 
 def _shorten(part: str, max_length: int) -> str:

@@ -344,7 +344,7 @@ class OrderManager:
                 f"the broker has {len(unknown)} orders of this run that journal {self.ledger.store.path} does not, the "
                 f"last one {last.client_order_id} of {last.submitted_at:%Y-%m-%d} ({last.side} {last.quantity} "
                 f"{last.symbol}, {last.filled_quantity} filled): the journal was lost, or is an old copy. Put its "
-                "newest copy back with all companion files, or set another `name` to start without these positions."
+                "newest copy back with all companion files, or rebuild it with: finrl-pod paper adopt CONFIG.toml"
             )
 
     def check_all_recorded(self) -> None:

@@ -130,9 +130,9 @@ class Ledger:
             raise AssertionError(f"intent {tracked.id} has {tracked.remaining} shares left, not {request.quantity}")
         return self._add_order(tracked, request, at, "plan")
 
-    def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime) -> TrackedOrder:
-        """Write an order at the broker, that replaced the intent's last order externally, as an own order."""
-        return self._add_order(tracked, order, at, "replaced")
+    def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime, source: str = "replaced") -> TrackedOrder:
+        """Write an order at the broker as an own order, by default one that replaced the intent's last externally."""
+        return self._add_order(tracked, order, at, source)
 
     def intent_of_order(self, broker_id: str) -> TrackedIntent | None:
         """Return the open intent that an order belongs to, or None."""

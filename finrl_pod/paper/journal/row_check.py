@@ -69,7 +69,8 @@ def check_rows(store: Store) -> None:
 
 def _unreadable(store: Store, table: str, row: object, reason: str) -> JournalError:
     return JournalError(
-        f"row {row} of table {table} in journal {store.path} cannot be read: {reason}. Restore a backup of the journal."
+        f"row {row} of table {table} in journal {store.path} cannot be read: {reason}. Restore a backup, "
+        "or rebuild the journal with: finrl-pod paper adopt CONFIG.toml"
     )
 
 

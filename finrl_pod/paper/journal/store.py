@@ -33,6 +33,7 @@ class Store:
     def __init__(self, path: Path, engine: Engine) -> None:
         self.path = path
         self._engine = engine
+        self._batch: Connection | None = None
 
     @classmethod
     def create_or_open(cls, path: Path, migrations: Sequence[schema.Migration] = schema.MIGRATIONS) -> Store:
@@ -105,8 +106,21 @@ class Store:
         return store
 
     @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Collect all writes of a context in one transaction, which its reads see too. For one thread."""
+        with self.write() as connection:
+            self._batch = connection
+            try:
+                yield
+            finally:
+                self._batch = None
+
+    @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a write transaction, committed to disk on exit or rolled back. Raises JournalError if that fails."""
+        if self._batch is not None:
+            yield self._batch
+            return
         try:
             with self._engine.begin() as connection:
                 yield connection
@@ -116,6 +130,9 @@ class Store:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a read transaction: one consistent view that blocks no writer."""
+        if self._batch is not None:
+            yield self._batch
+            return
         try:
             with self._engine.connect().execution_options(reading=True) as connection, connection.begin():
                 yield connection

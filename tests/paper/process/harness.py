@@ -214,10 +214,10 @@ class DaemonHarness:
         self.daemon.send_signal(signal.SIGTERM)
         return self.daemon.wait()
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `finrl-pod paper ...` on the harness's config in a subprocess."""
+    def command(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run `finrl-pod paper ...` on the harness's config in a subprocess, with more environment variables."""
         command = [sys.executable, "-m", "finrl_pod_app.cli.main", "paper", words[0], str(self.toml), *words[1:]]
-        return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT)
+        return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=TIMEOUT)
 
     def start(self) -> None:
         """Launch a daemon and run the clock once it has recovered."""

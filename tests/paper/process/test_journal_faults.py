@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.paper.journal.store import BUSY_SECONDS
-from tests.paper.process.harness import DaemonHarness
+from finrl_pod.paper.journal.store import BUSY_SECONDS, Store
+from finrl_pod.paper.monitoring.status import orders as order_rows
+from finrl_pod.paper.monitoring.status import status
+from finrl_pod.paper.settings import load
+from tests.paper.process.harness import KEYS, DaemonHarness
 from tests.soak.consistency import check_run
 
 pytestmark = pytest.mark.slow
@@ -106,27 +111,63 @@ def test_locked_journal_stops_the_daemon_and_cancels_live_orders(tmp_path: Path)
         assert end_is_recorded(harness, second)
 
 
-def test_lost_journal_stops_the_daemon_before_any_order(tmp_path: Path) -> None:
-    """The files are deleted or emptied, or the main file lost its WAL, after a kill at the end of a traded session."""
-    with DaemonHarness(tmp_path) as harness:
+def lose(harness: DaemonHarness, content: bytes | None = None) -> None:
+    for file in harness.folder.glob("journal.sqlite*"):
+        file.unlink()
+    if content is not None:
+        harness.journal.write_bytes(content)
+
+
+def books(harness: DaemonHarness) -> tuple[Any, ...]:
+    """Own positions and cash, the number of fills, and the orders, as `paper status` and `paper orders` show them."""
+    store = Store.open(harness.journal)
+    found = status(store, load(harness.toml))
+    rows = sorted(
+        (o["client_order_id"], o["symbol"], o["side"], o["quantity"], float(o["filled"])) for o in order_rows(store)
+    )
+    store.close()
+    return found["positions"], found["cash"], found["counts"]["fills"], rows
+
+
+def adopted(harness: DaemonHarness, *options: str) -> dict[str, Any]:
+    done = harness.command("adopt", "--json", *options, **KEYS)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_lost_journal_stops_the_daemon_until_it_is_rebuilt(tmp_path: Path) -> None:
+    """The files are deleted, or the main file lost its WAL, after a kill at the end of a traded session."""
+    with DaemonHarness(tmp_path, partial=0.5) as harness:
         harness.start()
         harness.run_until(harness.days[1].close + 600, harness.kill)
         assert harness.daemon is not None
         harness.daemon.wait()
         harness.server.call(harness.stop_clock)
-        orders = len(harness.exchange.orders)
+        main, right, orders = harness.journal.read_bytes(), books(harness), len(harness.exchange.orders)
         assert orders > 5
-        main = harness.journal.read_bytes()
-        for content in (None, b"", main):
-            for file in tmp_path.glob("journal.sqlite*"):
-                file.unlink()
-            if content is not None:
-                harness.journal.write_bytes(content)
+        for content in (None, main):
+            lose(harness, content)
             (tmp_path / "daemon.log").unlink()
             assert harness.launch().wait() == 2
             log = (tmp_path / "daemon.log").read_text()
             assert '"level": "critical"' in log
             assert "journal" in log
             assert "Traceback" not in log
+        shown = adopted(harness)
+        assert (shown["positions"], shown["written"]) == (right[0], False)
+        assert harness.launch().wait() == 2
+        written = adopted(harness, "--yes")
+        assert (written["positions"], written["cash"], written["fills"], written["written"]) == (*right[:3], True)
+        assert Path(written["kept"]).read_bytes()
+        assert books(harness) == right
         assert len(harness.exchange.orders) == orders
         assert not harness.requests("DELETE")
+        again = harness.command("adopt", "--yes", **KEYS)
+        assert (again.returncode, "nothing is to be rebuilt" in again.stderr) == (2, True)
+        harness.start()
+        harness.run_until(harness.days[2].close + 600, harness.slow_clock)
+        assert harness.stop() == 0
+        assert harness.orders(harness.days[1].date.isoformat())
+        assert not [alert for alert in harness.alerts() if alert.startswith("critical")]
+        assert check_run(harness.log, harness.journal).faults == []

@@ -1,0 +1,95 @@
+"""`finrl-pod paper adopt`: rebuilds a lost journal from the broker, and puts it in place after a confirmation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.errors import InputError, JournalError
+from finrl_pod.paper.brokers.factory import open_broker, open_clock
+from finrl_pod.paper.brokers.port import Broker
+from finrl_pod.paper.execution.adoption import adopt, own_orders
+from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.row_check import check_rows
+from finrl_pod.paper.journal.store import JournalLock, Store
+from finrl_pod.paper.settings import PaperConfig, allocations
+
+COMPANIONS = ("", "-wal", "-shm")
+
+
+def adopt_journal(config: PaperConfig, *, write: bool) -> dict[str, Any]:
+    """Rebuild the journal of a config from its broker; with `write` in the journal's place, else to show it only.
+
+    What lies there is kept under another name. Raises InputError if it is whole and has all orders, JournalError if a
+    daemon runs on it, and BrokerError.
+    """
+    path, clock = Path(config.journal), open_clock(config.broker)
+    broker, _ = open_broker(config.broker, clock)
+    with contextlib.closing(broker), _locked(path) if write else contextlib.nullcontext():
+        if _is_whole(path, config, broker):
+            raise InputError(f"journal {path} has all orders of this run: nothing is to be rebuilt. Start the daemon.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            new, now = Path(folder) / "journal.sqlite", clock.now()
+            store = Store.create_or_open(new)
+            try:
+                found = adopt(store, config, broker, now)
+            finally:
+                store.close()
+            kept = _put_in_place(new, path, now) if write else None
+    return {
+        "positions": {symbol: str(shares) for symbol, shares in found.positions.items()},
+        "external": {symbol: str(shares) for symbol, shares in found.external.items()},
+        "cash": str(found.cash),
+        "orders": found.orders,
+        "fills": found.fills,
+        "unsupported": list(found.unsupported),
+        "journal": str(path),
+        "kept": kept,
+        "written": write,
+    }
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep daemons out. A journal that the lock creates is empty and removed again."""
+    missing = not path.exists()
+    with JournalLock(path):
+        if missing:
+            path.unlink()
+        yield
+
+
+def _is_whole(path: Path, config: PaperConfig, broker: Broker) -> bool:
+    """Whether the journal in place can be read and has every own order of the broker."""
+    if not path.exists():
+        return False
+    try:
+        store = Store.open(path)
+    except JournalError:
+        return False
+    try:
+        check_rows(store)
+        known = Ledger(store).client_order_ids()
+    except JournalError:
+        return False
+    finally:
+        store.close()
+    own = own_orders(broker.orders("all"), [*(part.name for part in allocations(config)), config.name])
+    return all(order.client_order_id in known for order, *_ in own)
+
+
+def _put_in_place(new: Path, path: Path, now: datetime) -> str | None:
+    """Move the rebuilt journal to its place, and what lies there aside. Returns the new name of the latter."""
+    aside = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S}")
+    existed = path.exists()
+    for companion in COMPANIONS:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{path}{companion}", f"{aside}{companion}")
+    os.replace(new, path)
+    return str(aside) if existed else None

@@ -1,0 +1,218 @@
+"""Rebuilds a lost journal from the broker: own orders by their ids, their fills, and the splits since.
+
+What only the journal knew is gone: the history of equity, targets, halts, and the inputs of decisions. The rebuilt one
+has a decision for each bar with orders, so that none is taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+from finrl_pod.paper.brokers.port import Broker
+from finrl_pod.paper.execution import order_state
+from finrl_pod.paper.execution.corporate_actions import book_action
+from finrl_pod.paper.execution.intents import FLATTEN, Intent, IntentState, parse_order_id
+from finrl_pod.paper.execution.risk import RiskState
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
+from finrl_pod.paper.journal.store import Store, add
+from finrl_pod.paper.records import AccountState, ActionKind, CorporateAction, Fill, Order, OrderStatus, Position
+from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, calendar_of
+from finrl_pod.paper.settings import PaperConfig, allocations
+
+ZERO = Decimal(0)
+SOURCE = "adopted"
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+@dataclass(frozen=True)
+class BrokerBooks:
+    """What the broker knows of an account. orders, fills: all of them, oldest first. cursor: of the last fill."""
+
+    account: AccountState
+    positions: tuple[Position, ...]
+    orders: tuple[Order, ...]
+    fills: tuple[Fill, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The books of a rebuilt journal. positions: own shares. external: the rest of the account's.
+
+    unsupported: corporate actions on own shares that could not be recorded.
+    """
+
+    positions: dict[str, Decimal]
+    external: dict[str, Decimal]
+    cash: Decimal
+    orders: int
+    fills: int
+    unsupported: tuple[str, ...]
+
+
+def read_books(broker: Broker) -> BrokerBooks:
+    """Query orders, fills, positions and cash. Raises BrokerError."""
+    page = broker.fills_since(None)
+    return BrokerBooks(broker.account(), broker.positions(), broker.orders("all"), page.fills, page.cursor)
+
+
+def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> Adoption:
+    """Fill a new journal with the run's orders and fills at the broker. Raises BrokerError and JournalError."""
+    books, runs = read_books(broker), [part.name for part in allocations(config)]
+    own, until = own_orders(books.orders, [*runs, config.name]), _last_decided_session(config, now)
+    first = own[0][0].submitted_at if own else now
+    actions: tuple[CorporateAction, ...] = ()
+    if own and first.date() <= until:
+        actions = broker.corporate_actions(sorted({order.symbol for order, *_ in own}), first.date(), until)
+    ledger = Ledger(store)
+    with store.batch():
+        store.bind("account", books.account.id)
+        store.bind("run", config.name)
+        unsupported = _Rebuilding(ledger, config).replay(own, books.fills, actions, first)
+        _write_rest(ledger, books, config, now, until)
+    return Adoption(
+        positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
+        external=dict(sorted(ledger.external_positions().items())),
+        cash=Decimal(str(config.capital)) + ledger.cash,
+        orders=store.count(schema.orders),
+        fills=store.count(schema.fills),
+        unsupported=unsupported,
+    )
+
+
+def _last_decided_session(config: PaperConfig, now: datetime) -> date:
+    """Return the last session of which the decision was due: the daemon records later corporate actions itself."""
+    calendar = calendar_of(config)
+    cycle = calendar.next_cycle(now, config)
+    if now >= cycle.opens:
+        return cycle.session.date
+    return calendar.sessions(cycle.session.date - timedelta(days=14), cycle.session.date)[-2].date
+
+
+def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order, str, str]]:
+    """Return the orders of these runs with run and bar, oldest first, and what replaced them externally."""
+    found: dict[str, tuple[Order, str, str]] = {}
+    for order in sorted(orders, key=lambda order: order.submitted_at):
+        parsed = parse_order_id(order.client_order_id, runs, order.submitted_at.astimezone(NEW_YORK).date())
+        if parsed is None and order.replaces in found:
+            before = found[order.replaces or ""]
+            parsed = before[1:] if (before[0].symbol, before[0].side) == (order.symbol, order.side) else None
+        if parsed is not None:
+            found[order.id] = (order, *parsed)
+    return list(found.values())
+
+
+class _Rebuilding:
+    """Writes intents, orders, fills and corporate actions in the order in which they happened."""
+
+    def __init__(self, ledger: Ledger, config: PaperConfig) -> None:
+        self._ledger = ledger
+        self._config = config
+        self._calendar = calendar_of(config)
+        self._orders: dict[str, TrackedOrder] = {}  # by broker id
+        self._intents: dict[tuple[str, ...], TrackedIntent] = {}
+
+    def replay(
+        self, own: Sequence[tuple[Order, str, str]], fills: Sequence[Fill], actions: Sequence[CorporateAction],
+        first: datetime,
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Write all events. Returns the corporate actions on own shares that could not be recorded."""
+        groups: dict[tuple[str, ...], list[Order]] = {}
+        for order, run, bar in own:
+            groups.setdefault((run, bar, order.symbol, order.side.value), []).append(order)
+        for key, members in groups.items():
+            self._add_intent(key, members)
+        for order, run, bar in own:
+            tracked = self._intents[run, bar, order.symbol, order.side.value]
+            self._orders[order.id] = self._ledger.adopt_order(tracked, order, order.submitted_at, SOURCE)
+        events: list[tuple[datetime, int, Fill | CorporateAction]] = [
+            (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
+        ]
+        for action in actions:
+            at = datetime.combine(action.ex_date, time(), NEW_YORK)
+            if action.ex_date > first.astimezone(NEW_YORK).date():
+                events.append((at, 0, action))
+        unsupported = []
+        for at, _, event in sorted(events, key=lambda each: each[:2]):
+            if isinstance(event, Fill):
+                tracked_order = self._orders[event.order_id]
+                self._record(tracked_order, order_state.apply_fill(tracked_order.view, event), at)
+            elif event.kind is not ActionKind.OTHER:
+                book_action(self._ledger, event, at, pays_dividends=self._config.broker.kind == "simulated")
+            elif self._ledger.positions.get(event.symbol):
+                unsupported.append(f"{event.symbol}: {event.detail or 'a corporate action'} of {event.ex_date}")
+        for order, *_ in own:
+            tracked_order = self._orders[order.id]
+            change = order_state.apply_order(tracked_order.view, order, authoritative=True)
+            self._record(tracked_order, change, order.updated_at)
+        self._close_intents()
+        return tuple(unsupported)
+
+    def _add_intent(self, key: tuple[str, ...], members: Sequence[Order]) -> None:
+        """Write the intent of orders that were sent one after the other, each for what was left of it."""
+        first, last, filled, quantity = members[0], members[-1], ZERO, ZERO
+        for order in members:
+            quantity = max(quantity, filled + order.quantity)
+            filled += order.filled_quantity
+        day = first.submitted_at.date()
+        sessions = self._calendar.sessions(day, day + timedelta(days=14))
+        close = next((session.close for session in sessions if session.close > last.submitted_at), last.updated_at)
+        price = first.limit_price or first.filled_average_price or ZERO
+        intent = Intent(
+            key[0], key[1], first.symbol, first.side, quantity, first.time_in_force, first.type, first.limit_price,
+            price, first.submitted_at, last.submitted_at, close + AUCTION_GRACE,
+        )  # fmt: skip
+        with self._ledger.store.write() as connection:
+            (self._intents[key],) = self._ledger.add_intents(connection, first.submitted_at, [intent])
+        self._ledger.track([self._intents[key]])
+
+    def _record(self, order: TrackedOrder, change: order_state.Change, at: datetime) -> None:
+        self._ledger.record(order, change, at, SOURCE)
+
+    def _close_intents(self) -> None:
+        """Close the intents without a live order. Each bar with orders was decided."""
+        decided: dict[tuple[str, str], datetime] = {}
+        states = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
+        for tracked in self._intents.values():
+            intent = tracked.intent
+            if not intent.bar.startswith(FLATTEN):
+                decided.setdefault((intent.run, intent.bar), intent.opens)
+            if tracked.live is not None:
+                continue
+            state = IntentState.DONE if not tracked.remaining else states.get(
+                tracked.orders[-1].view.status, IntentState.EXPIRED)  # fmt: skip
+            self._ledger.close(tracked, state, intent.deadline, f"{tracked.filled} of {intent.quantity} filled")
+        for (run, bar), at in sorted(decided.items(), key=lambda item: item[1]):
+            self._ledger.store.add(
+                schema.decisions, at, run=run, bar=bar, strategy="", feed="", inputs="{}", weights=None,
+                outcome=SOURCE, detail="rebuilt from the broker's orders",
+            )  # fmt: skip
+
+
+def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: datetime, until: date) -> None:
+    """Write what the account holds besides, the last prices, and the state from which the daemon goes on.
+
+    until: the last date whose corporate actions are recorded. The daemon records those after its first cash mark.
+    """
+    store, at_broker = ledger.store, {position.symbol: position for position in books.positions}
+    marked = min(now, datetime.combine(until, time.max, UTC))
+    day = calendar_of(config).last_closed(now).date.isoformat()
+    with store.write() as connection:
+        for symbol in sorted({*at_broker, *ledger.positions}):
+            position, own = at_broker.get(symbol), ledger.positions.get(symbol, ZERO)
+            rest = (position.quantity if position else ZERO) - own
+            if rest:
+                add(connection, schema.foreign_positions, now, symbol=symbol, quantity=str(rest), reason=SOURCE)
+            if own and position is not None and position.price is not None:
+                add(connection, schema.closes, now, symbol=symbol, session=day, price=str(position.price))
+        if books.cursor is not None:
+            add(connection, schema.cursors, now, name="fills", value=books.cursor)
+        cash = {"cash": str(books.account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
+        add(connection, schema.cash_marks, marked, **cash, reason=SOURCE)
+        # Losses are measured from here: the highest equity so far is not known.
+        add(connection, schema.risk_states, now, state=RiskState.ACTIVE.value, reason=SOURCE)
