@@ -24,16 +24,16 @@ from finrl_pod.promotion.gate import check as check_gate
 from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_rule
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import GateConfig, RunConfig
-from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.selection import ChampionMembers
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.tournament.run_directory import START, RunDirectory
+from finrl_pod.tournament.selection import COMPARED_PROCEDURES, START_SIGNIFICANCE, ChampionMembers
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
 from finrl_pod_app.paper.limited_strategy import within_daemon_limits
 from finrl_pod_app.services.audit import Audit, audit_champion
 from finrl_pod_app.services.champions import champion_market, load_champion
 from finrl_pod_app.services.trial_log import champion_identity, reference_base, reference_strategy
 
-COMPARED_PROCEDURES = 1.3  # all, best and greedy share most members: 3% without it where 2.5% are intended
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
 OnStage = Callable[[str], None]
 
@@ -118,18 +118,17 @@ def evaluate_edge(
         }
         for span in (splits.validation, splits.test)
     )
-    log.champion(validation[CHAMPION])
+    selected = log.champion(validation[CHAMPION])
     evidence = PromotionEvidence(
         validation=validation,
         test=test,
-        trials=log.matrix(),
         counts=registry.counts(context.panel.sha256),
         looks=looks,
         cost_bps=config.environment.cost_bps,
         break_even=0.0,
         failures=None,
         seed=config.seed,
-        **_selection(config, members),
+        **_selection(run, config, members, selected, log),
         reference=reference.name,
         base=reference_base(config),
     )
@@ -163,7 +162,7 @@ def evaluate_champion(
         **run_baselines(panel, market, *span, *terms),
         reference.name: backtest(reference, panel, market, *span, *terms),
     }
-    log.champion(validation[CHAMPION])
+    selected = log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
     look = Look(panel.sha256, subject, first, last, f"champion of {run.path}, seed {config.seed}")
@@ -188,7 +187,6 @@ def evaluate_champion(
         evidence = PromotionEvidence(
             validation=validation,
             test=test,
-            trials=log.matrix(),
             counts=registry.counts(panel.sha256),
             looks=looks,
             cost_bps=environment.cost_bps,
@@ -196,7 +194,7 @@ def evaluate_champion(
             failures=_messages(audit, "fail") if audit else None,
             warnings=_messages(audit, "warn") if audit else (),
             seed=config.seed,
-            **_selection(config, members),
+            **_selection(run, config, members, selected, log),
             reference=reference.name,
             base=reference_base(config),
             is_demonstration=is_demonstration(panel),
@@ -215,13 +213,23 @@ def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
     return tuple(finding.message for finding in audit.findings if finding.status == status)
 
 
-def _selection(config: RunConfig, members: ChampionMembers) -> dict[str, Any]:
-    """What the gate has to know of a champion's selection."""
+def _selection(
+    run: RunDirectory, config: RunConfig, members: ChampionMembers, active: Floats, log: TrialLog
+) -> dict[str, Any]:
+    """What the gate has to know of a champion's selection. active: [T], its active returns on validation.
+
+    A solved policy was not selected there. An ensemble that took the place of its start was selected by a test on the
+    same bars that one in 1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many times.
+    """
+    if members.ids == (START,) or isinstance(config.agent, ClosedFormConfig):
+        return {"trials": active[:, None]}
     greedy = members.procedure == "greedy"
+    compared = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
     return {
+        "trials": log.matrix(),
         "members": config.tournament.champion if greedy else len(members.ids),
         "selection": "greedy" if greedy else "best",
-        "procedures": COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0,
+        "procedures": compared / (START_SIGNIFICANCE if run.has_start else 1.0),
     }
 
 
