@@ -6,7 +6,6 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from finrl_pod.tournament.selection import START_SIGNIFICANCE
 from finrl_pod_app.report.columns import number, percent
 from finrl_pod_app.report.sections import definitions, note, section
 from finrl_pod_app.report.tables import table
@@ -63,7 +62,7 @@ def ladder_sentence(document: Mapping[str, Any]) -> str:
     deployed = "the trained ensemble" if rows["rl"]["deployed"] else "the solved linear policy that it started from"
     return (
         f"Reinforcement learning added {percent(gain['validation'], 2, sign=True)}% a year to the solved policy on "
-        f"validation (p-value {start['p_value']:.2g}, at most {START_SIGNIFICANCE:g} is needed to deploy it) and "
+        f"validation (p-value {start['p_value']:.2g}, at most {start['level']:g} is needed to deploy it) and "
         f"{percent(gain['test'], 2, sign=True)}% on test. Deployed: {deployed}."
     )
 

@@ -6,6 +6,7 @@ policy that it started from only if its return over it is shown on validation; n
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -30,7 +31,13 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.start import LINEAR
 from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.tournament.run_directory import START, RunDirectory
-from finrl_pod.tournament.selection import ChampionMembers, StartComparison, compared_with_start, ensemble_of
+from finrl_pod.tournament.selection import (
+    START_SIGNIFICANCE,
+    ChampionMembers,
+    StartComparison,
+    compared_with_start,
+    ensemble_of,
+)
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
 from finrl_pod_app.services.champions import load_champion
 from finrl_pod_app.services.promotion import ChampionEvaluation, EvaluationContext
@@ -99,7 +106,7 @@ def ladder_parts(
         Rung(name, name == deployed, *(_period(curves[span][name], results[span][reference]) for span in PERIODS))
         for name in curves["test"]
     ]
-    start = None if comparison is None else {**asdict(comparison), "adds": comparison.adds, **run.start_folds()}
+    start = None if comparison is None else {**asdict(comparison), "level": START_SIGNIFICANCE, **run.start_folds()}
     parts: dict[str, Any] = to_plain({"ladder": [asdict(rung) for rung in rungs], "start": start})
     return parts
 
@@ -152,7 +159,8 @@ def _linear(context: EvaluationContext, market: MarketTensor, weights: Tensor, s
     """Accounts of linear policies with weights [M, F] of a market's features."""
     config, (_, assets, features) = context.config, market.shape
     actor = MeanActor(PolicySpec("linear", assets, features, assets, (), action="tilt"))
-    terms = (config.environment, span.first, span.last, config.mandate)
+    rules = dataclasses.replace(config.environment, kind="portfolio")  # scores, whatever the actions of the agents are
+    terms = (rules, span.first, span.last, config.mandate)
     ledger = run_members(actor, {LINEAR: weights.to(market.features)}, market, *terms)
     periods = bars_per_year(market.times)
     return [
