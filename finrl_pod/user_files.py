@@ -18,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import linecache
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -243,7 +244,9 @@ def import_user_file(path: Path, purpose: str) -> Any:
         code = compile(text, str(path), "exec")
         with stdout_to_stderr():
             exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise InputError(f"{written_path(path)} could not be imported: {error_text(error)}") from error
     return module
 
@@ -375,9 +378,21 @@ def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
     return contextlib.redirect_stdout(sys.stderr)
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception from a user's code is Ctrl-C, which ends the program.
+
+    Not where the program handles the signal itself, as the daemon does: the code then raised it.
+    """
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def error_text(error: BaseException) -> str:
     """Type and message of an error on one line, with the file and line if it passed through a file of the user's."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        message = str(error)
+    except BaseException:  # noqa: BLE001  of an exception of the user's own
+        message = "its message cannot be read"
+    text = " ".join(f"{type(error).__name__}: {message}".split())
     frames = own_frames(error)
     if not frames:
         return text

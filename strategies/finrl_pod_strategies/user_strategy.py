@@ -21,6 +21,7 @@ from finrl_pod.user_files import (
     error_text,
     import_user_file,
     is_file_reference,
+    is_interrupt,
     is_own,
     own_source,
     stdout_to_stderr,
@@ -99,7 +100,9 @@ def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
         factory = factory if seed is None else functools.partial(factory, seed=seed)
         with stdout_to_stderr():
             return UserStrategy(factory, class_name, strategy_hash(name, seed))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise InputError(f"{described} could not be created: {error_text(error)}") from error
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
 from datetime import date
 from pathlib import Path
@@ -80,3 +82,48 @@ def test_strategy_that_exits_is_reported_and_the_daemon_goes_on(tmp_path: Path) 
     outcomes = [row.outcome for row in sim.store.rows(schema.decisions)]
     assert outcomes == ["failed", "failed"]
     assert any("strategy leaves raised SystemExit" in message for _, kind, message in sim.alerts if kind == "failed")
+
+
+class Unprintable(BaseException):
+    """An exception of the user's own whose message cannot be read."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [asyncio.CancelledError(), GeneratorExit(), KeyboardInterrupt(), SystemExit(0), Unprintable(), RecursionError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_strategy_raises_is_its_failure(
+    tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon handles SIGINT, so that a KeyboardInterrupt is raised by the code itself."""
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+
+    def fail(window: object) -> None:
+        raise error
+
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(fail))
+    sim.day(date(2024, 1, 10))
+    outcomes = {(row.outcome, row.detail.split(":")[0]) for row in sim.store.rows(schema.decisions)}
+    assert outcomes == {("failed", f"strategy function raised {type(error).__name__}")}
+    assert {(level, kind) for level, kind, _ in sim.alerts} == {("critical", "failed")}
+
+
+def test_ctrl_c_during_a_strategy_ends_the_program(tmp_path: Path) -> None:
+    def interrupted(window: object) -> None:
+        raise KeyboardInterrupt
+
+    sim = SimulatedDaemon(tmp_path, strategy=FunctionStrategy(interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        sim.day(date(2024, 1, 10))
+
+
+@pytest.mark.parametrize("raised", ["asyncio.CancelledError()", "BaseException('no')"])
+def test_import_that_raises_anything_is_one_sentence(tmp_path: Path, raised: str) -> None:
+    (tmp_path / "own.py").write_text(f"import asyncio\nraise {raised}\n")
+    (tmp_path / "paper.toml").write_text(TOML.format(name="Mine"))
+    with pytest.raises(InputError, match=r"own.py could not be imported"):
+        strategy_source(load(tmp_path / "paper.toml"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -23,6 +24,7 @@ from finrl_pod.paper.records import CorporateAction
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.types import Floats, Positions
+from finrl_pod.user_files import error_text, is_interrupt
 
 RAW_HISTORY = timedelta(days=14)  # of unadjusted closes, to detect price jumps
 EARLIEST_DATE = date(1900, 1, 1)
@@ -63,6 +65,19 @@ class StrategyFailed(FinrlPodError):
     """The strategy raised, or returned weights that cannot be traded; no orders follow."""
 
 
+@contextlib.contextmanager
+def strategy_failures(name: str) -> Iterator[None]:
+    """Raise StrategyFailed for whatever a strategy's code raises, which must not end the daemon; Ctrl-C passes."""
+    try:
+        yield
+    except FinrlPodError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise StrategyFailed(f"{name} raised {error_text(error)}") from error
+
+
 def fetch_checked_prices(
     feed: DataFeed, symbols: Sequence[str], bar: date, actions: Sequence[CorporateAction], settings: DataSettings,
     record_fetch: PriceFetchRecorder,
@@ -99,17 +114,15 @@ def decide(
     if equity <= 0:
         raise StrategyFailed(f"own equity is {equity:.2f}; it must be above 0 to trade")
     positions = Positions(weights=values / equity, cash=cash / equity, equity=equity)
-    features = _features(strategy, checked)
-    lookback = getattr(strategy, "lookback", None)
-    try:
+    with strategy_failures(f"strategy {strategy.name}"):
+        features = _features(strategy, checked)
+        lookback = getattr(strategy, "lookback", None)
         if isinstance(strategy, MandatedStrategy):
             strategy.restore(state, panel.symbols)
         weights = strategy.target_weights(window_at(panel, t, lookback, features), positions)
-    except (Exception, SystemExit) as error:  # a strategy must not end the daemon
-        raise StrategyFailed(f"strategy {strategy.name} raised {type(error).__name__}: {error}") from error
-    if weights is not None:
-        weights = _checked(strategy.name, weights, panel.symbols, short=short)
-    after = strategy.state() if isinstance(strategy, MandatedStrategy) else None
+        if weights is not None:
+            weights = _checked(strategy.name, weights, panel.symbols, short=short)
+        after = strategy.state() if isinstance(strategy, MandatedStrategy) else None
     return Decision(weights, checked, _inputs(checked, features), panel.source, after)
 
 

@@ -19,7 +19,7 @@ from finrl_pod.market.orders import FRACTION, WHOLE, distance_to_target, missing
 from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution import stop_rule
 from finrl_pod.paper.execution.base_account import advance
-from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide
+from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, strategy_failures
 from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
@@ -332,7 +332,8 @@ class StrategyTrader:
         if loaded.base is None:
             return None
         try:
-            base = advance(loaded.base, saved, checked.panel, config.orders.cash_buffer, config.schedule.mode)
+            with strategy_failures("the base"):
+                base = advance(loaded.base, saved, checked.panel, config.orders.cash_buffer, config.schedule.mode)
         except FinrlPodError as error:  # must not stop the trading
             self.alert("warning", stop_rule.ALERT, f"the active return is unknown: {error}")
             return None
