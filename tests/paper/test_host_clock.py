@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,33 @@ def test_clock_step_during_recovery_does_not_postpone_the_decision(tmp_path: Pat
     decision = sim.store.rows(schema.decisions)[0]
     assert (decision.bar, decision.outcome) == ("2024-01-08", "orders")
     assert abs(datetime.fromisoformat(decision.at) - DECISION_TIME) < timedelta(minutes=11)
+
+
+@pytest.mark.parametrize("year", [1, 1970, 2099])
+def test_impossible_clock_of_the_broker_is_not_used(tmp_path: Path, year: int) -> None:
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 9))
+    wrong = dataclasses.replace(sim.account.clock(), now=datetime(year, 1, 1, tzinfo=UTC))
+    sim.broker.overrides["clock"] = for_first_calls(1, lambda _: wrong)
+    sim.day(date(2024, 1, 12))
+    assert [message for _, kind, message in sim.alerts if kind == "unavailable" and "clock" in message]
+    assert sim.store.count(schema.decisions, schema.decisions.c.outcome == "orders") == 4
+    sim.assert_journal_matches_broker()
+
+
+def test_answer_without_raw_bars_is_unavailable(tmp_path: Path) -> None:
+    """A decision is tried again until its deadline."""
+    sim = SimulatedDaemon(tmp_path)
+    sim.day(date(2024, 1, 9))
+
+    def empty(original: Any, symbols: Any, start: Any, end: Any, adjustment: str) -> Any:
+        found = original(symbols, start, end, adjustment)
+        if adjustment != "raw":
+            return found
+        columns = {name: getattr(found, name)[:0] for name in ("times", "open", "high", "low", "close", "volume")}
+        return dataclasses.replace(found, **columns)
+
+    sim.broker.overrides["bars"] = empty
+    sim.day(date(2024, 1, 10))
+    assert "unavailable" in sim.alert_kinds()
+    assert sim.store.last(schema.decisions).outcome == "missed"

@@ -89,7 +89,7 @@ def fetch_checked_prices(
     # Five sessions span at least seven calendar days; with a margin for holidays, then cut to length.
     start = bar - timedelta(days=settings.window * 3 // 2 + 30) if settings.window else EARLIEST_DATE
     adjusted = _last_bars(feed.bars(symbols, start, bar, "all"), settings.window)
-    raw = feed.bars(symbols, bar - RAW_HISTORY, bar, "raw")
+    raw = _last_bars(feed.bars(symbols, bar - RAW_HISTORY, bar, "raw"), 0)
     for table, adjustment in ((adjusted, "all"), (raw, "raw")):
         record_fetch(table, adjustment, table_sha256(table))
     return check_prices(adjusted, raw, bar, actions, settings.max_jump)

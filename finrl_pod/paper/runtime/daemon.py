@@ -17,6 +17,7 @@ from typing import Protocol
 from finrl_pod.errors import (
     AuthenticationError,
     BrokerError,
+    BrokerUnavailable,
     ConfigError,
     DaemonError,
     DataError,
@@ -38,6 +39,7 @@ COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
 LOSS_CHECK_INTERVAL = timedelta(minutes=1)
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
+MAX_DRIFT = timedelta(days=366)  # of the broker's clock from this machine's: its answer is not used beyond
 MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
 SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
 SUMMARY_PERIOD = timedelta(hours=3)  # after a summary was due, in which it is still sent
@@ -345,6 +347,8 @@ class Daemon:
         """Synchronise with the broker's clock and alert once if the host's clock deviates too much."""
         before = self._time.reading()
         answer: BrokerClock = self._c.broker.clock()
+        if abs(answer.now - self._time.now()) > MAX_DRIFT:
+            raise BrokerUnavailable(f"the broker's clock shows {answer.now:%Y-%m-%d %H:%M} UTC, which cannot be")
         drift = self._time.set(answer.now, before).total_seconds()
         self._clock_checked = self._time.now()
         limit = self._c.config.timing.drift

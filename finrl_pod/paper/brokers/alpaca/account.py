@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote
 
-from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
+from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable, FinrlPodError
 from finrl_pod.paper.brokers.alpaca import responses
 from finrl_pod.paper.brokers.alpaca.credentials import KEY_VARIABLE, SECRET_VARIABLE, Keys
 from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimitReached
@@ -40,6 +41,7 @@ _ORDERS_PER_PAGE, _FILLS_PER_PAGE = 500, 100
 _MAX_SINGLE_ASSET_REQUESTS = 10  # for more symbols, all assets are read in one request
 _MICROSECOND = timedelta(microseconds=1)
 _ACTION_DATE_MARGIN = timedelta(days=10)  # the data API filters some actions by processing date, not ex-date
+MAX_REASON = 300  # characters of an error in a message
 _RETRYABLE_4XX = (408, 425, 429)
 
 Result = TypeVar("Result")
@@ -163,15 +165,14 @@ class AlpacaAccount:
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
         first, last = start - _ACTION_DATE_MARGIN, end + _ACTION_DATE_MARGIN
-        groups = self.read(lambda: self._library.corporate_actions(symbols, first, last))
+        groups = self.read(lambda: self._library.corporate_actions(symbols, first, last), "corporate actions")
         requested = set(symbols)
-        actions = self._parse(
-            lambda: [
+        with self.boundary("corporate actions"):
+            actions = [
                 responses.corporate_action(group, entry, requested)
                 for group, entries in groups.items()
                 for entry in entries
             ]
-        )
         in_range = (a for a in actions if start <= a.ex_date <= end and a.symbol)
         return tuple(sorted(in_range, key=lambda a: (a.ex_date, a.symbol, a.id)))
 
@@ -200,32 +201,42 @@ class AlpacaAccount:
     def _read(
         self, parse: Callable[[Any], Result], method: str, path: str, query: Mapping[str, Any] | None = None
     ) -> Result:
-        values = self.read(lambda: self._library.trading(method, path, query))
-        return self._parse(lambda: parse(values))
+        route = f"{method} {path}"
+        values = self.read(lambda: self._library.trading(method, path, query), route)
+        with self.boundary(route):
+            return parse(values)
 
-    def read(self, call: Callable[[], Result]) -> Result:
+    @contextlib.contextmanager
+    def boundary(self, route: str) -> Iterator[None]:
+        """Raise BrokerUnavailable for whatever is wrong with an answer that is read inside.
+
+        route: of the request, for the message.
+        """
+        try:
+            yield
+        except FinrlPodError:
+            raise
+        except Exception as error:  # noqa: BLE001  an answer may have any form
+            reason = str(error) if isinstance(error, UnreadableResponse) else f"{type(error).__name__}: {error}"
+            text = self._keys.mask(f"{self.name} sent an unreadable response to {route} ({reason[:MAX_REASON]})")
+            raise BrokerUnavailable(text) from None
+
+    def read(self, call: Callable[[], Result], route: str) -> Result:
         """Result of a read through the client library. Raises BrokerError for every failure."""
-        from requests import RequestException
-
         try:
             return call()
         except ErrorResponse as response:
             self._check_keys(response)
-            text = f"{self.name} responded {response.status}: {self._keys.mask(response.message)}"
+            text = f"{self.name} responded {response.status} to {route}: {self._keys.mask(response.message)}"
             if response.status == 404:
                 raise _NotFound(text) from None
             if response.status >= 500 or response.status in _RETRYABLE_4XX:
                 raise BrokerUnavailable(text) from None
             raise BrokerRejected(text) from None
-        except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise BrokerUnavailable(self._no_response(error)) from None
-
-    def _parse(self, parse: Callable[[], Result]) -> Result:
-        try:
-            return parse()
-        except (UnreadableResponse, AttributeError, TypeError) as error:
-            text = self._keys.mask(str(error))
-            raise BrokerUnavailable(f"{self.name} sent an unreadable response ({text})") from None
+        except FinrlPodError:
+            raise
+        except Exception as error:  # noqa: BLE001  an answer may have any form
+            raise BrokerUnavailable(self._no_response(error, route)) from None
 
     def _write(
         self,
@@ -236,8 +247,6 @@ class AlpacaAccount:
         *,
         of_order: bool = False,
     ) -> Outcome:
-        from requests import RequestException
-
         try:
             values = self._library.trading(method, path, body)
             order = None if method == "DELETE" else responses.order(values)
@@ -250,8 +259,10 @@ class AlpacaAccount:
             return dataclasses.replace(outcome, message=self._keys.mask(outcome.message))
         except UnreadableResponse as error:
             return Ambiguous(self._keys.mask(f"unreadable response: {error}"))
-        except (RequestException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            return Ambiguous(self._no_response(error))
+        except FinrlPodError:
+            raise
+        except Exception as error:  # noqa: BLE001  an answer may have any form
+            return Ambiguous(self._no_response(error, f"{method} {path}"))
         mismatch = "" if order is None else find_mismatch(order)
         if mismatch:
             return Ambiguous(self._keys.mask(f"the response is about another order: {mismatch}"))
@@ -264,8 +275,9 @@ class AlpacaAccount:
                 f"that {KEY_VARIABLE} and {SECRET_VARIABLE} are the keys of a paper account"
             ) from None
 
-    def _no_response(self, error: Exception) -> str:
-        return self._keys.mask(f"{self.name} sent no readable response ({type(error).__name__}: {error})")
+    def _no_response(self, error: Exception, route: str) -> str:
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+        return self._keys.mask(f"{self.name} sent no readable response to {route} ({reason})")
 
 
 class _NotFound(BrokerRejected):

@@ -114,8 +114,7 @@ class CryptoAccount(AlpacaAccount):
 
     def _all_assets(self) -> dict[str, Asset]:
         query = {"asset_class": "crypto"}
-        read = self.read(lambda: self._library.trading("GET", "/assets", query))
-        found = self._parse(lambda: [responses.asset(entry) for entry in read])
+        found = self._read(lambda read: [responses.asset(entry) for entry in read], "GET", "/assets", query)
         return {asset.symbol: dataclasses.replace(asset, fractionable=True) for asset in found}
 
     def _pair(self, symbol: str) -> str:
@@ -137,12 +136,13 @@ class CryptoFeed(AlpacaFeed):
         first, last = datetime.combine(start, time(), UTC), datetime.combine(end, time(23), UTC)
         response = self._read(lambda: self._library.bars("1Hour", requested, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
-        for symbol in requested:
-            for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):
-                day = self._bar_time(bar).astimezone(UTC).date()
-                if start <= day <= end:
-                    values = [float(bar.get(key) or "nan") for key in ("o", "h", "l", "c", "v")]
-                    rows[symbol, day] = _joined(rows.get((symbol, day)), values)
+        with self._account.boundary("the bars"):
+            for symbol in requested:
+                for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):
+                    day = self._bar_time(bar).astimezone(UTC).date()
+                    if start <= day <= end:
+                        values = [float(bar.get(key) or "nan") for key in ("o", "h", "l", "c", "v")]
+                        rows[symbol, day] = _joined(rows.get((symbol, day)), values)
         days = sorted({day for _, day in rows})
         return self._table(np.array(days, "datetime64[D]").astype("datetime64[ns]"), days, requested, rows)
 

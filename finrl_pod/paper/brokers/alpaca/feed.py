@@ -52,10 +52,11 @@ class AlpacaFeed:
         last -= timedelta(seconds=1)
         response = self._read(lambda: self._library.bars("1Day", requested, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
-        for symbol in requested:
-            for bar in self._bars_of(response, symbol):
-                day = self._bar_time(bar).astimezone(NEW_YORK).date()
-                rows[symbol, day] = [_float(bar.get(key)) for key in _BAR_KEYS]
+        with self._account.boundary("the bars"):
+            for symbol in requested:
+                for bar in self._bars_of(response, symbol):
+                    day = self._bar_time(bar).astimezone(NEW_YORK).date()
+                    rows[symbol, day] = [_float(bar.get(key)) for key in _BAR_KEYS]
         last_complete = self._last_complete_day()
         days = sorted({day for _, day in rows if start <= day <= end and day <= last_complete})
         times = np.array(days, dtype="datetime64[D]").astype("datetime64[ns]")
@@ -68,11 +69,12 @@ class AlpacaFeed:
         response = self._read(lambda: self._library.bars("1Min", requested, start, last, adjustment, self._feed))
         rows: dict[tuple[str, datetime], list[float]] = {}
         complete = self._clock.now() - minute
-        for symbol in requested:
-            for bar in self._bars_of(response, symbol):
-                time_ = self._bar_time(bar)
-                if start <= time_ < end and time_ <= complete:
-                    rows[symbol, time_] = [_float(bar.get(key)) for key in _BAR_KEYS]
+        with self._account.boundary("the minute bars"):
+            for symbol in requested:
+                for bar in self._bars_of(response, symbol):
+                    time_ = self._bar_time(bar)
+                    if start <= time_ < end and time_ <= complete:
+                        rows[symbol, time_] = [_float(bar.get(key)) for key in _BAR_KEYS]
         minutes = sorted({time_ for _, time_ in rows})
         times = np.array([time_.replace(tzinfo=None) for time_ in minutes], dtype="datetime64[ns]")
         return self._table(times, minutes, requested, rows)
@@ -93,13 +95,11 @@ class AlpacaFeed:
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         response = self._read(lambda: self._library.latest_trades(list(symbols), self._feed))
         found = {}
-        for symbol in symbols:
-            trade = response.get(symbol)
-            if trade:
-                try:
+        with self._account.boundary("the last trades"):
+            for symbol in symbols:
+                trade = response.get(symbol)
+                if trade:
                     found[symbol] = (responses.number(trade, "p"), responses.moment(trade, "t"))
-                except UnreadableResponse as error:
-                    raise BrokerUnavailable(f"{self.name}: cannot read the last trade of {symbol}: {error}") from None
         return found
 
     def _last_complete_day(self) -> date:
@@ -110,7 +110,7 @@ class AlpacaFeed:
         return today if sessions and now >= sessions[0].close else today - timedelta(days=1)
 
     def _read(self, call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        response = self._account.read(call)
+        response = self._account.read(call, "prices")
         if not isinstance(response, Mapping):
             raise BrokerUnavailable(f"{self.name}: the response is not an object of symbols")
         return response

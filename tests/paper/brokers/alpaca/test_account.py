@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -93,3 +94,24 @@ def test_merger_is_an_action_of_the_requested_company(
     assert (found.symbol, found.kind, found.ex_date) == (expected, ActionKind.OTHER, date(2024, 1, 9))
     assert all(symbol in found.detail for symbol in symbols.values())
     assert broker.corporate_actions(["CC"], date(2024, 1, 1), date(2024, 1, 10)) == ()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("body", [DEEP, "null", "7", "[]", '"text"', "{", "[[]]", '{"cash": 1e999}'])
+@pytest.mark.parametrize(
+    ("route", "read"),
+    [
+        ("/v2/account", lambda broker: broker.account()),
+        ("/v2/clock", lambda broker: broker.clock()),
+        ("/v2/orders/x", lambda broker: broker.order("x")),
+    ],
+)
+def test_any_answer_is_read_or_unavailable(
+    httpserver: HTTPServer, broker: AlpacaAccount, route: str, read: Callable[[AlpacaAccount], object], body: str
+) -> None:
+    httpserver.expect_request(route).respond_with_data(body, content_type="application/json")
+    with pytest.raises(BrokerUnavailable, match=f"to GET {route.removeprefix('/v2')}") as failed:
+        read(broker)
+    assert len(str(failed.value)) < 500
