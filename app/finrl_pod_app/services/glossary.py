@@ -20,6 +20,7 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
         "the sixth agent of generation 4"
     ),
+    "alpha": "active return less beta times the base's return in excess of cash; the gate tests whether it is above 0",
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
     "CAGR": "compound annual growth rate",
@@ -35,7 +36,10 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "add clusters, the gate takes the champion as the best of several selections"
     ),
     "drawdown": "loss since the highest equity so far",
-    "edge": "return above the reference that chance and selection do not explain",
+    "edge": (
+        "return above the reference that chance, selection and market risk do not explain: the gate tests the mean "
+        "active return and alpha"
+    ),
     "effective holdings": (
         "(sum of weights)² / sum of squared weights: the number of equal positions that are as concentrated"
     ),
@@ -52,16 +56,22 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "the account that only holds the base, traded as slowly as the mandate's agents trade; the gate's reference"
     ),
     "nothing shown": (
-        "the difference to the base is within what chance explains, which does not prove that there is none"
+        "chance or market risk explain the return above the base, which does not prove that there is no edge; the "
+        "verdict states how large an edge would have been missed"
     ),
     "p-value": (
-        "probability of a result at least as good as this one if there were no edge; the gate's is of test and "
-        "validation together, validation less what selection explains ([evaluation](evaluation.md#the-gate))"
+        "probability of a result at least as good as this one if there were no edge; the gate's is the larger of those "
+        "of the mean active return and of alpha, of test and validation together, validation less what selection "
+        "explains ([evaluation](verdict.md#the-test-for-an-edge))"
     ),
     "panel": (
         "stored prices, under a name: [T, N] of N symbols on T bars, with volumes, spreads and sectors if there are any"
     ),
     "pod": "one agent in training, with its own accounts",
+    "practically its base": (
+        "a champion that uses less than a quarter of the active share that its mandate allows, or whose tracking error "
+        "is below 0.5% a year ([cases](verdict.md#what-the-verdict-says))"
+    ),
     "probabilistic Sharpe ratio (PSR)": (
         "confidence that a Sharpe ratio exceeds a benchmark's, given length, skewness and kurtosis of the returns"
     ),
@@ -77,6 +87,10 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "slippage": "fill price against the price at the decision",
     "Sortino ratio": "mean excess return over downside deviation, a year",
     "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
+    "too little data": (
+        "a test that shows an edge with a probability of 80% only if its information ratio is above 1: about eight "
+        "years at a first look"
+    ),
     "tracking error": "standard deviation of active returns, a year",
     "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
     "trial": "a trained and scored agent, or the champion of a run; every one is counted",

@@ -13,6 +13,7 @@ from finrl_pod_app.dashboard import jobs, theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
+from finrl_pod_app.dashboard.pages.verdict_view import paragraph_of
 from finrl_pod_app.dashboard.pages.widgets import page_of, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
@@ -86,16 +87,20 @@ def _show_started_demo(found: Sequence[runs.RunFiles], statuses: Sequence[str]) 
 
 
 def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSummary]) -> None:
-    """Draw the key figures of the newest run with a verdict, and the link to its page."""
-    judged = [s for run, s in zip(found, summaries, strict=True) if s.promoted is not None and run.has(runs.REPORT)]
-    newest = next((summary for summary in judged if not summary.error), None)
-    if newest is None:
+    """Draw verdict and key figures of the newest run with a verdict, and the link to its page."""
+    judged = [
+        (run, summary)
+        for run, summary in zip(found, summaries, strict=True)
+        if summary.promoted is not None and run.has(runs.REPORT) and not summary.error
+    ]
+    if not judged:
         return
+    run, newest = judged[0]
+    verdict = cached.verdict(run)
     with st.container(border=True):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f"**Newest result: {_run_link(newest.name)}**", width="content")
-            promoted = "promoted" if newest.promoted else "not promoted"
-            st.badge(promoted, color="green" if newest.promoted else "orange")
+        st.markdown(f"**Newest result: {_run_link(newest.name)}**")
+        for line in paragraph_of(run, verdict) if verdict else ():
+            st.markdown(theme.escape_markdown(line))
         with st.container(horizontal=True):
             st.metric("CAGR on test", theme.percent(newest.annual_return), width=METRIC_WIDTH)
             st.metric("Sharpe ratio on test", theme.ratio(newest.sharpe), width=METRIC_WIDTH)
