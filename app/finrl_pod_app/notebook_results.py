@@ -125,8 +125,9 @@ class Backtest:
     def comparison(self, baseline: str = "equal_weight") -> dict[str, Any] | None:
         """The mean return above a baseline, a year, with its interval, and the one-sided p-value of no edge.
 
-        The p-value is for this backtest alone: of the best of several strategies it is too small. baseline: of
-        `baselines`. None for fewer than 20 returns and for equal ones. Raises InputError for an unknown baseline.
+        The p-value is the larger of those of the active return and of alpha, for this backtest alone: of the best of
+        several strategies it is too small. baseline: of `baselines`. None for fewer than 20 returns and for equal ones.
+        Raises InputError for an unknown baseline.
         """
         from finrl_pod_app.services.mandate_report import comparison
 

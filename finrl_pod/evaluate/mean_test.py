@@ -93,11 +93,6 @@ def _inverse_transformation(statistic: float, a: float) -> float:
     return 3 / a * (float(np.cbrt(1 + a * (statistic - a / 6))) - 1)
 
 
-def mean_p_value(series: ArrayLike) -> float:
-    """One-sided p-value of the null hypothesis that the mean of a series [T] is not positive, of `mean_z_score`."""
-    return upper_tail(mean_z_score(series))
-
-
 class AlphaSeries(NamedTuple):
     """Regression of active returns on the returns of a base. beta: [...], slope of the active returns.
 

@@ -14,7 +14,6 @@ from finrl_pod.evaluate.mean_test import (
     detectable_ratio,
     long_run_variance,
     mean_interval,
-    mean_p_value,
     mean_z_score,
 )
 
@@ -31,7 +30,6 @@ def test_equals_the_t_test_of_a_symmetric_series_without_autocorrelation() -> No
     assert abs(centred[1:] @ centred[:-1] / (centred @ centred)) < 0.03  # bandwidth below one: the sample variance
     p_value = stats.ttest_1samp(series, 0.0, alternative="greater").pvalue
     assert stats.norm.sf(mean_z_score(series)) == pytest.approx(p_value, rel=1e-9)
-    assert mean_p_value(series) == pytest.approx(p_value, rel=1e-9)
 
 
 def test_long_run_variance_equals_the_bartlett_kernel() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import finrl_pod as fp
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, mean_p_value, mean_z_score, upper_tail
+from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, mean_z_score, upper_tail
 from finrl_pod.promotion.edge import Edge, judge_returns, measure_edge
 from finrl_pod.types import Floats
 
@@ -82,7 +82,7 @@ def test_fields_are_those_of_plain_formulas() -> None:
     active = account - base
     assert edge.tracking_error == pytest.approx(active.std(ddof=1) * DAYS**0.5)
     assert edge.information_ratio == pytest.approx(active.mean() / active.std(ddof=1) * DAYS**0.5)
-    assert edge.p_active == pytest.approx(mean_p_value(active))
+    assert edge.p_active == pytest.approx(upper_tail(mean_z_score(active)))
     hedged = alpha_series(active, base - CASH).values
     assert edge.p_alpha == pytest.approx(upper_tail(mean_z_score(hedged, REGRESSION)))
     growth = np.cumprod(np.r_[1, 1 + account])

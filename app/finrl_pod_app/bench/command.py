@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,10 +18,8 @@ from finrl_pod.files import write_text
 from finrl_pod_app.bench.analytic import analytic_row
 from finrl_pod_app.bench.backtest import BacktestSettings, backtest_rows
 from finrl_pod_app.bench.device import device_rows
-from finrl_pod_app.bench.edges import STRENGTHS
 from finrl_pod_app.bench.env import env_row
-from finrl_pod_app.bench.gate import CALIBRATION_FILE, RESULTS_FILE, GateStudy, gate_rows
-from finrl_pod_app.bench.gate_worlds import CONFIGS
+from finrl_pod_app.bench.gate_calibration import CALIBRATION_FILE, gate_rows
 from finrl_pod_app.bench.gpu import FAULTS, plan_rows
 from finrl_pod_app.bench.learn import BENCHMARKS, LearnSettings, learn_rows
 from finrl_pod_app.bench.markets import RESULTS_FILE as MARKET_RESULTS
@@ -106,11 +104,7 @@ def _measure(options: argparse.Namespace, device: torch.device) -> list[Row]:
     if options.what == "markets":
         return market_rows(MarketStudy(options.run, options.only, options.results))
     if options.what == "gate":
-        study = GateStudy(
-            options.run, options.calibrate, options.kind, options.edge, options.worlds, options.results,
-            options.calibration,
-        )  # fmt: skip
-        return gate_rows(study, device)
+        return gate_rows(options.calibration, calibrated=not options.calibrate)
     defaults = DEFAULTS[options.what].to_dict()
     settings = SpeedSettings(**{name: getattr(options, name, value) for name, value in defaults.items()})
     return SPEED[options.what](settings, device)
@@ -156,18 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     learn.add_argument("--samples", type=int, help="training samples of every agent")
     _add_common(learn)
     gate = commands.add_parser(
-        "gate", help="error rates of the promotion gate, from stored results", allow_abbrev=False
+        "gate", help="error rates of the gate's test for an edge, from stored results", allow_abbrev=False
     )
-    gate.add_argument("--run", action="store_true", help="train in the markets whose results are not stored yet")
-    gate.add_argument("--kind", action="append", default=[], choices=list(CONFIGS), help="may be given repeatedly")
-    gate.add_argument(
-        "--edge", type=float, action="append", default=[], help=f"planted information ratio: {_listed(STRENGTHS)}"
-    )
-    gate.add_argument(
-        "--worlds", default="0-0", metavar="A-B",
-        help="range of market indices: simulated markets with a trained champion, default %(default)s",
-    )  # fmt: skip
-    _add_results(gate, RESULTS_FILE)
     gate.add_argument("--calibrate", action="store_true", help="simulate streams of returns again (minutes)")
     gate.add_argument("--calibration", type=Path, default=CALIBRATION_FILE, help="its file, default %(default)s")
     _add_common(gate)
@@ -220,10 +204,6 @@ def _add_speed(parser: argparse.ArgumentParser, defaults: SpeedSettings, without
             continue
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, choices=choices, default=getattr(defaults, name), help="default %(default)s")
-
-
-def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
 
 
 def _widths(text: str) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
 """Calibration of the gate's test for an edge on synthetic streams of active returns with known information ratios.
 
 Two parts. *selection*: z-scores of correlated trials, drawn directly, over numbers of trials, correlations and ways to
-select an ensemble. *streams*: daily returns of twelve years of validation and twelve of test with autocorrelation, fat
-tails, skew or volatility clustering, through the whole test. Power is compared with that of a test of the test period
+select an ensemble, for one of the two tests (mean active return, alpha). *streams*: daily returns of twelve years of
+validation and twelve of test with autocorrelation, fat tails, skew or volatility clustering, through both tests, at a
+beta of 1. Power is compared with that of a test of the test period
 alone at 5% for the same champions, Phi(IR sqrt(12) - 1.645), IR the mean information ratio of the champions.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.errors import RunError
+from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
@@ -43,7 +44,21 @@ BURN_IN = 250
 VOLATILITY_MEMORY, LOG_VARIANCE_SPREAD = 0.98, 0.8
 COMPARED_LEVEL_Z = 1.6448536269514722  # of a test at 5%
 
+CALIBRATION_FILE = Path("benchmarks/gate_calibration.json")
+
 Noise = Callable[[np.random.Generator, tuple[int, int]], Floats]
+
+
+def gate_rows(file: Path, *, calibrated: bool = True) -> list[Row]:
+    """Rows of a stored calibration. calibrated: False simulates it first.
+
+    Raises RunError for a file that is no calibration, ConfigError if there is none.
+    """
+    if not calibrated:
+        calibrate(file)
+    if not file.exists():
+        raise ConfigError(f"{file} is missing: add --calibrate to make it, or name another --calibration file")
+    return calibration_rows(file)
 
 
 def calibrate(file: Path) -> None:
@@ -231,12 +246,10 @@ def _cell(
 
 
 def calibration_rows(file: Path) -> list[Row]:
-    """Rows of a calibration: false promotions and power relative to a test of the test period alone; none without file.
+    """Rows of a calibration: false promotions and power relative to a test of the test period alone.
 
     Raises RunError for a file that is no calibration.
     """
-    if not file.exists():
-        return []
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         cells = document["cells"]

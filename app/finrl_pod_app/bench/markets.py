@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,6 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.market.execution_games import predatory_holdings
 from finrl_pod.market.optimal_quotes import best_constant_quote, evaluate_quotes, glft_quotes, solve_quotes
 from finrl_pod.rl.multi_agent.training import JointPolicy, train_agents
-from finrl_pod_app.bench.gate import append
 from finrl_pod_app.bench.intraday import simulated_study
 from finrl_pod_app.bench.rows import Row
 from finrl_pod_app.bench.training import log_progress
@@ -108,7 +108,7 @@ def run(jobs: Iterable[Training], study: MarketStudy) -> None:
         seconds = time.perf_counter() - start
         about = {"algorithm": plan.algorithm, "samples": plan.samples, "seconds": round(seconds, 1)}
         result = {"name": job.name, "seed": job.seed, **about, **job.measure(policy, plan)}
-        append(study.results, result)
+        _append(study.results, result)
         log_progress(f"{job.name}, seed {job.seed}: {result['value']:.4f} in {seconds:.0f} s")
 
 
@@ -120,7 +120,7 @@ def _run_intraday(study: MarketStudy) -> None:
     if study.only and not name.startswith(tuple(study.only)):
         return
     for schedule, result in simulated_study(0).items():
-        append(study.results, {"name": f"{name}_{schedule}", "seed": 0, **result})
+        _append(study.results, {"name": f"{name}_{schedule}", "seed": 0, **result})
         log_progress(f"{name}_{schedule}: {result['value']:.3f} bp")
 
 
@@ -315,3 +315,15 @@ def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
     means = values[rng.integers(0, len(values), (DRAWS, len(values)))].mean(1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
+
+
+def _append(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one line atomically; several processes may write to the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, sort_keys=True, allow_nan=False) + "\n").encode()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(handle, line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)

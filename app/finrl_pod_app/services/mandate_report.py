@@ -20,10 +20,10 @@ from finrl_pod.evaluate.active_management import (
     transfer_coefficient,
 )
 from finrl_pod.evaluate.intervals import MIN_BARS, Interval
-from finrl_pod.evaluate.mean_test import mean_p_value
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.evaluate.stop_rule import active_band
 from finrl_pod.market.mandate import active_mandate
+from finrl_pod.promotion.edge_test import ActivePeriod, edge_test
 from finrl_pod.promotion.rules import CHAMPION
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
@@ -157,18 +157,19 @@ def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str
 def comparison(tested: BacktestResult, base: BacktestResult) -> dict[str, Any] | None:
     """The active return of one backtest over another with its interval, and the p-value of no edge.
 
-    The p-value is that of the edge test of the test period alone: it does not know how many others were tried. None for
-    fewer than `MIN_BARS` returns, and for equal ones.
+    The p-value is that of the gate on this period alone, the larger of those of the active return and of alpha: it does
+    not know how many others were tried. None for fewer than `MIN_BARS` returns, and for equal ones.
     """
     returns, reference = simple_returns(tested.equity), simple_returns(base.equity)
     if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
         return None
+    cash = 0.0 if tested.risk_free is None else tested.risk_free
     return {
         "of": tested.name,
         "base": base.name,
         "level": LEVEL,
         "active_return": _active_return(returns, reference, bars_per_year(tested.times)),
-        "p_value": mean_p_value(returns - reference),
+        "p_value": edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
     }
 
 

@@ -99,8 +99,8 @@ def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSum
     verdict = cached.verdict(run)
     with st.container(border=True):
         st.markdown(f"**Newest result: {_run_link(newest.name)}**")
-        for line in paragraph_of(run, verdict) if verdict else ():
-            st.markdown(theme.escape_markdown(line))
+        for sentence in paragraph_of(run, verdict) if verdict else ():
+            st.markdown(theme.escape_markdown(sentence))
         with st.container(horizontal=True):
             st.metric("CAGR on test", theme.percent(newest.annual_return), width=METRIC_WIDTH)
             st.metric("Sharpe ratio on test", theme.ratio(newest.sharpe), width=METRIC_WIDTH)
