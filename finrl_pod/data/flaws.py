@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.dates import stamp, weekend_days
+from finrl_pod.data.repeats import mostly_repeated_bars, repeated_bars, repeated_cells
 from finrl_pod.prices import Floats, Panel
 
 JUMP = 0.40  # close-to-close return that is reported
@@ -21,6 +22,11 @@ SPLIT_TOLERANCE = 0.03  # of the log move, for the market's own on that bar
 SMALL_SPLIT_TOLERANCE = 0.02  # below 2:1, where moves on news are frequent
 SPLIT_SIZE, SPLIT_WINDOW = 6.0, 21  # times the 90% quantile of absolute moves over so many bars
 STALE_BARS = 15  # three weeks
+# Shares of the bars from which repeated prices are named. Closes alone repeat by chance, the more the coarser their
+# ticks are: a stock of 1 USD in sixteenths repeats an eighth of them, which filled weekends exceed.
+REPEATS_MIN_BARS = 20  # of a panel whose repeated prices are named
+REPEATED_BARS, REPEATED_INTRADAY_BARS = 0.02, 0.1  # of a single ticker's closes; of a market within the day
+REPEATED_CLOSES, REPEATED_PRICES, FEW_REPEATS = 0.2, 0.02, 10  # of a ticker with and without further columns
 WEEKEND_SHARE = 0.05  # of daily bars: with more, the market trades on weekends
 SPARSE_DAYS = 4.0  # between daily bars: more than a long weekend
 MINUTES_PER_BAR = {"1h": 60, "15m": 15, "1m": 1}
@@ -38,8 +44,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, weekend, jump, split, stale, late start, early end, gap, empty ticker, range, spread, survivorship
-    (soft). time: None if the flaw is not about a single bar.
+    (hard); spacing, weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, spread,
+    survivorship (soft). time: None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -59,6 +65,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
     return hard or (
         *_spacing(panel),
         *_weekends(panel),
+        *_repeats(panel),
         *_jumps(panel),
         *_splits(panel),
         *_stale(panel),
@@ -180,6 +187,41 @@ def _weekends(panel: Panel) -> Iterator[Flaw]:
         for time, day in weekends:
             message = f"{stamp(time, panel.bar)} is a {day}: remove the rows of that day, unless the market was open."
             yield Flaw("weekend", False, message, time=time)
+
+
+def _repeats(panel: Panel) -> Iterator[Flaw]:
+    """Bars on which all, most or single tickers repeat their prices: filled weekends, holidays or gaps."""
+    bars, daily = len(panel.times), panel.bar == "1d"
+    if bars < REPEATS_MIN_BARS:
+        return
+    cells = repeated_cells(panel)
+    every, most = repeated_bars(panel, cells), mostly_repeated_bars(panel, cells)
+    only_closes = not {"open", "high", "low", "volume"} & set(panel.columns)
+    by_chance = REPEATED_BARS if only_closes and len(panel.symbols) == 1 else 0.0
+    for repeated, what in ((every, "every price"), (most, "the prices of most tickers")):
+        count = int(repeated.sum())
+        if count > (by_chance if daily else REPEATED_INTRADAY_BARS) * bars:
+            message = (
+                f"{_share(count, bars)} {'repeats' if count == 1 else 'repeat'} {what} of the bar before, first on "
+                f"{stamp(panel.times[repeated.argmax()], panel.bar)}: filled weekends or holidays add returns of zero"
+            )
+            fix = "import with --drop-repeats (drop_repeats=True in Python), or remove these rows."
+            message += f"; {fix}" if what == "every price" else "; remove these rows, or leave the tickers out of them."
+            yield Flaw("repeat", False, message, time=panel.times[repeated.argmax()])
+    cells[every | most] = False
+    limit = REPEATED_CLOSES if only_closes else REPEATED_PRICES
+    for n in np.flatnonzero(cells.sum(0) > np.maximum(limit * panel.tradable.sum(0), FEW_REPEATS)) if daily else ():
+        time = panel.times[cells[:, n].argmax()]
+        share = _share(int(cells[:, n].sum()), int(panel.tradable[:, n].sum()))
+        message = (
+            f"{panel.symbols[n]} repeats its prices on {share}, first on {stamp(time, panel.bar)}: filled holidays, or "
+            "it did not trade; leave these bars out."
+        )
+        yield Flaw("repeat", False, message, panel.symbols[n], time)
+
+
+def _share(count: int, bars: int) -> str:
+    return f"{count:,} of {bars:,} bars ({count / bars:.1%})"
 
 
 def _jumps(panel: Panel) -> Iterator[Flaw]:

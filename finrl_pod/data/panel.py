@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike
 
 from finrl_pod.data.dates import first_moment, last_moment, stamp, weekend_days
 from finrl_pod.data.flaws import WEEKEND_SHARE, Flaw, check, sentences
+from finrl_pod.data.repeats import repeated_bars, repeated_cells
 from finrl_pod.errors import DataError
 from finrl_pod.prices import PANEL_COLUMNS, Benchmark, Bools, Floats, Panel
 
-__all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences"]
+__all__ = ["BARS", "Flaw", "between", "check", "check_bar", "make_panel", "select", "sentences", "without_repeats"]
 
 BARS = ("1d", "1h", "15m", "1m")
 
@@ -125,7 +126,22 @@ def between(panel: Panel, start: str | pd.Timestamp | None, end: str | pd.Timest
     return _derive(panel, slice(int(first), int(stop)), list(range(len(panel.symbols))), panel.symbols)
 
 
-def _derive(panel: Panel, rows: slice, columns: list[int], symbols: tuple[str, ...]) -> Panel:
+def without_repeats(panel: Panel) -> Panel:
+    """Leave out the bars on which every ticker repeats its prices, such as filled weekends, and state their number."""
+    repeated = repeated_bars(panel, repeated_cells(panel))
+    count = int(repeated.sum())
+    if not count:
+        return panel
+    kept = _derive(panel, ~repeated, list(range(len(panel.symbols))), panel.symbols)
+    what = (
+        "1 bar that repeated every price of the bar before was"
+        if count == 1
+        else (f"{count} bars that repeated every price of the bar before were")
+    )
+    return dataclasses.replace(kept, flaws=(f"{what} left out.", *kept.flaws))
+
+
+def _derive(panel: Panel, rows: slice | Bools, columns: list[int], symbols: tuple[str, ...]) -> Panel:
     """Slice rows and columns. Flaws found by the checks are recomputed, those of the source are kept."""
     found = set(sentences(check(panel)))
     cut = {c: getattr(panel, c)[rows][:, columns].copy() for c in panel.columns}

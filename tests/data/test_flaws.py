@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from finrl_pod.data.flaws import Flaw, check
+from finrl_pod.data.panel import without_repeats
+from finrl_pod.types import Panel
 from tests.data.panels import panel
 
 BARS, AT = 300, 150
@@ -51,6 +53,65 @@ def test_rare_weekend_bars_are_named() -> None:
     (flaw,) = [flaw for flaw in check(prices) if flaw.kind == "weekend"]
     assert flaw.message == "2020-01-04 is a Saturday: remove the rows of that day, unless the market was open."
     assert not found(closes(), "weekend"), "a market that trades every day"
+
+
+def filled(close: np.ndarray, bars: slice, tickers: list[int]) -> np.ndarray:
+    """Closes that repeat the bar before on these bars, with prices that go on from there."""
+    returns = np.diff(np.log(close), axis=0, prepend=0)
+    cells = np.zeros(close.shape, bool)
+    cells[bars, tickers] = True
+    return np.exp(np.where(cells, 0.0, returns).cumsum(0))
+
+
+def ohlcv(close: np.ndarray, volume: np.ndarray) -> Panel:
+    opens = np.vstack([close[:1], close[:-1]])
+    highest, lowest = np.maximum(opens, close), np.minimum(opens, close)
+    return panel(close, open=opens, high=highest, low=lowest, volume=volume)
+
+
+def repeats(prices: Panel) -> list[Flaw]:
+    return [flaw for flaw in check(prices) if flaw.kind == "repeat"]
+
+
+def test_bars_on_which_all_prices_repeat_are_named() -> None:
+    weekends = slice(10, None, 7)
+    assert not repeats(panel(closes()))
+    (flaw,) = repeats(panel(filled(closes(), weekends, [0, 1, 2])))
+    assert flaw.message.startswith("42 of 300 bars (14.0%) repeat every price of the bar before, first on 2020-01-11:")
+    volume = np.random.default_rng(0).uniform(1e5, 1e6, (BARS, 3))
+    whole = ohlcv(filled(closes(), weekends, [0, 1, 2]), volume)
+    assert not repeats(whole), "with volumes of their own they traded"
+    volume[weekends] = 0
+    (flaw,) = repeats(ohlcv(filled(closes(), weekends, [0, 1, 2]), volume))  # open = high = low = close
+    assert flaw.message.startswith("42 of 300 bars")
+    copied = {name: getattr(whole, name).copy() for name in whole.columns}
+    for values in copied.values():  # the whole bar before, as by a fill forward of the table
+        values[weekends] = values[9:-1:7]
+    (flaw,) = repeats(dataclasses.replace(whole, **copied))
+    assert flaw.message.startswith("42 of 300 bars")
+
+
+def test_repeats_of_most_or_single_tickers_are_named() -> None:
+    close = np.hstack([closes(), closes() + 5])
+    (flaw,) = repeats(panel(filled(close, slice(10, None, 25), [0, 1, 2])))
+    assert "12 of 300 bars (4.0%) repeat the prices of most tickers" in flaw.message
+    (flaw,) = repeats(panel(filled(close, slice(10, None, 4), [4])))
+    assert flaw.symbol == "S4"
+    assert "S4 repeats its prices on 73 of 300 bars (24.3%)" in flaw.message
+    assert not repeats(panel(filled(close, slice(10, None, 10), [4]))), "closes on coarse ticks repeat by chance"
+    single = filled(closes(), slice(10, None, 60), [0])[:, :1]
+    assert not repeats(panel(single)), "and so do the few of a single ticker"
+
+
+def test_bars_that_repeat_are_left_out() -> None:
+    prices = panel(filled(closes(), slice(10, None, 7), [0, 1, 2]))
+    weekends = (np.arange(BARS) % 7 == 3) & (np.arange(BARS) > 7)
+    shorter = without_repeats(dataclasses.replace(prices, flaws=("Stated.",)))
+    np.testing.assert_array_equal(shorter.times, prices.times[~weekends])
+    np.testing.assert_array_equal(shorter.close, prices.close[~weekends])
+    assert shorter.flaws[:2] == ("42 bars that repeated every price of the bar before were left out.", "Stated.")
+    assert not [text for text in shorter.flaws if "filled weekends" in text]
+    assert without_repeats(panel(closes())).times.size == BARS
 
 
 def test_prices_that_stand_still_are_named() -> None:

@@ -137,6 +137,9 @@ def import_file(
     allow_gaps: Annotated[
         bool, typer.Option("--allow-gaps", help="Make bars missing between a ticker's first and last untradable.")
     ] = False,
+    drop_repeats: Annotated[
+        bool, typer.Option("--drop-repeats", help="Leave out bars on which every price repeats: filled holidays.")
+    ] = False,
     symbol: Annotated[str | None, typer.Option(help="Ticker of a file without such a column.")] = None,
     decimal: Annotated[str, typer.Option(help="Decimal mark of numbers: . or , as in 12,50.")] = ".",
     date_format: Annotated[
@@ -168,7 +171,12 @@ def import_file(
     from finrl_pod_app.services.stored_prices import store_prices
 
     Store().check_name(name)
-    given = {"symbol": symbol, "decimal": None if decimal == "." else decimal, "date_format": date_format}
+    given: dict[str, str | bool | None] = {
+        "symbol": symbol,
+        "decimal": None if decimal == "." else decimal,
+        "date_format": date_format,
+        "drop_repeats": drop_repeats or None,
+    }
     try:
         panel, query = import_prices(
             file,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finrl_pod.data.panel import between, select
+from finrl_pod.data.panel import between, select, without_repeats
 from finrl_pod.data.sources.cells import find_date_formats, has_decimal_commas, parse_numbers, parse_times
 from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
@@ -54,13 +54,15 @@ class ReadOptions:
 
     bar: length of its bars. adjusted: prices are adjusted for splits and dividends; a column "adj close" then adjusts
     open, high, low and close by its ratio to the close, else it is ignored. allow_gaps: bars missing between a ticker's
-    first and last become untradable instead of an error. symbol: ticker of a file without such a column. decimal: "."
-    or ",". date_format: of dates that are not ISO 8601, as in strftime.
+    first and last become untradable instead of an error. drop_repeats: leave out bars on which every ticker repeats its
+    prices. symbol: ticker of a file without such a column. decimal: "." or ",". date_format: of dates that are not ISO
+    8601, as in strftime.
     """
 
     bar: str = "1d"
     adjusted: bool = True
     allow_gaps: bool = False
+    drop_repeats: bool = False
     symbol: str | None = None
     decimal: str = "."
     date_format: str | None = None
@@ -78,7 +80,7 @@ class ReadOptions:
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := [name for name in options if name not in known]:
             raise InputError(f"there is no option {unknown[0]!r} for prices; {closest_key(unknown[0], known)}")
-        for name in ("adjusted", "allow_gaps"):
+        for name in ("adjusted", "allow_gaps", "drop_repeats"):
             if not isinstance(options.get(name, True), bool):
                 raise InputError(f"{name} must be True or False, got {options[name]!r}")
         return cls(**options)
@@ -167,8 +169,10 @@ def _panel(parts: Sequence[_LongPart | _WidePart], chosen: ReadOptions, source: 
     }
     if len(parts) == 1 and isinstance(parts[0], _WidePart):
         wide = parts[0]
-        return panel_of_columns(wide.times, wide.symbols, wide.close, where=wide.where, **options)
-    return _panel_of_parts([part.long() if isinstance(part, _WidePart) else part for part in parts], options)
+        panel = panel_of_columns(wide.times, wide.symbols, wide.close, where=wide.where, **options)
+    else:
+        panel = _panel_of_parts([part.long() if isinstance(part, _WidePart) else part for part in parts], options)
+    return without_repeats(panel) if chosen.drop_repeats else panel
 
 
 def _panel_of_parts(parts: Sequence[_LongPart], options: Mapping[str, Any]) -> Panel:
