@@ -53,9 +53,8 @@ FEATURES = FeatureConfig(
 )
 FROM_SOLVED = AnalyticConfig(
     start="closed_form",
-    horizon=63,
-    learning_rate=0.001,
-    learning_rate_schedule="constant",
+    horizon=32,
+    learning_rate=0.03,
     exploration_noise=0.0,
     weight_decay=1.0,
 )
@@ -71,7 +70,7 @@ PRESETS: Mapping[str, RunConfig] = {
         features=FEATURES,
         environment=_environment(16, 1),
         agent=FROM_SOLVED,
-        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=50_000),
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=20_000),
     ),
     "gpu": RunConfig(
         features=FEATURES,
@@ -94,7 +93,7 @@ PRESETS: Mapping[str, RunConfig] = {
         environment=dataclasses.replace(_environment(32, 2), window=1_950),
         mandate=MandateConfig(decide_every=390, max_turnover=12.0),
         agent=FROM_SOLVED,
-        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=50_000),
+        tournament=TournamentConfig(pods=4, generations=2, samples_per_generation=20_000),
     ),
 }
 
