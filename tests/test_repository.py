@@ -62,3 +62,31 @@ def test_changelog_format() -> None:
 )
 def test_standard_files_are_present(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8").strip()
+
+
+FROM_INDEX = re.compile(
+    r"(?:pip3? install|uvx|pipx (?:run|install)|uv (?:tool|pip) install|uv add)(?: -\S+)* +['\"]?finrl-pod\b(?!\[)"
+)
+INSTALLS = ("README.md", "docs/index.md", "docs/installation.md")
+
+
+def test_nothing_installs_from_an_index_that_has_no_such_package() -> None:
+    """Messages of the program name extras as finrl-pod[NAME], which adds to the version that is installed."""
+    folders = [ROOT / name for name in ("docs", "deploy", "app", "finrl_pod", "envs", "strategies", "benchmarks")]
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(x for folder in folders for x in folder.rglob("*"))]
+    texts = {str(x.relative_to(ROOT)): x.read_text() for x in files if x.suffix in (".md", ".py", ".ipynb", ".toml")}
+    assert [name for name, text in texts.items() if FROM_INDEX.search(text)] == []
+    assert [name for name in texts if name.endswith(".md") and "finrl-pod[" in texts[name]] == []
+
+
+@pytest.mark.parametrize("name", INSTALLS)
+def test_pages_start_from_a_checkout(name: str) -> None:
+    commands = re.findall(r"^(?:make|pip|pipx|uvx|uv) .*", (ROOT / name).read_text(), re.MULTILINE)
+    assert commands[0].startswith("make ")
+
+
+def test_index_commands_are_recognised() -> None:
+    for text in ("uvx finrl-pod demo", "pip install finrl-pod", "pip install -q 'finrl-pod'", "pipx run finrl-pod x"):
+        assert FROM_INDEX.search(text)
+    for text in ("uvx --from WHEEL finrl-pod demo", "pip install ./finrl_pod-1.whl", "pip install 'finrl-pod[ray]'"):
+        assert not FROM_INDEX.search(text)

@@ -20,7 +20,7 @@ ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
 CORE = ("torch", "numpy", "pandas")
 SUITE = ("pyarrow", "scipy", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
 FEATURES = ("TA-Lib",)  # optional, but features depend on its version
-INSTALL = "install finrl-pod again: pip install --force-reinstall finrl-pod, or make setup in a checkout"
+INSTALL = "install finrl_pod again, from its checkout: make setup, or pip install . in an environment of your own"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Alpaca market data through alpaca-py (optional: `pip install finrl-pod[sources]`).
+"""Alpaca market data through alpaca-py (optional: the extra `sources`).
 
 API keys are read from the environment only, sent in request headers only, and masked in every message. Only GET
 requests to the data host are made.

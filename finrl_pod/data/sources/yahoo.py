@@ -1,4 +1,4 @@
-"""Yahoo Finance through yfinance (optional: `pip install finrl-pod[sources]`)."""
+"""Yahoo Finance through yfinance (optional: the extra `sources`)."""
 
 from __future__ import annotations
 
