@@ -1,50 +1,39 @@
-"""Cells of the study of agents: an agent trained and tested in one fold of a market, beside its base."""
+"""Real prices of the study of agents: development folds and sub-universes, placebos, and failing stocks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import agent_accounts as accounts
+import agent_statistics as statistics
 import numpy as np
 import torch
-from finrl_pod_app.services.champions import load_champion, member_ledgers
-from finrl_pod_app.services.presets import LINEAR_PPO, preset
+from finrl_pod_app.services.presets import preset
 from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.promotion import EvaluationContext
-from finrl_pod_app.services.training import train
-from finrl_pod_app.services.training_setup import make_market, training_env
-from finrl_pod_app.services.trial_log import open_trial_log
-from finrl_pod_strategies.baselines import make_baseline
-from finrl_pod_strategies.mandate_account import BasePortfolio
+from finrl_pod_app.services.start_policy import score_updates
+from finrl_pod_app.services.training_setup import make_market
 
+from finrl_pod import random
+from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import Splits, make_splits
-from finrl_pod.evaluate.active_management import (
-    ActiveStatistics,
-    active_share,
-    active_statistics,
-    effective_number,
-)
-from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.intervals import Interval, resample_bars
+from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.evaluate.active_management import active_share
 from finrl_pod.evaluate.metrics import simple_returns
-from finrl_pod.market.rules import rules_of
-from finrl_pod.promotion.trial_registry import TrialRegistry
-from finrl_pod.protocols import Strategy
-from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig
-from finrl_pod.settings.run import AugmentationConfig, FeatureConfig, MandateConfig, RunConfig, SplitConfig
-from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.types import AgentSnapshot, BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod.evaluate.simulate import Ledger
+from finrl_pod.rl.closed_form import scaled, solve, tilt_returns
+from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig, TrainedAgentConfig
+from finrl_pod.settings.run import RunConfig, SplitConfig
+from finrl_pod.types import Floats, Panel
 
-HERE = Path(__file__).parent
-RETURNS = HERE / ".agents"  # daily returns of each cell
-SEEDS = (0, 1, 2)
-DRAWS, BLOCK, LEVEL = 2_000, 63.0, 0.90  # bootstrap histories, mean block in bars, coverage
-YEAR = 252
+RETURNS = statistics.HERE / ".agents"  # daily returns of each account
+UNIVERSES, UNIVERSE_SIZE = 10, 30
+SEEDS = 5
+PLACEBOS = 30
+FAILURE_RATES, FAILURE_LOSS, FAILURE_DRAWS = (0.01, 0.02), 0.5, 10
 
-# Market -> fold -> (train, validation, test). The last four years are the final test.
+# Market -> fold -> (train, validation, test). Later years are never tested here.
 FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
     "sample": {
         "2001-06": SplitConfig(
@@ -66,249 +55,243 @@ FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
         ),
     },
 }
-FINAL = {"sample": "2019-22", "us74": "2019-23"}  # the presets' own splits
-
-
-class Cell(NamedTuple):
-    """A training. fold: a fold, or that of `FINAL`."""
-
-    market: str
-    fold: str
-    seed: int
-
-    @property
-    def part(self) -> str:
-        return "final" if FINAL[self.market] == self.fold else "fold"
-
-
-def default(market: str) -> RunConfig:
-    """The default agent on a market: what `finrl-pod demo --data MARKET` trains."""
-    return preset("laptop", market)
-
-
-def _mandate(config: RunConfig, **changes: Any) -> RunConfig:
-    return dataclasses.replace(config, mandate=dataclasses.replace(config.mandate, **changes))
-
-
-def _augmentation(config: RunConfig, **changes: Any) -> RunConfig:
-    return dataclasses.replace(config, augmentation=dataclasses.replace(config.augmentation, **changes))
-
-
-def _agent(config: RunConfig, **changes: Any) -> RunConfig:
-    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, **changes))
-
-
-def _tournament(config: RunConfig, **changes: Any) -> RunConfig:
-    return dataclasses.replace(config, tournament=dataclasses.replace(config.tournament, **changes))
-
-
-def _algorithm(config: RunConfig, agent: Any, envs: int, group: int, **tournament: Any) -> RunConfig:
-    environment = dataclasses.replace(config.environment, envs=envs, group=group)
-    return _tournament(dataclasses.replace(config, agent=agent, environment=environment), **tournament)
-
-
-def _unbounded(config: RunConfig) -> RunConfig:
-    """The default before there were mandates: PPO on unconstrained weights."""
-    environment = dataclasses.replace(config.environment, envs=256, group=16, reward="log_return")
-    return dataclasses.replace(
-        config,
-        mandate=MandateConfig(base="none"),
-        agent=PPOConfig(),
-        environment=environment,
-        features=FeatureConfig(),
-        augmentation=AugmentationConfig(),
-        tournament=dataclasses.replace(RunConfig().tournament, samples_per_generation=100_000),
-    )
-
-
-AGENTS: Mapping[str, Callable[[RunConfig], RunConfig]] = {
-    "default": lambda config: config,
-    "unbounded": _unbounded,
-    "ppo": lambda config: _algorithm(config, PPOConfig(), 256, 16, samples_per_generation=100_000),
-    "sac": lambda config: _algorithm(config, SACConfig(), 64, 16, samples_per_generation=10_000),
-    "analytic": lambda config: _algorithm(config, AnalyticConfig(horizon=63), 16, 1),
-    "shac": lambda config: _algorithm(config, SHACConfig(horizon=32), 64, 1),
-    "linear": lambda config: _agent(config, policy="linear"),
-    "equivariant": lambda config: _agent(config, policy="equivariant", l1_penalty=0.0, weight_decay=0.0),
-    "lookback": lambda config: _agent(config, encoder="convolution", lookback=21, l1_penalty=0.0, weight_decay=0.0),
-    "no penalty": lambda config: _agent(config, l1_penalty=0.0, weight_decay=0.0),
-    "two algorithms": lambda config: dataclasses.replace(config, cohorts=(LINEAR_PPO,)),
-    # Ablations of the mandate, of the training worlds and of the tournament.
-    "faster": lambda config: _mandate(config, trade_speed=0.2),
-    "wider": lambda config: _mandate(config, tilt=1.0),
-    "no equal means": lambda config: _augmentation(config, equal_means=False),
-    "no bagging": lambda config: _augmentation(config, bagging_blocks=0),
-    "bootstrap": lambda config: _augmentation(config, worlds=4, bootstrap_block=63),
-    "sub-universes": lambda config: _augmentation(config, worlds=4, asset_share=0.5),
-    "random costs": lambda config: _augmentation(config, worlds=4, cost_factor=3.0),
-    "feature noise": lambda config: _augmentation(config, worlds=4, feature_noise=0.3),
-    "best member": lambda config: _tournament(config, selection="best"),
-    "all members": lambda config: _tournament(config, selection="all"),
-    "greedy members": lambda config: _tournament(config, selection="greedy"),
-    "no root limit": lambda config: _tournament(config, max_root_share=1.0, novelty=0.0),
+FIXED_TILTS = {"momentum": ("momentum_252_21", 1.0), "reversal": ("return_5", -1.0), "low volatility": ("volatility_252", -1.0)}
+# RL from the solved start with the equivariant policy: settings, environments, accounts a group, samples a member.
+SOLVED: Mapping[str, Any] = {"policy": "equivariant", "start": "closed_form", "weight_decay": 1.0}
+RL: Mapping[str, tuple[TrainedAgentConfig, int, int, int]] = {
+    "analytic": (AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.03, exploration_noise=0.0), 16, 1, 40_000),
+    "analytic, rate 0.001": (
+        AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.001, exploration_noise=0.0), 16, 1, 40_000
+    ),
+    "ppo": (PPOConfig(**SOLVED), 64, 16, 100_000),
+    "shac": (SHACConfig(**SOLVED, horizon=32, learning_rate=0.003), 16, 1, 40_000),
+    "sac": (SACConfig(**SOLVED, learning_starts=1_000), 16, 16, 4_000),
 }
 
 
-# ---------------------------------------------------------------------- one training
+class Cell(NamedTuple):
+    """A market and a fold; universe: number of a sub-universe of us74, None for all stocks."""
+
+    market: str
+    fold: str
+    universe: int | None = None
 
 
-class Trained(NamedTuple):
-    """A champion, its members, and the market and splits that it was trained on."""
+class CellData(NamedTuple):
+    """A cell's problem with what it was made from."""
 
-    champion: Strategy
-    members: list[AgentSnapshot]
-    market: MarketTensor
+    problem: accounts.Problem
+    config: RunConfig
+    panel: Panel
     splits: Splits
 
 
-class Tested(NamedTuple):
-    """A champion on its test bars. members: equity [T, M] of its members, each on a separate account."""
-
-    champion: BacktestResult
-    members: Floats
-    base: BacktestResult
-    equal_weight: BacktestResult
+def cells() -> Iterator[Cell]:
+    """All cells: the five folds, then each sub-universe on the folds of us74."""
+    yield from (Cell(market, fold) for market, folds in FOLDS.items() for fold in folds)
+    yield from (Cell("us74", fold, universe) for universe in range(UNIVERSES) for fold in FOLDS["us74"])
 
 
-def train_agent(config: RunConfig, panel: Panel) -> Trained:
-    """Train on the training split and choose on validation."""
+def cell_data(cell: Cell) -> CellData:
+    """Prices, splits and rules of a cell: those of the preset "laptop"."""
+    config = preset("laptop", cell.market)
+    splits = dataclasses.replace(FOLDS[cell.market][cell.fold], embargo=config.splits.embargo)
+    config = dataclasses.replace(config, splits=splits)
+    if cell.universe is not None:
+        names, rng = load_panel(config).symbols, np.random.default_rng(43)
+        drawn = [sorted(rng.choice(len(names), UNIVERSE_SIZE, replace=False)) for _ in range(UNIVERSES)][cell.universe]
+        symbols = tuple(names[i] for i in drawn)
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, symbols=symbols))
+    panel = load_panel(config)
+    return data_of(config, panel)
+
+
+def data_of(config: RunConfig, panel: Panel) -> CellData:
+    """The market of prices, with the splits and rules of a config."""
     splits = make_splits(panel.times, config.splits)
     market = make_market(panel, config, splits)
-    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
-    with TemporaryDirectory(prefix="finrl-pod-agents-") as folder:
-        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
-        registry = TrialRegistry(Path(folder) / "trials.sqlite")
-        log = open_trial_log(registry, run, config, panel, market, splits)
-        _, members = train(context, run, log, torch.device("cpu"))
-        champion = load_champion(run, members)
-        return Trained(champion, [run.snapshot(agent) for agent in dict.fromkeys(members.ids)], market, splits)
+    spans = ((max(splits.train.first, market.first), splits.train.last), (splits.test.first, splits.test.last))
+    return CellData(accounts.Problem(market, config.environment, config.mandate, *spans), config, panel, splits)
 
 
-def run_agent(config: RunConfig, panel: Panel, mandate: MandateConfig) -> Tested:
-    """Train an agent and backtest it on test. mandate: of the base."""
-    champion, members, market, splits = train_agent(config, panel)
-    span = splits.test.first, splits.test.last
-    terms = (panel, market, *span, rules_of(config.environment), config.environment.cash)
-    return Tested(
-        backtest(champion, *terms),
-        np.concatenate([ledger.equity.numpy() for _, ledger in member_ledgers(members, market, config, *span)], 1),
-        backtest(BasePortfolio(mandate, config.environment.leverage), *terms),
-        backtest(make_baseline("equal_weight"), *terms),
-    )
+# ---------------------------------------------------------------------- agents in a cell
 
 
-def config_of(agent: str, cell: Cell) -> RunConfig:
-    """Config of an agent in a cell."""
-    config = default(cell.market)
-    splits = config.splits if cell.part == "final" else FOLDS[cell.market][cell.fold]
-    splits = dataclasses.replace(splits, embargo=config.splits.embargo)
-    return dataclasses.replace(AGENTS[agent](config), seed=cell.seed, splits=splits)
+def conditions(problem: accounts.Problem) -> Iterator[tuple[str, accounts.Problem]]:
+    """Name and problem of each condition of the test."""
+    yield "as they are", problem
+    rules = problem.environment
+    costly = dataclasses.replace(rules, cost_bps=2 * rules.cost_bps)
+    spread = problem.market.half_spread
+    market = dataclasses.replace(problem.market, half_spread=None if spread is None else 2 * spread)
+    yield "doubled costs", problem._replace(environment=costly, market=market)
+    yield "one more bar of delay", problem._replace(environment=dataclasses.replace(rules, delay=2))
 
 
-def same_as_default() -> list[str]:
-    """Other names of agents whose config is the default's: their rows are its rows."""
-    config = default("sample")
-    return [name for name, change in AGENTS.items() if name != "default" and change(config) == config]
-
-
-def measure_cell(agent: str, cell: Cell) -> list[dict[str, Any]]:
-    """Rows of an agent in a cell; of its members too for the default."""
-    config = config_of(agent, cell)
-    tested = run_agent(config, load_panel(config), default(cell.market).mandate)
-    settings = {"market": cell.market, "fold": cell.fold, "seed": cell.seed, "agent": agent, "part": cell.part}
-    RETURNS.mkdir(exist_ok=True)
+def linear_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the fixed tilts and of the closed form in a cell, under each condition."""
+    problem = cell_data(cell).problem
+    weights = {name: accounts.fixed_tilt(problem, *tilt) for name, tilt in FIXED_TILTS.items()}
+    weights["closed form"] = accounts.solved(problem)
+    stacked = torch.stack([torch.zeros_like(weights["closed form"]), *weights.values()])
     rows = []
-    for name in (agent, *same_as_default()) if agent == "default" else (agent,):
-        np.savez(
-            RETURNS / f"{name}-{cell.market}-{cell.fold}-{cell.seed}.npz".replace(" ", "_"),
-            agent=simple_returns(tested.champion.equity),
-            base=simple_returns(tested.base.equity),
-            equal_weight=simple_returns(tested.equal_weight.equity),
-        )
-        rows += comparison_rows(tested.champion, tested.base, tested.equal_weight, {**settings, "agent": name})
-    if agent == "default":
-        base = simple_returns(tested.base.equity)
-        found = [
-            active_statistics(simple_returns(equity), base, LEVEL, draws=DRAWS, mean_block=BLOCK).sharpe_difference
-            for equity in tested.members.T
+    for condition, changed in conditions(problem):
+        result = accounts.ledger(changed, accounts.linear(changed, stacked))
+        rows += [
+            account_row(result, i + 1, result, 0, {**settings, "agent": name, "condition": condition, "seed": 0}, cell)
+            for i, name in enumerate(weights)
         ]
-        mean = Interval(*(float(x) for x in np.mean(found, axis=0)))
-        rows.append(row("sharpe_difference", mean, {**settings, "agent": "member", "members": len(found)}))
     return rows
 
 
-# ---------------------------------------------------------------------- statistics
+def rl_rows(name: str, cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of RL from the solved start in a cell: every seed by itself, and all seeds as one ensemble.
 
-
-def comparison_rows(
-    champion: BacktestResult, base: BacktestResult, equal_weight: BacktestResult, settings: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Rows of an account beside its base: differences with intervals, and what it held and traded."""
-    found = statistics_of(champion, base)
-    rows = [
-        row("sharpe_difference", found.sharpe_difference, settings),
-        row("information_ratio", found.information_ratio, settings),
-        row("alpha", found.alpha, settings),
-        row("beta", found.beta, settings),
-        row("sharpe_difference_to_equal_weight", statistics_of(champion, equal_weight).sharpe_difference, settings),
-    ]
-    held, reference = champion.weights[len(champion.weights) // 4 :], base.weights[len(base.weights) // 4 :]
-    numbers = {
-        "years_to_show": found.years_to_show,
-        "tracking_error": found.tracking_error,
-        "turnover": champion.metrics["turnover"] / 2,
-        "effective_holdings": float(np.nanmean(effective_number(held))),
-        "active_share": float(np.nanmean(active_share(held, reference))),
-        "drawdown": champion.metrics["max_drawdown"],
-        "base_drawdown": base.metrics["max_drawdown"],
-        "sharpe": champion.metrics["sharpe"],
-        "base_sharpe": base.metrics["sharpe"],
-        "volatility": champion.metrics["annual_volatility"],
-    }
-    rows[0]["config"] |= numbers
-    return rows
-
-
-def statistics_of(account: BacktestResult, base: BacktestResult) -> ActiveStatistics:
-    """Active statistics of an account, with intervals from blocks of a quarter on average."""
-    own, other = simple_returns(account.equity), simple_returns(base.equity)
-    return active_statistics(own, other, LEVEL, draws=DRAWS, mean_block=BLOCK)
-
-
-def sharpe_ratio(returns: Floats) -> Floats:
-    """Annual Sharpe ratios [D] of simple returns [D, T]."""
-    deviation = returns.std(1, ddof=1)
-    return np.asarray(returns.mean(1) / np.where(deviation > 0, deviation, np.inf) * np.sqrt(YEAR))
-
-
-def pooled(agent: str, rows: Sequence[Mapping[str, Any]], part: str = "fold") -> Interval | None:
-    """Mean difference of Sharpe ratios over cells, seeds averaged; None without the cells' returns.
-
-    The bootstrap draws the same blocks for all seeds of a cell, and for cells of the same fold.
+    The number of updates is chosen by the product's five purged folds of the training bars.
     """
-    cells: dict[tuple[str, str], list[tuple[Floats, Floats]]] = {}
-    for row in rows:
-        config = row["config"]
-        if row["name"] != "sharpe_difference" or config["agent"] != agent or config["part"] != part:
-            continue
-        name = f"{agent}-{config['market']}-{config['fold']}-{config['seed']}.npz".replace(" ", "_")
-        if not (RETURNS / name).exists():
-            return None
-        with np.load(RETURNS / name) as kept:
-            cells.setdefault((config["market"], config["fold"]), []).append((kept["agent"], kept["base"]))
-    if not cells:
-        return None
-    values, drawn = [], np.zeros(DRAWS)
-    for (_, fold), seeds in cells.items():
-        length = len(seeds[0][0])
-        stream = np.random.default_rng([int(fold[:4])])
-        bars = resample_bars(length, BLOCK, DRAWS, stream)
-        values.append(np.mean([float(sharpe_ratio(a[None])[0] - sharpe_ratio(b[None])[0]) for a, b in seeds]))
-        drawn += np.mean([sharpe_ratio(a[bars]) - sharpe_ratio(b[bars]) for a, b in seeds], axis=0) / len(cells)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(np.mean(values)), float(low), float(high))
+    data = cell_data(cell)
+    agent, envs, group, samples = RL[name]
+    problem = data.problem
+    rules = dataclasses.replace(problem.environment, envs=envs, group=group)
+    problem = problem._replace(environment=rules)
+    tournament = dataclasses.replace(data.config.tournament, generations=1, samples_per_generation=samples)
+    config = dataclasses.replace(data.config, environment=rules, tournament=tournament, threads=1)
+    tilts = tilt_returns(problem.market, rules, problem.mandate, problem.train[0], problem.train[1] - REWARD_LAG + 1)
+    start = scaled(solve(tilts), problem.market, problem.train[0], problem.train[1] - REWARD_LAG)
+    chosen = score_updates(config, agent, problem.market, data.splits, tilts)
+    members = accounts.trained(problem, agent, round(samples * chosen.chosen), SEEDS, 0, start)
+    at_scale = accounts.at_score_scale(problem, members)
+    rows = []
+    for condition, changed in conditions(problem):
+        base = accounts.ledger(changed, accounts.linear(changed, torch.zeros(1, len(start))))
+        single = accounts.ledger(changed, at_scale)
+        together = accounts.ledger(changed, accounts.ensembles(at_scale, SEEDS))
+        shared = {**settings, "agent": f"rl {name}", "condition": condition, "share": chosen.chosen}
+        rows += [account_row(single, i, base, 0, {**shared, "seed": i}, cell) for i in range(SEEDS)]
+        shared = {**shared, "agent": f"rl {name}, ensemble"}
+        rows.append(account_row(together, 0, base, 0, {**shared, "seed": 0}, cell))
+    return rows
 
 
-def row(name: str, interval: Interval, config: Mapping[str, Any]) -> dict[str, Any]:
-    method = {"interval": f"{LEVEL:.0%} block bootstrap"}
-    return {"name": name, **interval._asdict(), "unit": "", "config": {**config, **method}}
+def account_row(
+    own: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell
+) -> dict[str, Any]:
+    """Row of account i of a ledger beside account j of another; its returns are kept in a file."""
+    pair = [np.asarray(simple_returns(x.equity[:, k].numpy())) for x, k in ((own, i), (base, j))]
+    held, reference = own.weights[63:, i].numpy(), base.weights[63:, j].numpy()
+    settings = {**settings, **cell._asdict()}
+    RETURNS.mkdir(exist_ok=True)
+    np.savez(returns_file(settings), own=pair[0], base=pair[1])
+    result = statistics.pooled({f"{cell.market}/{cell.fold}": [(pair[0], pair[1])]})
+    numbers = {name: value[0] for name, value in result.items()} | {
+        "active_share": float(np.nanmean(active_share(held, reference))),
+        "turnover": float(own.turnover[1:, i].mean()) * statistics.YEAR / 2,
+        "drawdown": _drawdown(pair[0]),
+        "base_drawdown": _drawdown(pair[1]),
+        "base_sharpe": float(pair[1].mean() / pair[1].std(ddof=1) * np.sqrt(statistics.YEAR)),
+    }
+    return statistics.row("sharpe_difference", *result["sharpe_difference"], {**settings, **numbers})
+
+
+def returns_file(settings: Mapping[str, Any]) -> Any:
+    """File of the daily returns of a row."""
+    keys = ("agent", "market", "fold", "universe", "seed", "condition")
+    return RETURNS / ("_".join(str(settings[key]) for key in keys).replace(" ", "-") + ".npz")
+
+
+def _drawdown(returns: Floats) -> float:
+    growth = np.cumprod(1 + np.concatenate([[0.0], returns]))
+    return float((growth / np.maximum.accumulate(growth) - 1).min())
+
+
+# ---------------------------------------------------------------------- placebos
+
+
+def placebo_row(cell: Cell, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Row of a fold: Sharpe differences and information ratios of agents solved on sets of random features.
+
+    All sets are features of one market: an account of a set has no weight on the features of others.
+    """
+    problem = cell_data(cell).problem
+    market, first, last = problem.market, problem.train[0], problem.train[1] - REWARD_LAG
+    bars, assets, features = market.shape
+    noise = np.empty((bars, assets, PLACEBOS * features), dtype=np.float32)
+    for i in range(PLACEBOS * features):
+        life = half_life(market.features[market.first :, :, i % features].double().numpy())
+        noise[..., i] = persistent(i, cell, bars, assets, life)
+    random_market = dataclasses.replace(market, features=torch.from_numpy(noise))
+    random_problem = problem._replace(market=random_market)
+    tilts = tilt_returns(random_market, problem.environment, problem.mandate, first, last + 1)
+    weights = torch.zeros(1 + PLACEBOS, PLACEBOS * features)
+    for k in range(PLACEBOS):
+        part = slice(k * features, (k + 1) * features)
+        own = np.zeros(PLACEBOS * features)
+        own[part] = solve(dataclasses.replace(tilts, gross=tilts.gross[part], net=tilts.net[part]))
+        weights[1 + k] = scaled(own, random_market, first, last)
+    result = accounts.returns(random_problem, accounts.linear(random_problem, weights))
+    found = statistics.measures(result[1:], np.broadcast_to(result[0], result[1:].shape))
+    value = float(found["sharpe_difference"].mean())
+    sets = {name: found[name].tolist() for name in ("sharpe_difference", "information_ratio")}
+    return statistics.row("placebo_sets", value, value, value, {**settings, **cell._asdict(), **sets})
+
+
+def half_life(values: Floats) -> float:
+    """Half-life in bars of cross-sectional deviations of a feature [T, N], from their autocorrelation at lag 5."""
+    centred = values - values.mean(1, keepdims=True)
+    now, later = centred[:-5], centred[5:]
+    correlation = float((now * later).mean() / np.sqrt((now**2).mean() * (later**2).mean() + 1e-12))
+    return float(5 * np.log(0.5) / np.log(np.clip(correlation, 0.05, 0.999)))
+
+
+def persistent(column: int, cell: Cell, bars: int, assets: int, life: float) -> Floats:
+    """AR(1) noise [T, N] of unit variance with a half-life in bars."""
+    from scipy.signal import lfilter
+
+    fold = [*FOLDS[cell.market]].index(cell.fold)
+    rng = np.random.default_rng(random.key(43, column, f"placebo {cell.market} {fold}"))
+    keep = 0.5 ** (1 / life)
+    shocks = rng.normal(size=(bars, assets)) * np.sqrt(1 - keep**2)
+    shocks[0] /= np.sqrt(1 - keep**2)
+    return np.asarray(lfilter([1.0], [1.0, -keep], shocks, axis=0))
+
+
+# ---------------------------------------------------------------------- survivorship
+
+
+def stress_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a fold, one per rate of failures: mean difference of Sharpe ratios over draws, with its range.
+
+    A stock that fails is delisted and pays half of its last price. The closed form is solved on prices as they are.
+    """
+    data = cell_data(cell)
+    start = accounts.solved(data.problem)
+    rows = []
+    for rate in FAILURE_RATES:
+        found, failures = [], []
+        for draw in range(FAILURE_DRAWS):
+            panel, failed = with_failures(data.panel, data.problem.test, rate, draw)
+            stressed = data_of(data.config, panel).problem
+            rules = dataclasses.replace(stressed.environment, delisting_return=-FAILURE_LOSS)
+            agents = accounts.linear(stressed, torch.stack([0 * start, start]))
+            base, own = accounts.returns(stressed, agents, environment=rules)
+            found.append(float(statistics.measures(own[None], base[None])["sharpe_difference"][0]))
+            failures.append(failed)
+        shared = {"agent": "closed form", "rate": rate, "draws": FAILURE_DRAWS, "failures": float(np.mean(failures))}
+        value = float(np.mean(found))
+        rows.append(
+            statistics.row("stress_difference", value, min(found), max(found), {**settings, **cell._asdict(), **shared})
+        )
+    return rows
+
+
+def with_failures(panel: Panel, test: tuple[int, int], rate: float, draw: int) -> tuple[Panel, int]:
+    """The panel with stocks that fail in the test bars at an annual rate, and their number: no prices from there on."""
+    rng = np.random.default_rng(random.key(draw, round(rate * 1_000), "failures"))
+    closes = panel.close.copy()
+    bars = test[0] + np.ceil(rng.exponential(statistics.YEAR / rate, panel.close.shape[1])).astype(int)
+    for asset, bar in enumerate(bars):
+        if bar < test[1]:
+            closes[bar:, asset] = np.nan
+    fields = {"close": closes} if panel.spread is None else {"close": closes, "spread": panel.spread}
+    failed = int((bars < test[1]).sum())
+    return make_panel(panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures"), failed

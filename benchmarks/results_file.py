@@ -22,11 +22,11 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def append(path: Path, row: Row) -> None:
-    """Append a line in one write and sync it to disk; several processes may share the file."""
+def append(path: Path, *rows: Row) -> None:
+    """Append lines in one write and sync them to disk; several processes may share the file."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(handle, (json.dumps(row) + "\n").encode())
+        os.write(handle, "".join(json.dumps(row) + "\n" for row in rows).encode())
         os.fsync(handle)
     finally:
         os.close(handle)
