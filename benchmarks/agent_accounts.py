@@ -52,9 +52,7 @@ class Ensemble:
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """Scores [P, K, A, N]. params: [P M, ...]; a leading dimension of 1 of `account` counts as P M."""
-        each = [
-            None if x is None else x.repeat_interleave(self.members, 0) for x in (features, account, tradable)
-        ]
+        each = [None if x is None else x.repeat_interleave(self.members, 0) for x in (features, account, tradable)]
         scores = self.actor.action({k: x.flatten(0, 1) for k, x in params.items()}, *each)  # type: ignore[arg-type]
         tilts = torch.tanh(scores.double()).unflatten(0, (-1, self.members)).mean(1)
         return torch.atanh(tilts.clamp(-0.9999, 0.9999))
@@ -133,6 +131,7 @@ def at_score_scale(problem: Problem, agents: Agents) -> Agents:
     centred = scores - (scores * tradable).sum(-1, keepdim=True) / tradable.sum(-1, keepdim=True)
     spread = centred[:, tradable].std(1).clamp(min=1e-6)
     scale = (SCORE_SCALE / spread).unsqueeze(-1)
-    assert spec.kind == "equivariant" and not spec.has_extras
+    assert spec.kind == "equivariant"
+    assert not spec.has_extras
     changed = {name: agents.params[name] * scale for name in ("score_w", "linear_w")}
     return Agents(agents.actor, {**agents.params, **changed})

@@ -55,13 +55,20 @@ FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
         ),
     },
 }
-FIXED_TILTS = {"momentum": ("momentum_252_21", 1.0), "reversal": ("return_5", -1.0), "low volatility": ("volatility_252", -1.0)}
+FIXED_TILTS = {
+    "momentum": ("momentum_252_21", 1.0),
+    "reversal": ("return_5", -1.0),
+    "low volatility": ("volatility_252", -1.0),
+}
 # RL from the solved start with the equivariant policy: settings, environments, accounts a group, samples a member.
 SOLVED: Mapping[str, Any] = {"policy": "equivariant", "start": "closed_form", "weight_decay": 1.0}
 RL: Mapping[str, tuple[TrainedAgentConfig, int, int, int]] = {
     "analytic": (AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.03, exploration_noise=0.0), 16, 1, 40_000),
     "analytic, rate 0.001": (
-        AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.001, exploration_noise=0.0), 16, 1, 40_000
+        AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.001, exploration_noise=0.0),
+        16,
+        1,
+        40_000,
     ),
     "ppo": (PPOConfig(**SOLVED), 64, 16, 100_000),
     "shac": (SHACConfig(**SOLVED, horizon=32, learning_rate=0.003), 16, 1, 40_000),
@@ -173,9 +180,7 @@ def rl_rows(name: str, cell: Cell, settings: Mapping[str, Any]) -> list[dict[str
     return rows
 
 
-def account_row(
-    own: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell
-) -> dict[str, Any]:
+def account_row(own: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
     """Row of account i of a ledger beside account j of another; its returns are kept in a file."""
     pair = [np.asarray(simple_returns(x.equity[:, k].numpy())) for x, k in ((own, i), (base, j))]
     held, reference = own.weights[63:, i].numpy(), base.weights[63:, j].numpy()
@@ -294,4 +299,6 @@ def with_failures(panel: Panel, test: tuple[int, int], rate: float, draw: int) -
             closes[bar:, asset] = np.nan
     fields = {"close": closes} if panel.spread is None else {"close": closes, "spread": panel.spread}
     failed = int((bars < test[1]).sum())
-    return make_panel(panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures"), failed
+    return make_panel(
+        panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures"
+    ), failed

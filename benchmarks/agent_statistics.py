@@ -52,7 +52,7 @@ def pooled(cells: Mapping[str, Cell]) -> dict[str, tuple[float, float, float]]:
     Keys of cells that share their test years end in the same four digits and more after the last "/": they and all
     seeds of a cell get the same bars in a draw.
     """
-    values = {name: 0.0 for name in MEASURES}
+    values = dict.fromkeys(MEASURES, 0.0)
     drawn = {name: np.zeros(DRAWS) for name in MEASURES}
     for key, seeds in cells.items():
         year = int(key.rsplit("/", 1)[1][:4])

@@ -4,9 +4,9 @@
     python benchmarks/agents.py --only worlds     # a part
     python benchmarks/agents.py --summary         # agents.json and the tables of docs/results.md, from existing rows
 
-Rows are appended to agents.jsonl as they are finished; daily returns, from which pooled intervals are computed, are kept
-in .agents/. Both are read again by the next call, and agents.json is written from them. What is measured is fixed in
-agents-protocol-1.md (real prices) and agents-protocol-2.md (RL and simulated worlds); each row has the SHA-256 of its
+Rows are appended to agents.jsonl as they are finished; daily returns, from which pooled intervals are computed, are
+kept in .agents/. Both are read again by the next call, and agents.json is written from them. agents-protocol-1.md (real
+prices) and agents-protocol-2.md (RL and simulated worlds) fix what is measured; each row has the SHA-256 of its
 protocol. Differences are to the same mandate at tilt 0 with the same trading.
 """
 
@@ -97,7 +97,8 @@ def main() -> int:
             row["config"]["seconds"] = round(time.perf_counter() - began, 1)
         results_file.append(ROWS, *rows)
         sys.stderr.write(f"{task.part} {task.key}: {rows[0]['value']:+.4f} in {time.perf_counter() - began:.0f} s\n")
-    rows = agent_summary.summary(results_file.read(ROWS))
+    earlier = json.loads(SUMMARY.read_text())["rows"] if SUMMARY.exists() else []
+    rows = agent_summary.summary(results_file.read(ROWS), [row for row in earlier if "cells" in row["config"]])
     temporary = SUMMARY.with_suffix(".new")
     temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     temporary.replace(SUMMARY)
