@@ -202,6 +202,7 @@ def _worlds_table(worlds: Sequence[dict[str, Any]]) -> str:
     for x in worlds:
         revealed = f"{x['revealed']:.2f}" if "revealed" in x else ""
         lines.append(
-            f"| {x['world']} | {x['closed_form']:.2f} | {revealed} | {x['rl']:.2f} | {x['members']:.2f} | {x['seeds']} |"
+            f"| {x['world']} | {x['closed_form']:.2f} | {revealed} | {x['rl']:.2f} | "
+            f"{x['members']:.2f} | {x['seeds']} |"
         )
     return "\n".join(lines)
