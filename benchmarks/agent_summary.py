@@ -11,15 +11,14 @@ import numpy as np
 
 Row = dict[str, Any]
 GROUPS = ("folds", "sub-universes")
+COMPARED = ("former default", "closed form")
 POOLED = "pooled_sharpe_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
 
 
 def summary(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
-    """All rows with pooled ones. earlier: of the last summary, whose pooled rows are kept where returns are missing."""
-    pooled = [*_pooled(rows)]
-    present = {_identity(row) for row in pooled}
-    pooled += [row for row in earlier if row["name"] == POOLED and _identity(row) not in present]
+    """All rows with pooled ones. earlier: of the last summary, whose pooled rows are kept if there are no returns."""
+    pooled = [*_pooled(rows)] or [row for row in earlier if row["name"] == POOLED]
     return [*rows, *pooled, *_placebo(rows, pooled), *_beyond_linear(rows), *_no_edge(rows)]
 
 
@@ -28,7 +27,10 @@ def _identity(row: Row) -> tuple[str, ...]:
 
 
 def _pooled(rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows of each agent, group of cells and condition: measures averaged over seeds, then over cells."""
+    """Rows of each agent, group of cells and condition: measures averaged over seeds, then over cells.
+
+    Over the cells that all of `COMPARED` have; an agent that lacks one of them has no row.
+    """
     groups: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
     for row in rows:
         if row["name"] == "sharpe_difference":
@@ -36,10 +38,13 @@ def _pooled(rows: Sequence[Row]) -> Iterator[Row]:
             group = GROUPS[config["universe"] is not None]
             cell = f"{config['market']}-{config['universe']}/{config['fold']}"
             groups.setdefault((config["agent"], group, config["condition"]), {}).setdefault(cell, []).append(row)
-    for (agent, group, condition), cells in groups.items():
-        files = {
-            cell: [agent_cells.returns_file(row["config"]) for row in found] for cell, found in sorted(cells.items())
-        }
+    for (agent, group, condition), measured in groups.items():
+        compared = [groups.get((name, group, condition), {}) for name in COMPARED]
+        common = set.intersection(*map(set, compared))
+        if not common or not common <= measured.keys():
+            continue
+        cells = {cell: measured[cell] for cell in sorted(common)}
+        files = {cell: [agent_cells.returns_file(row["config"]) for row in found] for cell, found in cells.items()}
         if not all(file.exists() for found in files.values() for file in found):
             continue
         loaded = {cell: [_load(file) for file in found] for cell, found in files.items()}
@@ -90,11 +95,12 @@ def _placebo(rows: Sequence[Row], pooled: Sequence[Row]) -> Iterator[Row]:
 
 def _beyond_linear(rows: Sequence[Row]) -> Iterator[Row]:
     """Values of each world averaged over seeds, as shares of what is attainable."""
-    worlds: dict[str, list[Row]] = {}
+    worlds: dict[str, dict[int, Row]] = {}
     for row in rows:
         if row["name"] == "rl_world":
-            worlds.setdefault(row["config"]["world"], []).append(row["config"])
-    for world, found in worlds.items():
+            worlds.setdefault(row["config"]["world"], {})[row["config"]["seed"]] = row["config"]
+    for world, by_seed in worlds.items():
+        found = [by_seed[seed] for seed in sorted(by_seed)]
         attainable = float(np.mean([x["attainable"] for x in found]))
         share = {
             name: float(np.mean([np.mean(x[name]) for x in found])) / attainable

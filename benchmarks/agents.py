@@ -78,6 +78,11 @@ def _name(cell: agent_cells.Cell) -> str:
     return f"{cell.market}{universe}/{cell.fold}"
 
 
+def _is_done(task: Task) -> bool:
+    """Whether the rows of a task are there, perhaps from another process."""
+    return any((row["config"].get("part"), row["config"].get("key")) == task[:2] for row in results_file.read(ROWS))
+
+
 def main() -> int:
     """Run the tasks whose rows are missing, then write the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,10 +91,9 @@ def main() -> int:
     parser.add_argument("--summary", action="store_true", help="run nothing")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    present = {(row["config"].get("part"), row["config"].get("key")) for row in results_file.read(ROWS)}
     for task in tasks():
         wanted = task.part in options.only and task.key.startswith(options.match)
-        if options.summary or not wanted or (task.part, task.key) in present:
+        if options.summary or not wanted or _is_done(task):
             continue
         began = time.perf_counter()
         rows = task.measure({"part": task.part, "key": task.key, "protocol": statistics.protocol(task.protocol)})
@@ -97,13 +101,19 @@ def main() -> int:
             row["config"]["seconds"] = round(time.perf_counter() - began, 1)
         results_file.append(ROWS, *rows)
         sys.stderr.write(f"{task.part} {task.key}: {rows[0]['value']:+.4f} in {time.perf_counter() - began:.0f} s\n")
+    if options.summary or (options.only == list(PARTS) and not options.match):
+        _write_summary()
+    return 0
+
+
+def _write_summary() -> None:
+    """Write agents.json and print the tables."""
     earlier = json.loads(SUMMARY.read_text())["rows"] if SUMMARY.exists() else []
-    rows = agent_summary.summary(results_file.read(ROWS), [row for row in earlier if "cells" in row["config"]])
+    rows = agent_summary.summary(results_file.read(ROWS), earlier)
     temporary = SUMMARY.with_suffix(".new")
     temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     temporary.replace(SUMMARY)
     sys.stdout.write(agent_summary.tables(rows))
-    return 0
 
 
 if __name__ == "__main__":
