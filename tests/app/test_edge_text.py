@@ -110,6 +110,8 @@ def test_special_accounts() -> None:
     assert "the tests pass, but its Sharpe ratio 0.450 is below 0.500 of the base" in line
     (line,) = verdict_paragraph(document("nothing_shown", alpha={"value": 0.009}))
     assert "Of the higher return, nothing was market risk" in line
+    (line,) = verdict_paragraph(document("too_little_data", information_ratio=2.3))  # all of it is market risk
+    assert line.endswith("needed: at most 0.0125. Of the higher return, 0.3% was market risk (beta 1.05).")
     (line,) = verdict_paragraph({**document("nothing_shown"), "looks_so_far": 4})
     assert line.endswith("A further look needs a p-value of at most 0.005.")
     untested = {"promoted": False, "edge": {}, "rules": [{"name": "edge", "passed": False}], "looks": 1}

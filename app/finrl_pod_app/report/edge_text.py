@@ -126,11 +126,15 @@ def _too_small(edge: Mapping[str, Any]) -> str:
 
 
 def _too_little_data(edge: Mapping[str, Any]) -> str:
-    return (
+    sentence = (
         f"Too little data: {number(edge['years'], 1)} years show an edge with a probability of 80% only if its "
         f"information ratio is at least {number(edge['detectable_ratio'], 1)}; the measured one is "
         f"{number(edge['information_ratio'], 1)}{_low_sharpe(edge)}."
     )
+    if edge["information_ratio"] < edge["detectable_ratio"]:
+        return sentence
+    # A ratio that should show, of a return that alpha does not confirm.
+    return f"{sentence} The p-value is {edge['p_value']:.2g}, needed: at most {edge['level']:.3g}. {_market_risk(edge)}"
 
 
 def _nothing_shown(document: Mapping[str, Any], edge: Mapping[str, Any]) -> str:
@@ -140,13 +144,17 @@ def _nothing_shown(document: Mapping[str, Any], edge: Mapping[str, Any]) -> str:
     if edge["tracking_error"]:
         missed = edge["detectable_ratio"] * edge["tracking_error"]
         sentences.append(f"An edge below {_rate(missed)} per year would be missed with a probability above 20%.")
-    active = edge["active_return"]["value"]
-    market = active - edge["alpha"]["value"]
-    if active > 0:
-        share = _rate(market) if market > 0 else "nothing"
-        sentences.append(f"Of the higher return, {share} was market risk (beta {number(edge['beta'])}).")
+    if edge["active_return"]["value"] > 0:
+        sentences.append(_market_risk(edge))
     sentences.append(f"A further look needs a p-value of at most {next_level(document, verdict, edge['level']):.3g}.")
     return " ".join(sentences)
+
+
+def _market_risk(edge: Mapping[str, Any]) -> str:
+    """How much of a higher return beta explains."""
+    market = edge["active_return"]["value"] - edge["alpha"]["value"]
+    share = _rate(market) if market > 0 else "nothing"
+    return f"Of the higher return, {share} was market risk (beta {number(edge['beta'])})."
 
 
 def _low_sharpe(edge: Mapping[str, Any]) -> str:
