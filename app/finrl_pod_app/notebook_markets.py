@@ -12,6 +12,7 @@ import pandas as pd
 from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import between, select
 from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
+from finrl_pod.data.sources.tables import without_suffix
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
@@ -54,7 +55,7 @@ def load_prices(
     elif isinstance(source, pd.DataFrame):
         panel = read_frame(source, name=name, **options)
     elif (path := as_path(source, _PRICES_RULE)).suffix or path.is_dir():
-        panel = dataclasses.replace(read_file(path, **options), name=path.name.split(".")[0])
+        panel = dataclasses.replace(read_file(path, **options), name=without_suffix(path.name))
     else:
         panel = Store().load(str(source))
     panel = select(panel, (symbols,) if isinstance(symbols, str) else tuple(symbols))

@@ -23,6 +23,7 @@ WIDE = "date,A,B\n2024-01-02,2.5,4.5\n2024-01-03,2.6,4.6\n2024-01-04,2.7,4.7\n"
 
 def write(folder: Path, text: str, name: str = "p.csv") -> Path:
     path = folder / name
+    folder.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -53,6 +54,30 @@ def test_wide_times_out_of_order_and_repeated_are_refused_as_long_ones(tmp_path:
                 read_file(write(tmp_path, "\n".join([header, *cells]), "f.csv"))
             messages.append(str(caught.value))
         assert messages[0] == messages[1], name
+
+
+def test_tickers_with_dots_name_files_of_a_folder(tmp_path: Path) -> None:
+    text = "date,close\n2024-01-02,{}\n2024-01-03,{}\n"
+    for name, price in (("BRK.B.csv", 1.5), ("RDS.A.CSV", 2.5), ("RDS.B.txt", 3.5), ("._RDS.B.txt", 9.5)):
+        write(tmp_path, text.format(price, price), name)
+    (tmp_path / "MSFT.csv.gz").write_bytes(gzip.compress(text.format(4.5, 4.5).encode()))
+    panel = read_file(tmp_path)
+    assert dict(zip(panel.symbols, panel.close[0], strict=True)) == {
+        "BRK.B": 1.5, "MSFT": 4.5, "RDS.A": 2.5, "RDS.B": 3.5,
+    }  # fmt: skip
+    with pytest.raises(DataError, match=r"--symbol BRK\.B \("):
+        read_file(tmp_path / "BRK.B.csv")
+    assert read_file(tmp_path / "BRK.B.csv", symbol="B").name == "BRK.B"
+
+
+def test_two_files_of_one_ticker_in_a_folder_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "date,close\n2024-01-02,1\n2024-01-03,1\n", "A.csv")
+    write(tmp_path, "date,close\n2024-01-04,2\n2024-01-05,2\n", "A.txt")
+    with pytest.raises(DataError, match=r"^A\.csv and A\.txt are both of the ticker A; remove or rename one$"):
+        read_file(tmp_path)
+    for year in (2020, 2021):
+        write(tmp_path / "by year", f"date,symbol,close\n{year}-01-02,A,1\n", f"{year}.csv")
+    assert len(read_file(tmp_path / "by year").times) == 2
 
 
 def test_wide_files_of_a_folder_equal_one_wide_file(tmp_path: Path) -> None:

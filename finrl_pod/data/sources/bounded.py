@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from finrl_pod.data.sources.files import ReadOptions, UnfitOptionsError, read_file
-from finrl_pod.data.sources.tables import SUFFIXES
+from finrl_pod.data.sources.tables import is_table
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.process import die_with_parent, this_process
@@ -56,7 +56,7 @@ def read_bounded(
     limits = limits or ReadLimits()
     ReadOptions(**options)
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if file.name.lower().endswith(SUFFIXES):
+        if is_table(file.name):
             _check_stated_size(file, limits)
     with tempfile.TemporaryDirectory(prefix="finrl-pod-import-") as folder:
         job = {

@@ -28,9 +28,11 @@ from finrl_pod.data.sources.tables import (
     TIME_NAMES,
     Origin,
     check_names,
+    is_table,
     long_of_levels,
     read_table,
     table_of_frame,
+    without_suffix,
 )
 from finrl_pod.errors import DataError, InputError
 from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times, taken_as
@@ -138,13 +140,32 @@ def read_file(path: Path, **options: Any) -> Panel:
     """
     chosen = ReadOptions.checked(options)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES))
+        files = sorted(file for file in path.iterdir() if is_table(file.name))
         if not files:
             raise DataError(f"the folder {path} has no file that ends in {', '.join(SUFFIXES)}")
-        parts = [_read(file, dataclasses.replace(chosen, symbol=file.name.split(".")[0])) for file in files]
+        tickers = [without_suffix(file.name) for file in files]
+        parts = [
+            _read(file, dataclasses.replace(chosen, symbol=name)) for file, name in zip(files, tickers, strict=True)
+        ]
+        _check_tickers(files, tickers, parts)
     else:
         parts = [_read(path, chosen)]
-    return _panel(parts, chosen, f"{'folder' if path.is_dir() else 'file'} {path.name}", path.name.split(".")[0])
+    return _panel(parts, chosen, f"{'folder' if path.is_dir() else 'file'} {path.name}", without_suffix(path.name))
+
+
+def _check_tickers(files: Sequence[Path], tickers: Sequence[str], parts: Sequence[_LongPart | _WidePart]) -> None:
+    """Raises DataError for two files that name the same ticker: the prices of both would become its own.
+
+    Files that are named otherwise than their tickers, such as by year, may share them.
+    """
+    named: dict[str, Path] = {}
+    for file, ticker, part in zip(files, tickers, parts, strict=True):
+        if isinstance(part, _LongPart) and set(part.rows["symbol"].unique()) == {ticker}:
+            if ticker in named:
+                raise DataError(
+                    f"{named[ticker].name} and {file.name} are both of the ticker {ticker}; remove or rename one"
+                )
+            named[ticker] = file
 
 
 def read_frame(frame: pd.DataFrame, *, name: str = "", source: str = "DataFrame", **options: Any) -> Panel:
@@ -264,7 +285,7 @@ def _of_cells(cells: pd.DataFrame, origin: Origin, options: ReadOptions) -> _Lon
         others = [c for c in cells.columns if c != time and names[c] not in (*PANEL_COLUMNS, SECTOR, ADJUSTED_CLOSE)]
         if words := next((c for c in others if _is_text(cells[c])), None):
             raise DataError(f"{problem}: if {words!r} does, rename it to 'symbol'")
-        ticker = re.match(r"[A-Za-z0-9^=-]+(?=\.)", file)
+        ticker = re.fullmatch(r"[A-Za-z0-9^=.-]+", without_suffix(file)) if is_table(file) else None
         raise _unfit(problem, cells, time, options, symbol=ticker[0].upper() if ticker else "TICKER")
     if single:
         cells = cells.assign(symbol=str(options.symbol).strip())

@@ -44,6 +44,17 @@ class Origin:
         return f"{place} ({', '.join(str(x).removesuffix(' 00:00:00') for x in self.labels.iloc[row])})"
 
 
+def is_table(name: str) -> bool:
+    """Whether a file's name has one of `SUFFIXES`; hidden files, such as the ._ companions of macOS, are none."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def without_suffix(name: str) -> str:
+    """A file's name without its suffix: BRK.B of BRK.B.csv, whose other dots belong to a ticker."""
+    suffix = max((known for known in SUFFIXES if name.lower().endswith(known)), key=len, default="")
+    return name[: len(name) - len(suffix)]
+
+
 def read_table(path: Path) -> tuple[pd.DataFrame, Origin]:
     """(cells, their origin) of a CSV or Parquet file, by its suffix.
 
