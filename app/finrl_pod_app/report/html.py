@@ -17,7 +17,6 @@ from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sent
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.edge_text import verdict_paragraph
-from finrl_pod_app.report.ladder import ladder_section
 from finrl_pod_app.report.mandate_text import return_sentence
 from finrl_pod_app.report.palette import Style, report_styles
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
@@ -61,7 +60,7 @@ def render(
         section(f"Results {heading}", _metrics(document, style_by_name)),
         _validation(document, style_by_name),
         contribution.benchmark(document, style_by_name),
-        ladder_section(document),
+        sections.ladder(document),
         sections.active_return(document, results),
         sections.gate(document),
         sections.mandate(document),

@@ -1,14 +1,11 @@
-"""The ladder of a run: what each step returns over the base, which one is deployed, and why."""
+"""The ladder of a run in words and cells: what each step returns over the base, which one is deployed, and why."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from typing import Any
 
 from finrl_pod_app.report.columns import number, percent
-from finrl_pod_app.report.sections import definitions, note, section
-from finrl_pod_app.report.tables import table
 
 LABELS = {
     "base": "base, traded as slowly",
@@ -65,23 +62,3 @@ def ladder_sentence(document: Mapping[str, Any]) -> str:
         f"validation (p-value {start['p_value']:.2g}, at most {start['level']:g} is needed to deploy it) and "
         f"{percent(gain['test'], 2, sign=True)}% on test. Deployed: {deployed}."
     )
-
-
-def ladder_section(document: Mapping[str, Any]) -> str:
-    """The ladder as a section of the report; empty for a run without one."""
-    rows = ladder_cells(document)
-    if not rows:
-        return ""
-    heads = "".join(
-        f'<th scope="col">{label}, {period}<small>{unit}</small></th>'
-        for period in ("validation", "test")
-        for _, label, unit, _ in COLUMNS
-    )
-    body = [
-        f'<tr{" class=champion" if deployed else ""}><th scope="row">{html.escape(label)}'
-        f"{' (deployed)' if deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        for label, deployed, cells in rows
-    ]
-    meanings = definitions({label: meaning for _, label, _, meaning in COLUMNS})
-    words = note(ladder_sentence(document)) + note(NOTE)
-    return section("Steps from the base to the champion", words + table(f"<th></th>{heads}", body) + meanings)

@@ -14,6 +14,9 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
+from finrl_pod_app.report.ladder import NOTE as LADDER_NOTE
+from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
 from finrl_pod_app.report.mandate_text import ADDED, METHODS, USAGE, YEARS, mandate_settings
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.tables import (
@@ -26,6 +29,7 @@ from finrl_pod_app.report.tables import (
     key_line,
     mandate_usage_table,
     monthly_table,
+    table,
 )
 from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 
@@ -123,6 +127,26 @@ def active_return(document: Mapping[str, Any], results: Mapping[str, BacktestRes
     parts.append(note(f"{period}{slow if document.get('mandate_usage') else ''}"))
     meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
     return section("Active return", "".join([*parts, added_table(added), note(METHODS), definitions(meanings)]))
+
+
+def ladder(document: Mapping[str, Any]) -> str:
+    """The ladder as a section of the report; empty for a run without one."""
+    rows = ladder_cells(document)
+    if not rows:
+        return ""
+    heads = "".join(
+        f'<th scope="col">{label}, {period}<small>{unit}</small></th>'
+        for period in ("validation", "test")
+        for _, label, unit, _ in LADDER_COLUMNS
+    )
+    body = [
+        f'<tr{" class=champion" if deployed else ""}><th scope="row">{html.escape(label)}'
+        f"{' (deployed)' if deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        for label, deployed, cells in rows
+    ]
+    meanings = definitions({label: meaning for _, label, _, meaning in LADDER_COLUMNS})
+    words = note(ladder_sentence(document)) + note(LADDER_NOTE)
+    return section("Steps from the base to the champion", words + table(f"<th></th>{heads}", body) + meanings)
 
 
 def mandate(document: Mapping[str, Any]) -> str:
