@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from finrl_pod.data.store import Store
 
 # The default agent: the linear policy of ten price features that is solved on the training split, and agents trained
-# from it by gradients through the market. Both were chosen by the study in docs/results.md.
+# from it by gradients through the market, the only algorithm that the study in docs/results.md has measured so far.
 FEATURES = FeatureConfig(
     (
         "momentum_252_21",
