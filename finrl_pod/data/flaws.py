@@ -44,8 +44,8 @@ class Flaw:
     """One flaw of a panel.
 
     hard: the panel is invalid and must not be used; otherwise the flaw is a warning. kind: times, symbol, price, hole
-    (hard); spacing, weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, spread,
-    survivorship (soft). time: None if the flaw is not about a single bar.
+    (hard); spacing, weekend, repeat, jump, split, stale, late start, early end, gap, empty ticker, range, outlier,
+    spread, survivorship (soft). time: None if the flaw is not about a single bar.
     """
 
     kind: str
@@ -71,6 +71,7 @@ def check(panel: Panel, locate: Callable[[int, int], str] | None = None) -> tupl
         *_stale(panel),
         *_lifetimes(panel),
         *_ranges(panel),
+        *_outliers(panel),
         *_unknown_spreads(panel),
         *_survivorship(panel),
     )
@@ -324,6 +325,32 @@ def _ranges(panel: Panel) -> Iterator[Flaw]:
         symbol, time = panel.symbols[n], panel.times[t]
         message = f"{symbol} on {stamp(time, panel.bar)} has an open or close outside its low and high."
         yield Flaw("range", False, message, symbol, time)
+
+
+def _outliers(panel: Panel) -> Iterator[Flaw]:
+    """Opens more than `JUMP` from the closes before and after them, and highs and lows so far from open and close."""
+    limits = {1: np.log(1 + JUMP), -1: -np.log(1 - JUMP)}  # of log moves up and down
+    for n, symbol in enumerate(panel.symbols):  # one ticker at a time: tables of all would be copies of the prices
+        close = panel.close[:, n]
+        known = _last_known_close(close[:, None])[:, 0]
+        opens = close if panel.open is None else panel.open[:, n]
+        rows: list[tuple[int, str, float, str]] = []
+        if panel.open is not None:
+            for sign, limit in limits.items():
+                nearest = np.fmin(sign * np.log(opens / known), sign * np.log(opens / close))
+                for t in np.flatnonzero(nearest > limit):
+                    before = f" after a close of {known[t]:g}" if np.isfinite(known[t]) else ""
+                    rows.append((int(t), "opens at", opens[t], f"{before} and before one of {close[t]:g}"))
+        for name, extreme, sign in (("high", np.maximum, 1), ("low", np.minimum, -1)):
+            values = getattr(panel, name)
+            if values is not None:
+                nearest = extreme(opens, close)
+                for t in np.flatnonzero(sign * np.log(values[:, n] / nearest) > limits[sign]):
+                    rows.append((int(t), f"has a {name} of", values[t, n], f" beside a price of {nearest[t]:g}"))
+        for bar, what, value, beside in sorted(rows):
+            time = panel.times[bar]
+            message = f"{symbol} {what} {value:g} on {stamp(time, panel.bar)}{beside}, kept as is; check it."
+            yield Flaw("outlier", False, message, symbol, time)
 
 
 def _unknown_spreads(panel: Panel) -> Iterator[Flaw]:

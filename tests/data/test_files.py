@@ -56,6 +56,23 @@ def test_wide_times_out_of_order_and_repeated_are_refused_as_long_ones(tmp_path:
         assert messages[0] == messages[1], name
 
 
+def test_a_wrong_close_beside_a_right_adjusted_close_scales_nothing(tmp_path: Path) -> None:
+    """The dividend on bar 20 and the split on bar 22 are steps of the ratio; the close on bar 30 is wrong."""
+    days = pd.bdate_range("2021-01-04", periods=40)
+    ratio = np.where(np.arange(40) < 20, 0.4, np.where(np.arange(40) < 22, 0.5, 1.0))
+    raw, adjusted = 50 / ratio, np.full(40, 50.0)
+    table = pd.DataFrame({"date": days, "symbol": "KO", "open": raw, "close": raw, "adj close": adjusted})
+    right = read_frame(table)
+    np.testing.assert_allclose(right.open, 50)
+    assert not [text for text in right.flaws if "wrong" in text]
+    table.loc[30, "close"] *= 10
+    panel = read_frame(table.sample(frac=1, random_state=0))
+    np.testing.assert_allclose(panel.open, 50)
+    np.testing.assert_allclose(panel.close, 50)
+    (note,) = [text for text in panel.flaws if "wrong" in text]
+    assert note.startswith("KO on 2021-02-15 has a close of 500 beside an adj close of 50, a ratio of 0.1, and 1 on")
+
+
 def test_tickers_with_dots_name_files_of_a_folder(tmp_path: Path) -> None:
     text = "date,close\n2024-01-02,{}\n2024-01-03,{}\n"
     for name, price in (("BRK.B.csv", 1.5), ("RDS.A.CSV", 2.5), ("RDS.B.txt", 3.5), ("._RDS.B.txt", 9.5)):

@@ -114,6 +114,36 @@ def test_bars_that_repeat_are_left_out() -> None:
     assert without_repeats(panel(closes())).times.size == BARS
 
 
+@pytest.mark.parametrize(
+    ("column", "factor", "message"),
+    [
+        ("open", 0.1, "S1 opens at 4.8 "),
+        ("open", 10, "S1 opens at 480"),
+        ("high", 10, "S1 has a high of"),
+        ("low", 0.1, "S1 has a low of"),
+    ],
+)
+def test_wrong_opens_highs_and_lows_are_named(column: str, factor: float, message: str) -> None:
+    volume = np.random.default_rng(0).uniform(1e5, 1e6, (BARS, 3))
+    prices = ohlcv(closes(), volume)
+    assert not [flaw for flaw in check(prices) if flaw.kind == "outlier"]
+    values = getattr(prices, column)
+    values[AT, 1] = 48 * factor if column == "open" else values[AT, 1] * factor
+    (flaw,) = [flaw for flaw in check(prices) if flaw.kind == "outlier"]
+    assert (flaw.symbol, flaw.time, flaw.hard) == ("S1", prices.times[AT], False)
+    assert flaw.message.startswith(message)
+
+
+def test_news_and_splits_are_no_outliers() -> None:
+    close = closes()
+    close[AT:, 1] *= 0.4  # the open moves with the close
+    prices = ohlcv(close, np.random.default_rng(0).uniform(1e5, 1e6, (BARS, 3)))
+    assert prices.open is not None
+    assert prices.high is not None
+    prices.open[AT, 1] = prices.high[AT, 1] = close[AT, 1]
+    assert not [flaw for flaw in check(prices) if flaw.kind == "outlier"]
+
+
 def test_prices_that_stand_still_are_named() -> None:
     close = closes()
     assert not found(close, "stale")

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.data.panel import between, select, without_repeats
+from finrl_pod.data.sources.adjusted_close import ADJUSTED_CLOSE, adjusted_rows
 from finrl_pod.data.sources.cells import find_date_formats, has_decimal_commas, parse_numbers, parse_times
 from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
@@ -39,7 +40,6 @@ from finrl_pod.prices import PANEL_COLUMNS, Floats, Panel, Times, taken_as
 from finrl_pod.settings.toml import closest_key
 
 SECTOR = "sector"
-ADJUSTED_CLOSE = "adj close"
 DECIMALS = (".", ",")
 SHOWN_NAMES = 8  # columns that a message lists
 SHAPES = "A table is long (date, symbol, close) or wide (date, then one column of closes for each ticker)"
@@ -380,7 +380,12 @@ def _parsed(
     if ADJUSTED_CLOSE in rows:
         if "close" not in rows:
             raise DataError(f"{file} has a column 'adj close' but no 'close', which it adjusts: add or rename it")
-        rows, notes = _adjusted(rows, options.adjusted), (*notes, _ADJUSTED_NOTE[options.adjusted])
+        notes = (*notes, _ADJUSTED_NOTE[options.adjusted])
+        if options.adjusted:
+            rows, wrong = adjusted_rows(rows)
+            notes = (*notes, *wrong)
+        else:
+            rows = rows.drop(columns=ADJUSTED_CLOSE)
     elif with_actions and options.adjusted:
         notes = (*notes, _ACTIONS_NOTE)
     return _LongPart(rows, where, notes)
@@ -394,13 +399,3 @@ _ADJUSTED_NOTE = {
     True: "Open, high, low and close were adjusted at import by the ratio of 'adj close' to 'close'.",
     False: "The column 'adj close' was left out: prices were imported as unadjusted.",
 }
-
-
-def _adjusted(rows: pd.DataFrame, adjust: bool) -> pd.DataFrame:
-    """Rows with prices scaled by adjusted close over close, or unchanged; without the adjusted close."""
-    if not adjust:
-        return rows.drop(columns=ADJUSTED_CLOSE)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = rows[ADJUSTED_CLOSE] / rows["close"]
-    scaled = {c: rows[c] * ratio for c in ("open", "high", "low") if c in rows}
-    return rows.assign(**scaled, close=rows[ADJUSTED_CLOSE]).drop(columns=ADJUSTED_CLOSE)
