@@ -40,6 +40,7 @@ from finrl_pod.market.orders import (
     target_positions,
 )
 from finrl_pod.market.slicing import SlicePlan, fill_on_path
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions
 
@@ -100,6 +101,7 @@ class PaperBacktest:
     result: BacktestResult
 
 
+@one_thread()
 def backtest_paper(
     strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int, rules: SizingRules, cash: float,
     auction: Auction, traded_prices: TradedPrices | None = None, sliced: SlicedExecution | None = None,

@@ -20,6 +20,7 @@ from finrl_pod.evaluate.intrabar_orders import IntrabarOrders
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, limit_gross_exposure, trades_to_weights
 from finrl_pod.market.venue import Venue
 from finrl_pod.market.weights import weights_error
+from finrl_pod.native.threads import one_thread
 from finrl_pod.types import MarketTensor, Tensor
 
 ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
@@ -64,6 +65,7 @@ class Ledger:
 
 
 @torch.no_grad()
+@one_thread()
 def simulate(
     market: MarketTensor,
     decide: Decide,

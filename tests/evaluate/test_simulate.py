@@ -16,6 +16,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
+from tests.markets import random_market
 
 NO_COSTS = ExecutionRules(cost_rate=0.0)
 
@@ -335,3 +336,21 @@ def test_four_years_take_less_than_a_second(market_of, batch):
     started = time.process_time()
     simulate(market, lambda t, c, s: weights[t], 0, 1000, ExecutionRules(), 1e6, batch=batch)
     assert time.process_time() - started < 5.0  # 0.2 s on an idle core: minutes would mean a loop over accounts
+
+
+def test_a_backtest_uses_one_thread_and_restores_those_of_the_session() -> None:
+    before, seen = torch.get_num_threads(), set()
+
+    def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> None:
+        seen.add(torch.get_num_threads())
+
+    try:
+        torch.set_num_threads(2)
+        simulate(random_market(bars=5), decide, 0, 4, ExecutionRules(), 1e6)
+        assert seen == {1}
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            simulate(random_market(bars=5), lambda *_: 1 / 0, 0, 4, ExecutionRules(), 1e6)  # type: ignore[arg-type]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

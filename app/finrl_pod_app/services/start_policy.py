@@ -21,6 +21,7 @@ from finrl_pod.data.splits import Splits
 from finrl_pod.data.worlds import REWARD_LAG
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.files import to_plain
+from finrl_pod.native.threads import one_thread
 from finrl_pod.random import key
 from finrl_pod.rl.algorithms.factory import is_solved
 from finrl_pod.rl.closed_form import TiltReturns, scaled, solve, tilt_returns
@@ -156,6 +157,7 @@ def _scorer(
     periods = bars_per_year(market.times)
 
     @torch.no_grad()
+    @one_thread()
     def score(learner: Learner) -> float:
         actor, weights = learner.algorithm.actor, learner.algorithm.weights()
         window = torch.arange(1 - actor.spec.lookback, 1, device=env.device)
