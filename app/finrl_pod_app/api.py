@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
@@ -36,6 +35,7 @@ from finrl_pod.display import table_html
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
 from finrl_pod.market.rules import rules_of
+from finrl_pod.native.threads import restored_threads
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.algorithms.factory import is_solved
@@ -203,8 +203,7 @@ def train(
         # The operations of one linear policy are so small that further threads only wait for each other.
         threads = config.threads or (1 if getattr(config.agent, "policy", None) == "linear" else 0)
     start = solved_start(config, setup.market, setup.splits) if is_solved(config.agent) else None
-    before = torch.get_num_threads()
-    try:
+    with restored_threads():
         learner = Learner(
             setup.environment(),
             config.agent,
@@ -215,8 +214,6 @@ def train(
         if warm_start is not None:
             learner.restore(_read(warm_start))
         learner.learn(samples, callback=callback)
-    finally:
-        torch.set_num_threads(before)
     return learner
 
 

@@ -21,17 +21,24 @@ def use_threads(count: int) -> None:
 
 
 @contextmanager
+def restored_threads() -> Iterator[None]:
+    """Use as many threads after the context as before it, whatever is set within."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        use_threads(before)
+
+
+@contextmanager
 def one_thread() -> Iterator[None]:
     """Use one thread within the context, around loops of operations that are too small to share.
 
     On a busy machine each such operation waits for all threads, which takes 9 to 23 times as long.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with restored_threads():
+        torch.set_num_threads(1)
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _use_one_after_fork() -> None:

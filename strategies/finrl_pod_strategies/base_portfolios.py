@@ -18,6 +18,7 @@ from finrl_pod.errors import ConfigError, FinrlPodError
 from finrl_pod.evaluate.backtest import lookback_of, target_weights_of, window_at
 from finrl_pod.market.mandate import active_mandate, equal_base
 from finrl_pod.market.weights import weights_error
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Panel, Positions, Times, Window
@@ -42,6 +43,7 @@ def with_base(market: MarketTensor, panel: Panel, mandate: MandateConfig | None)
     return replace(market, base=table, first=max(market.first, first))
 
 
+@one_thread()
 def base_table(name: str, panel: Panel) -> Floats:
     """Base weights [T, N] of a panel, NaN before they are defined. Raises ConfigError."""
     if name == "equal_weight":

@@ -17,6 +17,7 @@ import torch
 from finrl_pod_envs.gymnasium_pool.env import Episode
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
+from finrl_pod.native.threads import restored_threads
 from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
@@ -31,6 +32,7 @@ from finrl_pod_app.environment_training.training import catch_stop_signals
 from finrl_pod_app.services.output_folder import RUN, locked_folder
 
 
+@restored_threads()
 def train_async(
     config: TrainingConfig, out: Path, *, evaluation: int = EPISODES, progress: ProgressCallback = lambda _: None
 ) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
 from finrl_pod.errors import ConfigError, Interrupted, RunError
+from finrl_pod.native.threads import restored_threads
 from finrl_pod.protocols import ResumableVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
@@ -33,6 +34,7 @@ SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2
 
 
+@restored_threads()
 def train(
     config: TrainingConfig,
     out: Path,

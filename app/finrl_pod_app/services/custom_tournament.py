@@ -19,6 +19,7 @@ from finrl_pod_envs.custom.loader import load_env, source_sha256
 
 from finrl_pod.errors import ConfigError, Interrupted
 from finrl_pod.files import to_plain, write_json
+from finrl_pod.native.threads import restored_threads
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
@@ -46,6 +47,7 @@ TOURNAMENT = TournamentConfig(pods=4, generations=4, samples_per_generation=20_0
 MakeEnv = Callable[[Sequence[int]], VecEnv]
 
 
+@restored_threads()
 def run_custom_tournament(
     config: RunConfig, out: Path, *, resume: bool, device: str, progress: ProgressCallback
 ) -> dict[str, Any]:

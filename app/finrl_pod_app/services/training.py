@@ -21,6 +21,7 @@ from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory
+from finrl_pod.native.threads import restored_threads
 from finrl_pod.promotion.rules import significance_per_look
 from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
 from finrl_pod.promotion.trial_registry import TrialRegistry
@@ -69,6 +70,7 @@ from finrl_pod_app.services.training_setup import (
 from finrl_pod_app.services.trial_log import open_trial_log
 
 
+@restored_threads()
 def run_tournament(
     config: RunConfig,
     out: Path,

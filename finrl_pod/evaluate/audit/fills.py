@@ -15,6 +15,7 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import VecEnv
 from finrl_pod.types import Bools, EnvStep, Floats, MarketTensor, Observation, Panel, Tensor
 
@@ -97,6 +98,7 @@ def _check_backtest(pipeline: Pipeline, panel: Panel, market: MarketTensor) -> l
     return [Finding(CHECK, "fail", "the backtest's engine", message, bar, abs(gap))]
 
 
+@one_thread()
 def _check_environment(pipeline: Pipeline, panel: Panel) -> list[Finding]:
     """On closes only, hold every step's equity and reward against the holdings that the environment shows.
 

@@ -15,6 +15,7 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import RecordingStrategy
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy, VecEnv
 from finrl_pod.types import Bools, Floats, MarketTensor, Observation, Panel, Tensor
 
@@ -142,6 +143,7 @@ class RolloutStep(NamedTuple):
     values: dict[str, Floats]
 
 
+@one_thread()
 def rollout(env: VecEnv, steps: int, seed: int = 0) -> list[RolloutStep]:
     """Step an environment with random actions; record every observation and everything that `step` returns."""
     generator = random.generator(seed, 0, "audit actions")

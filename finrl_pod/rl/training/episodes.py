@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from finrl_pod.errors import RunError
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.types import Tensor
 
@@ -25,6 +26,7 @@ class EpisodeReturns(NamedTuple):
 
 
 @torch.no_grad()
+@one_thread()
 def episode_returns(
     env: VecEnv, act: Callable[[Any], Tensor], seed: int, after_step: Callable[[], None] = lambda: None
 ) -> EpisodeReturns:
