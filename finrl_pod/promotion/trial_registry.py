@@ -102,6 +102,11 @@ class TrialRegistry:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = Path(path) if path is not None else home() / FILE
 
+    def check_writable(self) -> None:
+        """Raises SetupError if trials cannot be counted. Call it before a training."""
+        with self._open():
+            pass
+
     def add(self, data: str, run: str, trials: Sequence[Trial], name: str = "") -> None:
         """Count trials of one run; trials that are already counted stay unchanged. name: of the data set, for lists."""
         rows = [

@@ -126,3 +126,20 @@ def test_dry_run_checks_the_config_on_its_prices(
     assert run(["init", "--preset", "quick", config]) == 0
     assert run(["tournament", config, "--set", setting, "--dry-run"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_home_that_cannot_be_written_is_refused_before_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "file" / "home"))
+    assert run(["demo", "--quick", "--out", str(tmp_path / "run")]) == 2
+    assert "cannot use the registry of trials" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trillion_pods_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--preset", "quick", str(tmp_path / "mine.toml"), "--json"]) == 0
+    arguments = ["--set", "tournament.pods=1000000000000", "--dry-run"]
+    assert run(["tournament", str(tmp_path / "mine.toml"), *arguments]) == 2
+    assert "tournament.pods" in capsys.readouterr().err

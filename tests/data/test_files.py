@@ -494,3 +494,12 @@ def test_downloads_with_an_adjusted_close_are_adjusted_by_it() -> None:
     assert panel.high is not None
     assert panel.high[0, 0] == 5.5
     assert not any("taken as adjusted for both" in flaw for flaw in panel.flaws)
+
+
+@pytest.mark.parametrize("code", ["%Q", "%d.%m.%Q", "%j %W"])
+def test_unknown_codes_of_a_date_format_are_named(code: str, tmp_path: Path) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("date,A\n31/01/2020,1\n03/02/2020,2\n")
+    with pytest.raises(DataError, match="--date-format takes codes") as caught:
+        read_file(file, date_format=code)
+    assert len(str(caught.value)) < 300

@@ -106,6 +106,8 @@ def run_tournament(
             raise InputError("a tournament on an environment of your own has no test period; leave out --no-test")
         return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
     check_ranges(config)
+    registry = TrialRegistry()
+    registry.check_writable()
     torch_device = pick_device(device)
     found = panel_to_resume(config, out) if resume else None
     if engine.name != "ray":
@@ -125,7 +127,7 @@ def run_tournament(
             if test and (note := _few_bars(config, panel, splits)):
                 on_note(note)
             with live_progress(out) as write_progress:
-                log = open_trial_log(TrialRegistry(), run, config, panel, market, splits)
+                log = open_trial_log(registry, run, config, panel, market, splits)
                 base = log.reference.metrics["sharpe"]
                 callback = with_base(both_callbacks(progress, write_progress), base)
                 compile_kernels(_stages(callback))

@@ -70,6 +70,7 @@ def run_walkforward(
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
     torch_device = pick_device(device)
     registry = registry or TrialRegistry()
+    registry.check_writable()
     try:
         with locked_folder(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)

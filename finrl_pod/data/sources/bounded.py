@@ -86,7 +86,7 @@ def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Call
     with child:
         while True:
             try:
-                output, _ = child.communicate(written, timeout=_POLL)
+                output, trace = child.communicate(written, timeout=_POLL)
                 break
             except subprocess.TimeoutExpired:
                 written = None  # the first call has it
@@ -100,8 +100,11 @@ def _run(job: Mapping[str, Any], limits: ReadLimits, path: Path, cancelled: Call
                 raise
     try:
         answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    except (ValueError, IndexError):  # the child was killed, or a library failed to allocate
-        raise _too_large(path, limits) from None
+    except (ValueError, IndexError):
+        last = (trace.strip().splitlines() or [""])[-1]
+        if child.returncode < 0 or not last or "alloc" in last.lower() or "MemoryError" in last:
+            raise _too_large(path, limits) from None  # the child was killed, or a library failed to allocate
+        raise DataError(f"{path.name} cannot be read: {last[:80]}") from None
     if "unfit" in answer:
         raise UnfitOptionsError(*answer["unfit"])
     if "error" in answer:

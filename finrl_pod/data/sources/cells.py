@@ -63,9 +63,16 @@ def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, dat
             f"{where(int(other[0]))}: mixed time zones, {second} after {first}: write a zone at all times or at none"
         )
     if date_format is not None:
+        takes = f"--date-format takes codes such as %d.%m.%Y for 31.01.2020, got {date_format[:80]!r}"
         if "%" not in date_format:
-            raise DataError(f"--date-format takes codes such as %d.%m.%Y for 31.01.2020, got {date_format!r}")
-        parsed, example = pd.to_datetime(text, format=date_format, errors="coerce"), f"of the format {date_format}"
+            raise DataError(takes)
+        try:
+            parsed, example = (
+                pd.to_datetime(text, format=date_format, errors="coerce"),
+                f"of the format {date_format[:80]}",
+            )
+        except ValueError as error:  # an unknown code, or two that exclude each other
+            raise DataError(f"{takes} ({str(error)[:80]})") from None
         wrong = np.flatnonzero(parsed.isna())
     else:
         # A daily bar belongs to the day as written, whatever its offset.
