@@ -66,7 +66,6 @@ MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
 MAX_WORLDS = 1024
-MAX_PODS = 100_000
 REWARDS = ("log_return", "active_return", "mean_variance", "differential_sharpe", "change")
 MAX_PBO_BLOCKS = 20  # 184,756 splits
 
@@ -265,7 +264,7 @@ class MandateConfig:
 class TournamentConfig:
     """Population, budget and selection."""
 
-    pods: int = setting(8, "agents trained side by side", between(1, MAX_PODS))
+    pods: int = setting(8, "agents trained side by side", at_least(1))
     generations: int = setting(6, "rounds of training and ranking", at_least(1))
     samples_per_generation: int = setting(100_000, "environment steps per pod and generation", at_least(1))
     leaderboard: int = setting(16, "entries kept", at_least(1))

@@ -87,7 +87,10 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     }
     in_memory = cells * BYTES_OF_MASKS + sum(total for total, one in tables.values() if one <= limit)
     mapped = sum(total for total, one in tables.values() if one > limit)
-    pods = Counter(config.agent_of(slot) for slot in range(config.tournament.pods))
+    agents = (config.agent, *config.cohorts)
+    pods: Counter[AgentConfig] = Counter()
+    for cohort, agent in enumerate(agents):
+        pods[agent] += len(range(cohort, config.tournament.pods, len(agents)))
     together = config.tournament.batch_pods
     batches = [(agent, min(count, together) if together else count) for agent, count in pods.items()]
     held = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
