@@ -104,8 +104,9 @@ class TrialRegistry:
 
     def check_writable(self) -> None:
         """Raises SetupError if trials cannot be counted. Call it before a training."""
-        with self._open():
-            pass
+        with self._open() as database:
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            database.execute(f"PRAGMA user_version = {int(version)}")  # written even if it is the same
 
     def add(self, data: str, run: str, trials: Sequence[Trial], name: str = "") -> None:
         """Count trials of one run; trials that are already counted stay unchanged. name: of the data set, for lists."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.sources.files import FileSource, read_file, read_frame
 from finrl_pod.errors import DataError
 
@@ -71,6 +72,16 @@ def test_a_wrong_close_beside_a_right_adjusted_close_scales_nothing(tmp_path: Pa
     np.testing.assert_allclose(panel.close, 50)
     (note,) = [text for text in panel.flaws if "wrong" in text]
     assert note.startswith("KO on 2021-02-15 has a close of 500 beside an adj close of 50, a ratio of 0.1, and 1 on")
+
+
+@pytest.mark.parametrize("date_format", ["%Q", "%", "%%", "dd.mm.yyyy", "%d.%m", "%d.%d.%Y", "", "%Y\0"])
+def test_formats_of_no_dates_are_refused(tmp_path: Path, date_format: str) -> None:
+    path = write(tmp_path, "date,A\n31.01.2020,1\n")
+    with pytest.raises(DataError, match=r"^--date-format takes codes such as %d\.%m\.%Y for 31\.01\.2020, got "):
+        read_file(path, date_format=date_format)
+    with pytest.raises(DataError, match=r"^--date-format takes codes"):  # in no child process
+        read_bounded(path, date_format=date_format)
+    assert len(read_file(path, date_format="%d.%m.%Y").times) == 1
 
 
 def test_tickers_with_dots_name_files_of_a_folder(tmp_path: Path) -> None:

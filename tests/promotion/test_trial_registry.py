@@ -155,6 +155,16 @@ def test_first_verdict_is_kept(registry: TrialRegistry) -> None:
     assert registry.verdict(look("b")) is None
 
 
+def test_a_registry_that_cannot_be_written_is_found_before_work_is_lost(registry: TrialRegistry) -> None:
+    registry.check_writable()
+    assert registry.data_sets() == []
+    with sqlite3.connect(registry.path) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (0,)
+    database.close()
+    with pytest.raises(SetupError, match="set FINRL_POD_HOME to another folder"):
+        TrialRegistry(registry.path / "below a file" / FILE).check_writable()
+
+
 def test_list_of_data_sets(registry: TrialRegistry) -> None:
     registry.add(DATA, "a", [trial("g00s00")])
     registry.look(look("x", data="e" * 64))

@@ -64,13 +64,13 @@ def run_walkforward(
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if config.seed + seeds - 1 > MAX_SEED:
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
+    registry = registry or TrialRegistry()
+    registry.check_writable()
     config, _ = one_solution(pinned(config))
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
     torch_device = pick_device(device)
-    registry = registry or TrialRegistry()
-    registry.check_writable()
     try:
         with locked_folder(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ _BLANK = ("", "nan", "na", "n/a", "null", "none")
 # pandas also accepts "now" and "2020-01"; a bar needs at least a full date.
 _DATED = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _ZONE = re.compile(r"\d(Z|[+-]\d{2}(?::?\d{2})?)$")
+
+
+def check_date_format(date_format: str) -> None:
+    """Raises DataError unless a date that is written in a format, as in strftime, is read back with its year."""
+    day = datetime(2020, 1, 31, tzinfo=UTC)
+    rule = f"--date-format takes codes such as %d.%m.%Y for 31.01.2020, got {date_format[:80]!r}"
+    try:
+        read = pd.to_datetime(day.strftime(date_format), format=date_format) if "%" in date_format else None
+    except (ValueError, re.error) as error:  # an unknown code, or two that exclude each other
+        raise DataError(f"{rule} ({str(error)[:80]})") from None
+    if read is None or read.year != day.year:
+        raise DataError(rule)
 
 
 def parse_times(
@@ -63,16 +76,7 @@ def _parse_text(text: pd.Series[Any], where: Callable[[int], str], bar: str, dat
             f"{where(int(other[0]))}: mixed time zones, {second} after {first}: write a zone at all times or at none"
         )
     if date_format is not None:
-        takes = f"--date-format takes codes such as %d.%m.%Y for 31.01.2020, got {date_format[:80]!r}"
-        if "%" not in date_format:
-            raise DataError(takes)
-        try:
-            parsed, example = (
-                pd.to_datetime(text, format=date_format, errors="coerce"),
-                f"of the format {date_format[:80]}",
-            )
-        except ValueError as error:  # an unknown code, or two that exclude each other
-            raise DataError(f"{takes} ({str(error)[:80]})") from None
+        parsed, example = pd.to_datetime(text, format=date_format, errors="coerce"), f"of the format {date_format[:80]}"
         wrong = np.flatnonzero(parsed.isna())
     else:
         # A daily bar belongs to the day as written, whatever its offset.

@@ -20,7 +20,13 @@ import pandas as pd
 
 from finrl_pod.data.panel import between, select, without_repeats
 from finrl_pod.data.sources.adjusted_close import ADJUSTED_CLOSE, adjusted_rows
-from finrl_pod.data.sources.cells import find_date_formats, has_decimal_commas, parse_numbers, parse_times
+from finrl_pod.data.sources.cells import (
+    check_date_format,
+    find_date_formats,
+    has_decimal_commas,
+    parse_numbers,
+    parse_times,
+)
 from finrl_pod.data.sources.frames import panel_of_columns, panel_of_rows
 from finrl_pod.data.sources.tables import (
     ACTIONS,
@@ -70,11 +76,13 @@ class ReadOptions:
     date_format: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises DataError for an unknown decimal mark and an empty symbol."""
+        """Raises DataError for an unknown decimal mark, an empty symbol and a format that is none of dates."""
         if self.decimal not in DECIMALS:
             raise DataError(f"--decimal must be '.' or ',', got {self.decimal!r}")
         if self.symbol is not None and not self.symbol.strip():
             raise DataError("--symbol must name a ticker, got an empty text")
+        if self.date_format is not None:
+            check_date_format(self.date_format)
 
     @classmethod
     def checked(cls, options: Mapping[str, Any]) -> ReadOptions:
