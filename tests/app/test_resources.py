@@ -25,7 +25,7 @@ SAMPLE = Store().show("sample")
 
 def test_estimates_grow_with_what_is_held() -> None:
     base = estimate_run(preset("quick"), SAMPLE)
-    assert base.samples == 4 * 2 * 20_000
+    assert base.samples == 4 * 2 * 5_000
     assert 3e8 < base.memory_bytes < 3e9
     wide = dataclasses.replace(SAMPLE, bars=10 * SAMPLE.bars)
     assert estimate_run(preset("quick"), wide).parts["prices"] == pytest.approx(10 * base.parts["prices"])
