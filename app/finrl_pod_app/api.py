@@ -56,6 +56,7 @@ from finrl_pod_app.services.training_setup import (
     solved_start,
     training_env,
     training_worlds,
+    with_effective_settings,
 )
 from finrl_pod_app.services.trial_log import strategy_identity
 
@@ -164,7 +165,7 @@ def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Pan
     config's. Raises DataError, FeatureError or ConfigError.
     """
     config = RunConfig() if config is None else parse(dataclasses.asdict(config), "the config")  # checks types
-    config = pinned(config)
+    config = with_effective_settings(pinned(config))[0]
     panel = load_panel(config) if panel is None else panel
     check_prices(config.environment, panel)
     splits = make_splits(panel.times, config.splits)

@@ -137,3 +137,12 @@ def test_a_shown_gain_deploys_the_ensemble(trained: dict[str, Any], folder: Path
         gains = {name: start + rng.normal(1e-3, 1e-3, len(start)) for name in own if name != "base"}
         run.save_validation(generation, gains)
     assert champion_of(run, run.config) == ensemble_of(run, run.config)
+
+
+def test_agents_without_a_linear_part_train_from_new_weights(folder: Path) -> None:
+    config = dataclasses.replace(started(), agent=dataclasses.replace(started().agent, policy="mlp"))
+    notes: list[str] = []
+    document = run_tournament(config, folder / "mlp", device="cpu", on_note=notes.append, test=False)
+    assert "agent.start" in notes[0]
+    assert document["champion"]["members"] != [START]
+    assert not RunDirectory.open(folder / "mlp").has_start

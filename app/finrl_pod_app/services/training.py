@@ -64,8 +64,8 @@ from finrl_pod_app.services.training_setup import (
     check_settings,
     make_market,
     make_trainer,
-    one_solution,
     training_env,
+    with_effective_settings,
 )
 from finrl_pod_app.services.trial_log import open_trial_log
 
@@ -98,7 +98,7 @@ def run_tournament(
         keep_folder(out / FOLDER)
     else:
         RunDirectory.check_new(out)  # before prices are read
-    config, unused = one_solution(pinned(config))
+    config, unused = with_effective_settings(pinned(config))
     if unused:
         on_note(unused)
     if config.environment.kind == "custom":
@@ -192,7 +192,7 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
     """
     engine.check()
-    config, unused = one_solution(pinned(config))
+    config, unused = with_effective_settings(pinned(config))
     check_ranges(config)
     estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
     if config.environment.kind == "custom":

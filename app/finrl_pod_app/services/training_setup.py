@@ -18,7 +18,10 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.rl.closed_form import solved_weights
-from finrl_pod.settings.algorithm_configs import ClosedFormConfig
+from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, make_policy
+from finrl_pod.rl.networks.start import LINEAR
+from finrl_pod.settings.algorithm_configs import AgentConfig, ClosedFormConfig, TrainedAgentConfig
+from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import AugmentationConfig, RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.scoring import MarketScorer
@@ -115,12 +118,20 @@ def _check_closed_form(config: RunConfig) -> None:
         )
 
 
-def one_solution(config: RunConfig) -> tuple[RunConfig, str]:
-    """A config whose tournament solves one agent, and which of its settings have no effect; empty for other agents.
+def with_effective_settings(config: RunConfig) -> tuple[RunConfig, str]:
+    """A config without settings that have no effect beside a solved policy, and a note that names them, or "".
 
-    Raises ConfigError for parts of a config that a solved agent has no use for.
+    A tournament of `closed_form` solves one agent. An agent trains from new weights where no policy can be solved for
+    it. Raises ConfigError for parts of a config that a solved agent has no use for.
     """
     _check_closed_form(config)
+    agents = [_with_possible_start(agent, config) for agent in (config.agent, *config.cohorts)]
+    if agents != [config.agent, *config.cohorts]:
+        changed = dataclasses.replace(config, agent=agents[0], cohorts=tuple(agents[1:]))
+        return changed, (
+            'agent.start "closed_form" has no effect: it needs a mandate, environment.kind "portfolio" and a policy '
+            "with linear_w; training starts from new weights"
+        )
     if not isinstance(config.agent, ClosedFormConfig):
         return config, ""
     single = TournamentConfig(
@@ -134,6 +145,24 @@ def one_solution(config: RunConfig) -> tuple[RunConfig, str]:
     ]
     note = f'agent.algorithm "closed_form" solves one agent: {", ".join(unused)} have no effect'
     return dataclasses.replace(config, tournament=single), note
+
+
+def _with_possible_start(agent: AgentConfig, config: RunConfig) -> AgentConfig:
+    """The agent, from new weights if no policy can be solved for it."""
+    if not isinstance(agent, TrainedAgentConfig) or agent.start == "new":
+        return agent
+    tilts = config.environment.kind == "portfolio" and config.mandate.base != "none"
+    if tilts and algorithm_info(agent.algorithm).actions != "discrete" and _is_linear(agent.policy):
+        return agent
+    return dataclasses.replace(agent, start="new")
+
+
+def _is_linear(policy: str) -> bool:
+    """Whether a policy has weights of features in its scores. Raises ConfigError as `make_policy`."""
+    if policy in BUILT_IN_POLICIES:
+        return policy != "mlp"
+    tensors = make_policy(PolicySpec(policy, 2, 2, 2, (2,), action="tilt")).init(torch.Generator(), torch.float32)
+    return LINEAR in tensors
 
 
 def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:

@@ -36,7 +36,7 @@ from finrl_pod_app.services.progress_file import live_progress
 from finrl_pod_app.services.promotion import EvaluationContext, check_lengths
 from finrl_pod_app.services.start_policy import prepare_start
 from finrl_pod_app.services.training import both_callbacks, run_engine
-from finrl_pod_app.services.training_setup import check_settings, make_market, one_solution, training_env
+from finrl_pod_app.services.training_setup import check_settings, make_market, training_env, with_effective_settings
 from finrl_pod_app.services.trial_log import open_trial_log
 from finrl_pod_app.services.walkforward_report import FoldRun, report_walkforward
 
@@ -66,7 +66,7 @@ def run_walkforward(
         raise InputError(f"the last of {seeds} seeds must be at most {MAX_SEED}, got {config.seed + seeds - 1}")
     registry = registry or TrialRegistry()
     registry.check_writable()
-    config, _ = one_solution(pinned(config))
+    config, _ = with_effective_settings(pinned(config))
     panel = load_panel(config)
     planned = plan(config, panel, folds)
     check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
