@@ -303,7 +303,7 @@ def test_damaged_or_different_runs_are_refused(error_of: ErrorOf, capsys: pytest
             "is damaged at leaderboard",
         ),
         (folder / "config.json", truncate, "is damaged"),
-        (folder / "config.json", lambda file: file.write_text("{}"), "is damaged: config is missing"),
+        (folder / "config.json", lambda file: file.write_text("{}"), "config.json is damaged: config"),
     ]
     for file, damage, expected in damages:
         original = file.read_bytes()
