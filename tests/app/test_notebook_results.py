@@ -149,7 +149,7 @@ def test_tournament_scores_are_those_of_all_agents_of_its_folder(tournament: Tou
     metrics = tournament.folder / "metrics"
     metrics.mkdir()
     rows = '{"id": "g02s09", "generation": 2, "score": 0.1}, {"id": "g02s08", "generation": 2, "score": null}'
-    (metrics / "0002.json").write_text(f'{{"agents": [{rows}]}}')
+    (metrics / "0002.json").write_text(f'{{"slots": [], "rows": [], "agents": [{rows}]}}')
     scores = lines(tournament.plot(), "y2")
     assert len(scores["agent"].y) == 17
     np.testing.assert_allclose(scores["median"].y[0], 0.89)  # of 0.1, 0.86, 0.89, 0.92, 0.95
