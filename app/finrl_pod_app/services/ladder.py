@@ -20,7 +20,8 @@ from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, simple_returns
+from finrl_pod.evaluate.mean_test import alpha_series
+from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
 from finrl_pod.files import to_plain
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
@@ -176,20 +177,14 @@ def _curve(result: BacktestResult) -> Curve:
 def _period(curve: Curve, base: BacktestResult) -> RungPeriod:
     """Statistics of an account over the base. base: of the same bars."""
     periods = bars_per_year(base.times)
-    cash = 0.0 if base.risk_free is None else base.risk_free
-    own, reference = simple_returns(curve.equity) - cash, simple_returns(base.equity) - cash
-    active, centred = own - reference, reference - reference.mean()
-    variance = float(centred @ centred)
-    beta = float(active @ centred) / variance if variance > 0 else 0.0
+    own, reference = (excess_returns(equity, base.risk_free) for equity in (curve.equity, base.equity))
+    active = own - reference
     return RungPeriod(
         active_return=float(active.mean()) * periods,
-        alpha=float((active - beta * reference).mean()) * periods,
+        alpha=float(alpha_series(active, reference).values.mean()) * periods,
         tracking_error=float(active.std(ddof=1)) * math.sqrt(periods),
-        sharpe_difference=_sharpe(own, periods) - _sharpe(reference, periods),
+        sharpe_difference=float(
+            sharpe(curve.equity, periods, base.risk_free) - sharpe(base.equity, periods, base.risk_free)
+        ),
         turnover=curve.turnover,
     )
-
-
-def _sharpe(returns: Floats, periods: float) -> float:
-    risk = float(returns.std(ddof=1))
-    return float(returns.mean()) / risk * math.sqrt(periods) if risk > 0 else 0.0
