@@ -161,7 +161,7 @@ def test_views_are_accessible_and_nothing_overlaps(
 
 def test_report_in_a_tab_is_saved_as_pdf(dashboard: DashboardProcess, browser: Browser) -> None:
     context = browser.new_context()
-    context.add_init_script("window.addEventListener('beforeprint', () => { window.printed = true; })")
+    context.add_init_script("for (const e of ['beforeprint', 'afterprint']) window.addEventListener(e, () => { window[e] = true; })")
     page = context.new_page()
     page.goto(f"{dashboard.url}/run?name=good")
     with context.expect_page() as opened:
@@ -169,6 +169,7 @@ def test_report_in_a_tab_is_saved_as_pdf(dashboard: DashboardProcess, browser: B
     report = opened.value
     report.locator(".js-plotly-plot").first.wait_for()
     report.get_by_role("button", name="Save as PDF").click()
-    assert report.evaluate("window.printed === true")  # a sandbox without modals would ignore the button
+    assert report.evaluate("window.beforeprint === true")  # a sandbox without modals would ignore the button
+    report.wait_for_function("window.afterprint === true")
     assert report.pdf()[:4] == b"%PDF"
     context.close()
