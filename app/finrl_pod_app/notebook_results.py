@@ -14,6 +14,7 @@ import pandas as pd
 from finrl_pod.display import cell_text
 from finrl_pod.display import table_html as table_html
 from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
 from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
 from finrl_pod.files import read_json, read_regular, to_plain, write_json
 from finrl_pod.promotion.rules import significance_per_look
@@ -29,7 +30,6 @@ from finrl_pod_app.notebook_figures import (
 )
 from finrl_pod_app.report.columns import (
     CHAMPION,
-    STRATEGY_COLUMNS,
     champion_first,
     champion_text,
     display_name,
@@ -45,8 +45,7 @@ from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cell
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-METRICS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
-COLUMNS = [column for column in STRATEGY_COLUMNS if column.key in METRICS]  # shown in notebooks
+COMPACT_METRICS = tuple(metric for metric in METRICS if metric.level < 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +142,7 @@ class Backtest:
         return f"{display_name(self.result.name)} on {bars}, {first} to {last}"
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={cell_text(self.metrics[name])}" for name in METRICS if name in self.metrics)
+        shown = ", ".join(f"{metric.name}={cell_text(self.metrics[metric.name])}" for metric in COMPACT_METRICS)
         look = "" if self.looks is None else f", look={self.looks}"
         first, last = (str(self.result.times[i])[:10] for i in (0, -1))
         seen = ", in sample" if self.in_sample else ""
@@ -152,7 +151,7 @@ class Backtest:
 
     def __str__(self) -> str:
         metrics = {name: result.metrics for name, result in self._compared().items()}
-        heads = [f"{column.short} {column.unit}".strip() for column in COLUMNS]
+        heads = [f"{metric.heading} {metric.unit.heading}".strip() for metric in COMPACT_METRICS]
         rows = {display_name(name): _metric_cells(values) for name, values in metrics.items()}
         table = pd.DataFrame.from_dict(rows, orient="index", columns=heads).to_string()
         return "\n".join([self._title(), table, *self._notes()])
@@ -224,7 +223,7 @@ class TournamentResult(Document):
         """
         test = self.document["test"]
         found = test["strategies"] if self._has_market else {CHAMPION: test}
-        names = dict.fromkeys(column.key for column in STRATEGY_COLUMNS) | dict.fromkeys(found[CHAMPION])
+        names = dict.fromkeys(METRIC_NAMES) | dict.fromkeys(found[CHAMPION])
         columns = [name for name in names if name in found[CHAMPION]]
         rows = [[found[name].get(column) for column in columns] for name in champion_first(found)]
         return pd.DataFrame(rows, pd.Index(champion_first(found), name="strategy"), columns, dtype=float)
@@ -447,11 +446,12 @@ class VerdictResult(Document):
 def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:
     """A table of metrics: one row for each strategy, by name."""
     rows = [(display_name(name), *_metric_cells(values)) for name, values in metrics.items()]
-    return table_html(title, rows, ("strategy", *(f"{column.label} {column.unit}".strip() for column in COLUMNS)), note)
+    labels = (f"{metric.label} {metric.unit.heading}".strip() for metric in COMPACT_METRICS)
+    return table_html(title, rows, ("strategy", *labels), note)
 
 
 def _metric_cells(values: Mapping[str, Any]) -> list[str]:
-    return [format_metric(column, values.get(column.key)) for column in COLUMNS]
+    return [format_metric(metric, values.get(metric.name)) for metric in COMPACT_METRICS]
 
 
 def _saved_result(found: Mapping[str, Any]) -> BacktestResult:

@@ -25,7 +25,7 @@ from finrl_pod.evaluate.intervals import (
 )
 from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, mean_interval
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, is_constant
-from finrl_pod.types import Bools, Floats
+from finrl_pod.prices import Bools, Floats
 
 LEVEL = 0.90  # coverage of the intervals
 SIGNIFICANCE = 1.645  # standard errors of a one-sided test at 5%

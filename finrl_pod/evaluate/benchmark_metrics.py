@@ -1,30 +1,172 @@
 """Metrics of an account against a benchmark over the same bars: regression, tracking error, and capture ratios.
 
-Simple returns between consecutive marks. Alpha and beta regress excess returns over cash on those of the benchmark
-(Jensen 1968); tracking error and information ratio are those of the active returns (Grinold and Kahn 2000). Standard
-deviations are of samples (n - 1), annual figures scale by the number of bars in a year.
+Simple returns between consecutive marks. Alpha and beta come from a regression of excess returns over cash on the
+excess returns of the benchmark (Jensen 1968); tracking error and information ratio are computed from active returns
+(Grinold and Kahn 2000). Standard deviations are of samples (n - 1); annual figures scale by the number of
+bars in a year.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import active_share, effective_number
-from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, excess_returns, simple_returns
-from finrl_pod.types import Floats
-
-BENCHMARK_METRICS = (
-    "alpha",
-    "beta",
-    "correlation",
-    "tracking_error",
-    "information_ratio",
-    "up_capture",
-    "down_capture",
+from finrl_pod.evaluate.metrics import (
+    BARS_PER_YEAR,
+    COUNT,
+    PERCENT,
+    RATIO,
+    RISK_EPSILON,
+    Metric,
+    excess_returns,
+    simple_returns,
 )
+from finrl_pod.prices import Floats
+
 MIN_RETURNS = 3  # fewer leave no degree of freedom to the regression
+
+
+@dataclass(frozen=True)
+class BenchmarkComparison:
+    """Returns [T-1] of an account and of its benchmark over the same bars, simple and in excess of cash."""
+
+    returns: Floats
+    benchmark_returns: Floats
+    excess: Floats
+    benchmark_excess: Floats
+    periods_per_year: float
+
+    @cached_property
+    def covariance(self) -> Floats:
+        """Sample covariance [2, 2] of the excess returns, the account first."""
+        return np.asarray(np.cov(self.excess, self.benchmark_excess, ddof=1), dtype=np.float64)
+
+    @cached_property
+    def active(self) -> Floats:
+        """Active returns [T-1]."""
+        return self.returns - self.benchmark_returns
+
+    @property
+    def beta(self) -> float:
+        """Slope of the regression; NaN for a constant benchmark."""
+        return _ratio(self.covariance[0, 1], self.covariance[1, 1], RISK_EPSILON**2)
+
+    @property
+    def alpha(self) -> float:
+        """Annual intercept of the regression."""
+        return float(self.excess.mean() - self.beta * self.benchmark_excess.mean()) * self.periods_per_year
+
+    @property
+    def correlation(self) -> float:
+        """Correlation of the excess returns."""
+        deviation, benchmark_deviation = np.sqrt(np.diag(self.covariance))
+        return _ratio(self.covariance[0, 1], deviation * benchmark_deviation, RISK_EPSILON**2)
+
+    @property
+    def tracking_error(self) -> float:
+        """Annual standard deviation of active returns."""
+        return float(self.active.std(ddof=1)) * float(np.sqrt(self.periods_per_year))
+
+    @property
+    def information_ratio(self) -> float:
+        """Annual mean active return over the tracking error."""
+        return _ratio(float(self.active.mean()) * float(np.sqrt(self.periods_per_year)), float(self.active.std(ddof=1)))
+
+    def capture(self, bars: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+        """Ratio of annualised compound returns over the selected bars [T-1] (Morningstar)."""
+        if not bars.any():
+            return float("nan")
+        exponent = self.periods_per_year / int(bars.sum())
+        growth = float(np.prod(1 + self.returns[bars])) ** exponent - 1
+        return _ratio(growth, float(np.prod(1 + self.benchmark_returns[bars])) ** exponent - 1)
+
+
+BENCHMARK_METRICS: tuple[Metric[BenchmarkComparison], ...] = (
+    Metric(
+        "alpha",
+        lambda pair: pair.alpha,
+        "alpha",
+        "Alpha",
+        PERCENT,
+        "annual intercept of the regression of excess returns on the excess returns of the benchmark",
+        "higher",
+    ),
+    Metric(
+        "beta",
+        lambda pair: pair.beta,
+        "beta",
+        "Beta",
+        RATIO,
+        "slope of the regression of excess returns on the excess returns of the benchmark",
+    ),
+    Metric(
+        "correlation",
+        lambda pair: pair.correlation,
+        "correlation",
+        "Correlation",
+        RATIO,
+        "correlation of the excess returns with the excess returns of the benchmark",
+    ),
+    Metric(
+        "tracking_error",
+        lambda pair: pair.tracking_error,
+        "TE",
+        "Tracking error",
+        PERCENT,
+        "annualised standard deviation of active returns",
+    ),
+    Metric(
+        "information_ratio",
+        lambda pair: pair.information_ratio,
+        "IR",
+        "Information ratio",
+        RATIO,
+        "annualised mean active return over tracking error",
+        "higher",
+    ),
+    Metric(
+        "up_capture",
+        lambda pair: pair.capture(pair.benchmark_returns > 0),
+        "up",
+        "Up capture",
+        RATIO,
+        "compound return on the bars on which the benchmark rose, over the compound return of the benchmark",
+        "higher",
+    ),
+    Metric(
+        "down_capture",
+        lambda pair: pair.capture(pair.benchmark_returns < 0),
+        "down",
+        "Down capture",
+        RATIO,
+        "compound return on the bars on which the benchmark fell, over the compound return of the benchmark; near 1 "
+        "over years of daily bars, where falls compound to almost -100%",
+        "lower",
+    ),
+)
+ACTIVE_SHARE: Metric[tuple[ArrayLike, ArrayLike]] = Metric(
+    "active_share",
+    lambda weights: _known_mean(active_share(*weights)),
+    "active share",
+    "Active share",
+    PERCENT,
+    "half the sum of absolute differences between the weights of the account and of the benchmark",
+)
+EFFECTIVE_NUMBER: Metric[ArrayLike] = Metric(
+    "effective_number",
+    lambda weights: _known_mean(effective_number(weights)),
+    "effective holdings",
+    "Effective holdings",
+    COUNT,
+    "(sum of weights)² over the sum of squared weights, mean over the bars: equal positions that are as concentrated",
+)
+COMPARISON_METRICS: tuple[Metric[Any], ...] = (*BENCHMARK_METRICS, ACTIVE_SHARE, EFFECTIVE_NUMBER)
 
 
 def benchmark_metrics(
@@ -33,36 +175,28 @@ def benchmark_metrics(
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """The `BENCHMARK_METRICS` of equity [T] against a benchmark's equity [T].
+    """Values of `BENCHMARK_METRICS` by name, of equity [T] against the equity [T] of a benchmark.
 
-    alpha: annual intercept. tracking_error: annual standard deviation of active returns. information_ratio: annual mean
-    active return over it. up_capture, down_capture: annualised compound return over the bars on which the benchmark
-    rose (fell), over that of the benchmark (Morningstar). risk_free: [T-1], return of cash. NaN where undefined: for
-    fewer than `MIN_RETURNS` returns, a constant benchmark, or an account equal to it. Raises InputError for lengths
-    that differ and as `metrics.simple_returns`.
+    risk_free: [T-1], return of cash. NaN where undefined: for fewer than `MIN_RETURNS` returns, a constant benchmark,
+    or an account equal to it. Raises InputError for lengths that differ and as `metrics.simple_returns`.
     """
-    own, base = simple_returns(equity), simple_returns(benchmark)
-    if own.ndim != 1 or own.shape != base.shape:
+    returns = simple_returns(equity)
+    benchmark_returns = simple_returns(benchmark)
+    if returns.ndim != 1 or returns.shape != benchmark_returns.shape:
         raise InputError(
-            f"an account and its benchmark must cover the same bars, got {own.shape} and {base.shape} returns"
+            f"an account and its benchmark must cover the same bars, got {returns.shape} and {benchmark_returns.shape} "
+            "returns"
         )
-    if len(own) < MIN_RETURNS:
-        return dict.fromkeys(BENCHMARK_METRICS, float("nan"))
-    x, y = excess_returns(benchmark, risk_free), excess_returns(equity, risk_free)
-    covariance = np.cov(y, x, ddof=1)
-    deviation, base_deviation = np.sqrt(np.diag(covariance))
-    beta = _ratio(covariance[0, 1], covariance[1, 1], RISK_EPSILON**2)
-    active = own - base
-    error = float(active.std(ddof=1))
-    return {
-        "alpha": float(y.mean() - beta * x.mean()) * periods_per_year,
-        "beta": beta,
-        "correlation": _ratio(covariance[0, 1], deviation * base_deviation, RISK_EPSILON**2),
-        "tracking_error": error * float(np.sqrt(periods_per_year)),
-        "information_ratio": _ratio(float(active.mean()) * float(np.sqrt(periods_per_year)), error),
-        "up_capture": _capture(own[base > 0], base[base > 0], periods_per_year),
-        "down_capture": _capture(own[base < 0], base[base < 0], periods_per_year),
-    }
+    if len(returns) < MIN_RETURNS:
+        return {metric.name: float("nan") for metric in BENCHMARK_METRICS}
+    pair = BenchmarkComparison(
+        returns,
+        benchmark_returns,
+        excess_returns(equity, risk_free),
+        excess_returns(benchmark, risk_free),
+        periods_per_year,
+    )
+    return {metric.name: metric.function(pair) for metric in BENCHMARK_METRICS}
 
 
 def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> dict[str, float]:
@@ -70,18 +204,10 @@ def holdings_metrics(weights: ArrayLike, benchmark: ArrayLike | None = None) -> 
 
     Over bars with holdings (of both); NaN if there are none. Without a benchmark's weights, only the first.
     """
-    found = {"effective_number": _known_mean(effective_number(weights))}
+    values = {EFFECTIVE_NUMBER.name: EFFECTIVE_NUMBER.function(weights)}
     if benchmark is not None:
-        found["active_share"] = _known_mean(active_share(weights, benchmark))
-    return found
-
-
-def _capture(own: Floats, base: Floats, periods: float) -> float:
-    """Ratio of annualised compound returns over selected bars."""
-    if not len(own):
-        return float("nan")
-    growth = [float(np.prod(1 + returns)) ** (periods / len(own)) - 1 for returns in (own, base)]
-    return _ratio(growth[0], growth[1])
+        values[ACTIVE_SHARE.name] = ACTIVE_SHARE.function((weights, benchmark))
+    return values
 
 
 def _ratio(gain: float, risk: float, smallest: float = RISK_EPSILON) -> float:

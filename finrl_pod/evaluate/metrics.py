@@ -1,4 +1,4 @@
-"""Performance metrics of equity curves: returns, volatility, Sharpe, Sortino and Calmar ratios, drawdown, turnover.
+"""Performance metrics of equity curves, each declared once in `METRICS`: ratios, drawdown, turnover, costs.
 
 Plain arrays in, plain numbers out. Time is the first axis of every array and trailing axes are separate accounts:
 `equity` [T] gives a float, [T, B] gives an array [B]. Returns are simple returns between consecutive marks, so T marks
@@ -10,7 +10,9 @@ A ratio whose risk is zero is 0.0 if the gain is zero too (an account that staye
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,17 +25,49 @@ CALENDAR_TOLERANCE = 0.05  # holidays explain smaller differences in bars per ye
 EDGE_DAYS = 5.0  # days by which a weekend at either end may distort a short period
 RISK_EPSILON = 1e-12  # a standard deviation below this is rounding error
 
-METRICS = (
-    "cumulative_return",
-    "annual_return",
-    "annual_volatility",
-    "sharpe",
-    "sortino",
-    "calmar",
-    "max_drawdown",
-    "turnover",
-    "costs_paid",
-)
+Source = TypeVar("Source", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Number format of a metric. heading: below a column's label. suffix: behind a value. digits: decimals."""
+
+    name: Literal["percent", "ratio", "currency", "times", "count"]
+    heading: str = ""
+    suffix: str = ""
+    digits: int = 2
+
+
+PERCENT = Unit("percent", "%", "%", 1)  # values are fractions
+RATIO = Unit("ratio")
+CURRENCY = Unit("currency", digits=0)  # the currency of the prices
+TIMES = Unit("times", "× per year", "×")
+COUNT = Unit("count", digits=1)
+
+
+@dataclass(frozen=True)
+class Metric(Generic[Source]):
+    """A metric and how tables, reports, the dashboard and the glossary show it.
+
+    name: key in JSON. function: computes the value. heading: short label for terminals. explanation: definition, a
+    phrase that starts in lower case. better: direction of improvement, None if there is none. level: 1 for every table,
+    2 unless the table is narrow, 3 for full tables only.
+    """
+
+    name: str
+    function: Callable[[Source], float]
+    heading: str
+    label: str
+    unit: Unit
+    explanation: str
+    better: Literal["higher", "lower"] | None = None
+    level: Literal[1, 2, 3] = 3
+
+    @property
+    def definition(self) -> str:
+        """The explanation as a sentence, followed by the direction of improvement."""
+        direction = f" {self.better.capitalize()} is better." if self.better else ""
+        return f"{self.explanation[0].upper()}{self.explanation[1:]}.{direction}"
 
 
 def bars_per_year(times: ArrayLike) -> float:
@@ -141,6 +175,113 @@ def annual_turnover(traded: ArrayLike, periods_per_year: float = BARS_PER_YEAR) 
     return _scalar_or_array(0.5 * fractions.sum(0) / max(len(fractions) - 1, 1) * periods_per_year)
 
 
+@dataclass(frozen=True)
+class AccountHistory:
+    """The history of one account, from which metrics are computed.
+
+    equity: [T] currency. turnover: [T], value traded (buys and sells) over equity of each bar. costs: [T] currency.
+    risk_free: [T-1], simple return of cash.
+    """
+
+    equity: ArrayLike
+    turnover: ArrayLike
+    costs: ArrayLike
+    periods_per_year: float = BARS_PER_YEAR
+    risk_free: ArrayLike | None = None
+
+
+METRICS: tuple[Metric[AccountHistory], ...] = (
+    Metric(
+        "cumulative_return",
+        lambda account: cumulative_return(account.equity),
+        "return",
+        "Total return",
+        PERCENT,
+        "growth over the whole period, after costs",
+        "higher",
+    ),
+    Metric(
+        "annual_return",
+        lambda account: annual_return(account.equity, account.periods_per_year),
+        "CAGR",
+        "Annual return (CAGR)",
+        PERCENT,
+        "compound annual growth rate",
+        "higher",
+        level=1,
+    ),
+    Metric(
+        "annual_volatility",
+        lambda account: annual_volatility(account.equity, account.periods_per_year),
+        "volatility",
+        "Volatility",
+        PERCENT,
+        "annualised standard deviation of returns",
+        "lower",
+        level=2,
+    ),
+    Metric(
+        "sharpe",
+        lambda account: sharpe(account.equity, account.periods_per_year, account.risk_free),
+        "Sharpe",
+        "Sharpe ratio",
+        RATIO,
+        "annualised mean excess return over volatility",
+        "higher",
+        level=1,
+    ),
+    Metric(
+        "sortino",
+        lambda account: sortino(account.equity, account.periods_per_year, account.risk_free),
+        "Sortino",
+        "Sortino ratio",
+        RATIO,
+        "annualised mean excess return over downside deviation",
+        "higher",
+    ),
+    Metric(
+        "calmar",
+        lambda account: calmar(account.equity, account.periods_per_year),
+        "Calmar",
+        "Calmar ratio",
+        RATIO,
+        "annual return over maximum drawdown",
+        "higher",
+    ),
+    Metric(
+        "max_drawdown",
+        lambda account: max_drawdown(account.equity),
+        "drawdown",
+        "Max drawdown",
+        PERCENT,
+        "largest decline from a peak, 0 or negative",
+        "higher",
+        level=1,
+    ),
+    Metric(
+        "turnover",
+        lambda account: annual_turnover(account.turnover, account.periods_per_year),
+        "turnover",
+        "Turnover",
+        TIMES,
+        "half of the value traded per year, the first purchase included, as a multiple of equity",
+        level=2,
+    ),
+    Metric(
+        "costs_paid",
+        lambda account: float(np.sum(np.asarray(account.costs, dtype=np.float64))),
+        "costs",
+        "Costs paid",
+        CURRENCY,
+        "total over the period, in the currency of the prices",
+        "lower",
+        level=2,
+    ),
+)
+METRIC_NAMES = tuple(metric.name for metric in METRICS)
+METRIC_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
 def summary(
     equity: ArrayLike,
     turnover: ArrayLike | None = None,
@@ -148,23 +289,15 @@ def summary(
     periods_per_year: float = BARS_PER_YEAR,
     risk_free: ArrayLike | None = None,
 ) -> dict[str, float]:
-    """All of `METRICS` for one account.
+    """Values of `METRICS` by name for one account. The parameters are the fields of `AccountHistory`.
 
-    equity: [T] currency. turnover: [T], value traded, both sides, over equity, per bar; its metric is one-sided, a
-    year. costs: [T] currency; `costs_paid` is their sum. Without turnover or costs the
-    metric is 0.0. risk_free: [T-1], simple return of cash.
+    Without turnover or costs their metrics are 0.0.
     """
-    return {
-        "cumulative_return": cumulative_return(equity),
-        "annual_return": annual_return(equity, periods_per_year),
-        "annual_volatility": annual_volatility(equity, periods_per_year),
-        "sharpe": sharpe(equity, periods_per_year, risk_free),
-        "sortino": sortino(equity, periods_per_year, risk_free),
-        "calmar": calmar(equity, periods_per_year),
-        "max_drawdown": max_drawdown(equity),
-        "turnover": 0.0 if turnover is None else annual_turnover(turnover, periods_per_year),
-        "costs_paid": 0.0 if costs is None else float(np.sum(np.asarray(costs, dtype=np.float64))),
-    }
+    none = np.zeros(1)
+    account = AccountHistory(
+        equity, none if turnover is None else turnover, none if costs is None else costs, periods_per_year, risk_free
+    )
+    return {metric.name: metric.function(account) for metric in METRICS}
 
 
 def is_constant(returns: Floats) -> bool:

@@ -19,7 +19,7 @@ from finrl_pod_app.services.sweeps import run_sweep
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import fill_store, small_panel
 
@@ -284,7 +284,7 @@ def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str
             target, data="main", start=row["start"], end=row["end"], cost_bps=row["cost_bps"], cash=5e5
         )["test"]["strategies"][row["strategy"]]
         # These strategies only depend on whether they hold positions, so costs change no decision.
-        same = {name: same[name] for name in METRICS}
+        same = {name: same[name] for name in METRIC_NAMES}
         assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
     document: dict[str, Any] = json.loads((out / "sweep.json").read_text())
     assert document["rows"] == json.loads(json.dumps(rows))
@@ -330,7 +330,7 @@ def test_features_of_a_strategy_may_depend_on_the_seed(tmp_path: Path) -> None:
     rows = run_sweep([target], seeds=[0, 1], data="main")["rows"]
     for row in rows:
         same = run_backtest(target, data="main", seed=row["seed"])["test"]["strategies"]["Seeded"]
-        same = {name: same[name] for name in METRICS}
+        same = {name: same[name] for name in METRIC_NAMES}
         assert {name: row[name] for name in same} == pytest.approx(same, rel=1e-9, abs=1e-9)
     assert rows[0]["sharpe"] != rows[1]["sharpe"]
 

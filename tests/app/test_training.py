@@ -19,7 +19,7 @@ from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
@@ -81,9 +81,9 @@ def test_report_is_complete(out: Path) -> None:
     for row in document["leaderboard"]:
         assert {"id", "parent", "generation", "score", "hyperparameters"} <= row.keys()
     assert document["test"]["strategies"].keys() == {"champion", "mandate_at_tilt_zero", *BASELINES}
-    compared = {*BENCHMARK_METRICS, "effective_number"}
+    compared = {*(metric.name for metric in BENCHMARK_METRICS), "effective_number"}
     for name, metrics in document["test"]["strategies"].items():
-        assert metrics.keys() - compared == set(METRICS), name
+        assert metrics.keys() - compared == set(METRIC_NAMES), name
     assert compared <= document["test"]["strategies"]["champion"].keys()
     assert document["verdict"].keys() == {"promoted", "reasons", "rules", "trials", "looks", "edge", "statistics"}
     assert document["timing"].keys() == {"samples", "train_seconds", "samples_per_second", "total_seconds"}
@@ -223,7 +223,7 @@ def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:
     ]
     for row in rows:
         expected = report(out)["test"]["strategies"][row["strategy"]]
-        assert {name: row[name] for name in METRICS} == pytest.approx({name: expected[name] for name in METRICS})
+        assert [row[name] for name in METRIC_NAMES] == pytest.approx([expected[name] for name in METRIC_NAMES])
 
 
 def test_equivariant_champion_runs_on_other_data(out: Path) -> None:

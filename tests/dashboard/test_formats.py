@@ -8,13 +8,14 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages.columns import DEFINITIONS, definition
 from finrl_pod_app.report import palette
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
+
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 
 
 def test_every_metric_has_a_definition() -> None:
-    for column in STRATEGY_COLUMNS:
-        assert definition(column.key).endswith(".")
+    for name in METRIC_NAMES:
+        assert definition(name).endswith(".")
     assert all(text[0].isupper() and text.endswith(".") for text in DEFINITIONS.values())
     with pytest.raises(KeyError):
         definition("unknown")

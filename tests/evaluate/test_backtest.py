@@ -11,7 +11,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import backtest, window_at
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import Benchmark, Positions, Window
 
@@ -148,7 +148,7 @@ def test_result_is_complete(market_of):
     np.testing.assert_array_equal(result.times, panel.times[5:21])
     assert result.equity.shape == result.turnover.shape == result.costs.shape == (16,)
     assert result.weights.shape == (16, 3)
-    assert tuple(result.metrics) == METRICS
+    assert tuple(result.metrics) == METRIC_NAMES
     assert result.metrics["costs_paid"] == pytest.approx(result.costs.sum())
     np.testing.assert_allclose(
         result.costs[1:], 0.001 * result.turnover[1:] * (result.equity + result.costs)[1:], rtol=0.2

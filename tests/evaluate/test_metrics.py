@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,9 @@ from finrl_pod.data.sources.sample import load_sample
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate import metrics
 from finrl_pod.files import to_plain
+
+ROOT = Path(metrics.__file__).parents[2]
+PRODUCT = [ROOT / name for name in ("finrl_pod", "envs", "strategies", "app")]
 
 
 def curve(seed: int, bars: int = 400) -> np.ndarray:
@@ -42,7 +47,18 @@ def test_metrics_equal_those_of_empyrical(seed, periods):
 
 
 def test_summary_has_exactly_the_declared_metrics():
-    assert tuple(metrics.summary(curve(0))) == metrics.METRICS
+    assert tuple(metrics.summary(curve(0))) == metrics.METRIC_NAMES
+
+
+def test_metrics_are_declared_once():
+    assert len(set(metrics.METRIC_NAMES)) == len(metrics.METRICS)
+    for metric in metrics.METRICS:
+        assert metric.explanation[0].islower(), metric.name
+        assert metric.definition.endswith("."), metric.name
+    for name in ("sortino", "calmar"):
+        entry = re.compile(f"\\b{name}\\b")
+        files = [path for folder in PRODUCT for path in folder.rglob("*.py") if entry.search(path.read_text("utf-8"))]
+        assert [path.name for path in files] == ["metrics.py"]
 
 
 def test_batched_accounts_equal_single_accounts():

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.training.member_accounts import metrics_of, run_members
 from finrl_pod.settings.run import TournamentConfig, validate_tournament
@@ -222,7 +222,7 @@ def test_nan_weights_have_nan_scores() -> None:
     params = {name: torch.stack([member[name] for member in each]) for name in each[0]}
     scores = metrics_of(run_members(actor, params, market, rules, *VALIDATION), market)
     assert set(map(math.isnan, scores[1].values())) == {True}
-    assert set(scores[1]) == set(METRICS)
+    assert set(scores[1]) == set(METRIC_NAMES)
     ledger = run_members(actor, params, market, rules, *VALIDATION)
     assert ledger.equity[:, 1].isnan().all()
     for p in (0, 2):

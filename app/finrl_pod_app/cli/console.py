@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod_app.report.columns import (
     CHAMPION,
-    STRATEGY_COLUMNS,
-    Column,
     champion_first,
     champion_text,
     display_name,
@@ -43,10 +42,7 @@ PIPE_WIDTH = 160
 EARLY_SHARE, EARLY_SECONDS = 0.05, 10.0  # of the training, before which there is no estimate of its end
 SMOOTHING_SECONDS = 15.0  # after which an estimate has lost 63% of its weight
 LONGEST_ESTIMATE = 30 * 24 * 3600  # seconds; more is a guess from the first moments of a run
-# Dropped in this order on a narrow terminal.
-OPTIONAL_COLUMNS = ("sortino", "calmar", "cumulative_return", "annual_volatility", "costs_paid", "turnover")
 MAX_SWEEP_ROWS = 40  # printed; the files hold all rows
-SWEEP_COLUMNS = ("annual_return", "annual_volatility", "sharpe", "max_drawdown", "turnover", "costs_paid")
 
 
 @contextmanager
@@ -68,18 +64,15 @@ def progress_display(*, quiet: bool) -> Iterator[ProgressCallback]:
 def show_result(document: Mapping[str, Any], out: Path | None) -> None:
     """Print the table of strategies, the verdict and the path of the report, from the contents of report.json."""
     console = make_console()
-    columns = list(STRATEGY_COLUMNS)
+    metrics = list(METRICS)
     # A truncated number would be misread: on a narrow terminal whole columns are dropped instead.
     unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
-    for optional in OPTIONAL_COLUMNS:
-        if console.measure(_table(document, columns), options=unbounded).maximum <= console.width:
-            break
-        columns = [column for column in columns if column.key != optional]
-    console.print(_table(document, columns))
-    if len(columns) < len(STRATEGY_COLUMNS):
-        console.print(
-            f"{len(STRATEGY_COLUMNS) - len(columns)} more columns are in the report; a wider terminal shows them."
-        )
+    optional = sorted((metric for metric in METRICS if metric.level > 1), key=lambda metric: metric.level)
+    while optional and console.measure(_table(document, metrics), options=unbounded).maximum > console.width:
+        metrics.remove(optional.pop())
+    console.print(_table(document, metrics))
+    if len(metrics) < len(METRICS):
+        console.print(f"{len(METRICS) - len(metrics)} more columns are in the report; a wider terminal shows them.")
     if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
         console.print("The index is a price index, without dividends.")
     if period := document.get("period"):
@@ -211,12 +204,12 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     seeded = any(row["seed"] is not None for row in rows)
     for head in ("strategy", *(("seed",) if seeded else ()), "start", "end", "bp"):
         table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
-    columns = [column for column in STRATEGY_COLUMNS if column.key in SWEEP_COLUMNS]
-    for column in columns:
-        table.add_column(f"{column.short} {column.unit}".strip(), justify="right", no_wrap=True)
+    metrics = [metric for metric in METRICS if metric.level < 3]
+    for metric in metrics:
+        table.add_column(f"{metric.heading} {metric.unit.heading}".strip(), justify="right", no_wrap=True)
     for row in rows[:MAX_SWEEP_ROWS]:
         head = [Text(display_name(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
-        cells = [format_metric(column, row.get(column.key)) for column in columns]
+        cells = [format_metric(metric, row[metric.name]) for metric in metrics]
         table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
     console.print(table)
     if len(rows) > MAX_SWEEP_ROWS:
@@ -264,16 +257,16 @@ def _empty_table(title: str, first: str) -> Table:
     return table
 
 
-def _table(document: Mapping[str, Any], columns: Sequence[Column]) -> Table:
+def _table(document: Mapping[str, Any], metrics: Sequence[Metric[Any]]) -> Table:
     from rich.text import Text
 
     first, last = document["splits"]["test"]
     strategies = document["test"]["strategies"]
     table = _empty_table(f"{_title(document)} {first} to {last}{_prices(document)}", "strategy")
-    for column in columns:
-        table.add_column(f"{column.short}\n{column.unit}", justify="right", no_wrap=True)
+    for metric in metrics:
+        table.add_column(f"{metric.heading}\n{metric.unit.heading}", justify="right", no_wrap=True)
     for name in champion_first(strategies):
-        cells = [format_metric(column, strategies[name].get(column.key)) for column in columns]
+        cells = [format_metric(metric, strategies[name].get(metric.name)) for metric in metrics]
         table.add_row(Text(display_name(name)), *cells, style="bold" if name == CHAMPION else "")
     return table
 

@@ -1,13 +1,13 @@
-"""Names, order and number formats of a strategy's metrics, shared by the terminal, the report and the dashboard."""
+"""Formats of numbers and names of strategies, shared by the terminal, the report and the dashboard."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from finrl_pod.evaluate.metrics import PERCENT, Metric
 from finrl_pod.user_files import is_file_reference, unpinned
 
 MISSING = "–"
@@ -16,83 +16,17 @@ NARROW = 0.004  # width of an interval of returns
 MOST_DIGITS = 4  # decimals of a return in percent
 
 
-@dataclass(frozen=True)
-class Column:
-    """One metric of a strategy.
-
-    key: its name in report.json. short: heading in the terminal. label: heading in the report and the dashboard.
-    kind: number format. note: definition, below the report's table.
-    """
-
-    key: str
-    short: str
-    label: str
-    kind: Literal["percent", "ratio", "currency", "times", "number"]
-    note: str
-
-    @property
-    def unit(self) -> str:
-        """Unit below the heading; empty for a ratio, and for an amount, which is in the currency of the prices."""
-        return {"percent": "%", "ratio": "", "currency": "", "times": "× per year", "number": ""}[self.kind]
+def format_metric(metric: Metric[Any], value: float | None) -> str:
+    """The value of a metric in its unit, for a cell below its heading; a dash for None, NaN or infinity."""
+    return (percent if metric.unit is PERCENT else number)(value, metric.unit.digits)
 
 
-STRATEGY_COLUMNS = (
-    Column("cumulative_return", "return", "Total return", "percent", "over the whole period, after costs"),
-    Column("annual_return", "CAGR", "Annual return (CAGR)", "percent", "compound annual growth rate"),
-    Column("annual_volatility", "volatility", "Volatility", "percent", "annualised standard deviation of returns"),
-    Column("sharpe", "Sharpe", "Sharpe ratio", "ratio", "annualised mean excess return over volatility"),
-    Column("sortino", "Sortino", "Sortino ratio", "ratio", "annualised mean excess return over downside deviation"),
-    Column("calmar", "Calmar", "Calmar ratio", "ratio", "annual return over maximum drawdown"),
-    Column("max_drawdown", "drawdown", "Max drawdown", "percent", "largest decline from a peak"),
-    Column(
-        "turnover",
-        "turnover",
-        "Turnover",
-        "times",
-        "one-sided, a year: half of the value traded, the first purchase included, as a multiple of equity",
-    ),
-    Column("costs_paid", "costs", "Costs paid", "currency", "total over the period, in the currency of the prices"),
-)
-
-
-BENCHMARK_COLUMNS = (
-    Column("alpha", "alpha", "Alpha", "percent", "annual intercept of excess returns over cash on the benchmark's"),
-    Column("beta", "beta", "Beta", "ratio", "slope of the same regression"),
-    Column("correlation", "correlation", "Correlation", "ratio", "of the same returns"),
-    Column("tracking_error", "TE", "Tracking error", "percent", "annualised standard deviation of active returns"),
-    Column(
-        "information_ratio", "IR", "Information ratio", "ratio", "annualised mean active return over tracking error"
-    ),
-    Column(
-        "up_capture",
-        "up",
-        "Up capture",
-        "ratio",
-        "compound return on the bars on which the benchmark rose, over its own",
-    ),
-    Column(
-        "down_capture",
-        "down",
-        "Down capture",
-        "ratio",
-        "the same where it fell; near 1 over years of daily bars, whose falls compound to almost -100%",
-    ),
-    Column("active_share", "active share", "Active share", "percent", "half the sum of absolute weight differences"),
-    Column(
-        "effective_number",
-        "effective holdings",
-        "Effective holdings",
-        "number",
-        "(sum of weights)² over the sum of squared weights, mean over the bars",
-    ),
-)
-
-
-def format_metric(column: Column, value: float | None) -> str:
-    """A metric in its column's unit; a dash for None, NaN or infinity."""
-    if column.kind == "percent":
-        return percent(value)
-    return number(value, {"currency": 0, "number": 1}.get(column.kind, 2))
+def metric_text(metric: Metric[Any], value: float | None) -> str:
+    """The value of a metric with its unit, for running text: +1.2%, 0.85×; returns have a sign."""
+    if metric.unit is PERCENT:
+        return percent(value, metric.unit.digits, sign=True, unit=metric.unit.suffix)
+    text = number(value, metric.unit.digits)
+    return text if text == MISSING else f"{text}{metric.unit.suffix}"
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:

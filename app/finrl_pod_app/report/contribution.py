@@ -9,19 +9,17 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS, COMPARISON_METRICS
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import (
-    BENCHMARK_COLUMNS,
-    champion_first,
     display_name,
-    format_metric,
     in_sentence,
     number,
     percent,
 )
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.sections import chart, definitions, note, section
-from finrl_pod_app.report.tables import strategy_row, table
+from finrl_pod_app.report.tables import metrics_table, table
 
 NAMED_ASSETS = 24  # the others are one bar
 GAIN, LOSS = "#148acd", "#d55e00"
@@ -30,21 +28,12 @@ GAIN, LOSS = "#148acd", "#d55e00"
 def benchmark(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
     """Every strategy against the benchmark; empty without one."""
     base, strategies = document["test"].get("benchmark"), document["test"]["strategies"]
-    others = [name for name in champion_first(strategies) if name != base]
-    columns = [column for column in BENCHMARK_COLUMNS if any(column.key in strategies[name] for name in others)]
-    if base is None or not columns or not any("beta" in strategies[name] for name in others):
+    others = {name: values for name, values in strategies.items() if name != base}
+    if base is None or not any(BENCHMARK_METRICS[0].name in values for values in others.values()):
         return ""
-    heads = "".join(
-        f'<th scope="col" title="{html.escape(column.note)}">{column.label}<small>{column.unit}</small></th>'
-        for column in columns
-    )
-    rows = [
-        strategy_row(name, styles, [format_metric(column, strategies[name].get(column.key)) for column in columns])
-        for name in others
-    ]
-    body = table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
-    meanings = definitions({column.label: column.note for column in columns})
-    return section(f"Against {in_sentence(base)}", body + meanings)
+    metrics = [metric for metric in COMPARISON_METRICS if any(metric.name in values for values in others.values())]
+    meanings = definitions({metric.label: metric.explanation for metric in metrics})
+    return section(f"Against {in_sentence(base)}", metrics_table(others, styles, metrics) + meanings)
 
 
 def attribution(document: Mapping[str, Any]) -> str:

@@ -9,7 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent, return_interval
+from finrl_pod.evaluate.benchmark_metrics import EFFECTIVE_NUMBER
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME
+from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, metric_text, return_interval
+
+ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]
+KEY_METRICS = (
+    METRIC_BY_NAME["cumulative_return"],
+    ANNUAL_RETURN,
+    METRIC_BY_NAME["sharpe"],
+    METRIC_BY_NAME["max_drawdown"],
+    METRIC_BY_NAME["turnover"],
+)
 
 
 @dataclass(frozen=True)
@@ -51,55 +62,17 @@ def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
     base = str(added.get("base") or test.get("benchmark") or "")
     other, shown = strategies.get(base) or {}, display_name(base)
 
-    def of_base(text: str) -> str:
-        return f"{shown} {text}" if other and text != MISSING else ""
-
-    return [
-        KeyFigure(
-            "cumulative_return",
-            "Total return",
-            _signed(own.get("cumulative_return")),
-            of_base(_signed(other.get("cumulative_return"))),
-            "over the whole period, after costs",
-        ),
-        KeyFigure(
-            "annual_return",
-            "CAGR",
-            _signed(own.get("annual_return")),
-            of_base(_signed(other.get("annual_return"))),
-            "compound annual growth rate",
-        ),
-        KeyFigure(
-            "sharpe",
-            "Sharpe ratio",
-            number(own.get("sharpe")),
-            of_base(number(other.get("sharpe"))),
-            "annualised mean excess return over volatility",
-        ),
-        KeyFigure(
-            "max_drawdown",
-            "Drawdown",
-            _signed(own.get("max_drawdown")),
-            of_base(_signed(other.get("max_drawdown"))),
-            "largest decline from a peak",
-        ),
-        _active_return(own, other, added, shown),
-        KeyFigure(
-            "turnover",
-            "Turnover",
-            _times(own.get("turnover")),
-            of_base(_times(other.get("turnover"))),
-            "one-sided, per year: half of the value traded, as a multiple of equity",
-        ),
-        KeyFigure(
-            "effective_number",
-            "Effective holdings",
-            number(own.get("effective_number"), 1),
-            "",
-            "(sum of weights)² over the sum of squared weights, mean over the bars",
-            f"of {len(symbols)} symbols" if (symbols := (document.get("data") or {}).get("symbols")) else "",
-        ),
-    ]
+    figures = []
+    for metric in KEY_METRICS:
+        base_text = metric_text(metric, other.get(metric.name))
+        against = f"{shown} {base_text}" if base_text != MISSING else ""
+        text = metric_text(metric, own.get(metric.name))
+        figures.append(KeyFigure(metric.name, metric.label, text, against, metric.explanation))
+    symbols = (document.get("data") or {}).get("symbols")
+    text = metric_text(EFFECTIVE_NUMBER, own.get(EFFECTIVE_NUMBER.name))
+    detail = f"of {len(symbols)} symbols" if symbols else ""
+    holdings = KeyFigure(EFFECTIVE_NUMBER.name, EFFECTIVE_NUMBER.label, text, "", EFFECTIVE_NUMBER.explanation, detail)
+    return [*figures[:-1], _active_return(own, other, added, shown), figures[-1], holdings]
 
 
 def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
@@ -109,17 +82,12 @@ def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapp
         level = f"{100 * added['level']:.0f}% interval"
         interval = f"over {shown}; {level} {return_interval(found['low'], found['high'])}"
         note = f"mean annual return above {shown}; {level} of the test for an edge"
-        return KeyFigure("active_return", "Active return", _signed(found["value"]), "", note, interval)
+        return KeyFigure(
+            "active_return", "Active return", metric_text(ANNUAL_RETURN, found["value"]), "", note, interval
+        )
     mine, theirs = own.get("annual_return"), other.get("annual_return")
     value = None if mine is None or theirs is None else mine - theirs
     over = f"over {shown}" if shown else ""
-    return KeyFigure("active_return", "Active return", _signed(value), "", "CAGR above the base", over)
-
-
-def _signed(value: float | None) -> str:
-    return percent(value, sign=True, unit="%")
-
-
-def _times(value: float | None) -> str:
-    text = number(value)
-    return text if text == MISSING else f"{text}×"
+    return KeyFigure(
+        "active_return", "Active return", metric_text(ANNUAL_RETURN, value), "", "CAGR above the base", over
+    )

@@ -9,11 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from finrl_pod.evaluate.metrics import METRICS
 from finrl_pod.files import to_plain, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import STRATEGY_COLUMNS, diversity_of, in_sentence, number, period_words
+from finrl_pod_app.report.columns import diversity_of, in_sentence, number, period_words
 from finrl_pod_app.report.curves import write_curves
 from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.edge_text import verdict_paragraph
@@ -122,7 +123,7 @@ def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> 
 
 def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
     table = metrics_table(document["test"]["strategies"], style_by_name)
-    notes = definitions({column.label: column.note for column in STRATEGY_COLUMNS})
+    notes = definitions({metric.label: metric.explanation for metric in METRICS})
     if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
         notes += note("The index is a price index, without dividends.")
     return note(f"Period {' to '.join(document['splits']['test'])}, after costs.") + table + notes

@@ -6,11 +6,11 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod.evaluate.tearsheet import compound_return
 from finrl_pod_app.report.columns import (
     CHAMPION,
     MISSING,
-    STRATEGY_COLUMNS,
     champion_first,
     display_name,
     format_metric,
@@ -38,17 +38,19 @@ MOMENTS = (  # key, heading, unit, digits
 )
 
 
-def metrics_table(strategies: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
-    """Metrics of each strategy, one row per strategy."""
+def metrics_table(
+    strategies: Mapping[str, Mapping[str, float | None]],
+    styles: Mapping[str, Style],
+    metrics: Sequence[Metric[Any]] = METRICS,
+) -> str:
+    """One row per strategy and one column per metric, headings with their explanation."""
     heads = "".join(
-        f'<th scope="col" title="{html.escape(column.note)}">{html.escape(column.label)}'
-        f"<small>{html.escape(column.unit)}</small></th>"
-        for column in STRATEGY_COLUMNS
+        f'<th scope="col" title="{html.escape(metric.explanation)}">{html.escape(metric.label)}'
+        f"<small>{html.escape(metric.unit.heading)}</small></th>"
+        for metric in metrics
     )
     rows = [
-        strategy_row(
-            name, styles, [format_metric(column, strategies[name].get(column.key)) for column in STRATEGY_COLUMNS]
-        )
+        strategy_row(name, styles, [format_metric(metric, strategies[name].get(metric.name)) for metric in metrics])
         for name in champion_first(strategies)
     ]
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)

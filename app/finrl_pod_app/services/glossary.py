@@ -1,4 +1,4 @@
-"""Words of verdicts, reports and commands with their meaning; docs/glossary.md is made from here.
+"""Words of verdicts, reports and commands with their meaning, and all metrics; docs/glossary.md is made from here.
 
 python -m finrl_pod_app.services.glossary > docs/glossary.md
 """
@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from typing import Any
 
 from finrl_pod.errors import InputError, closest_name
+from finrl_pod.evaluate.benchmark_metrics import COMPARISON_METRICS
+from finrl_pod.evaluate.metrics import METRICS, Metric
 
-GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
+
+def metric_term(metric: Metric[Any]) -> str:
+    """The label of a metric in lower case; names of persons keep their capital."""
+    return metric.label if metric.label.startswith(metric.heading) else metric.label[0].lower() + metric.label[1:]
+
+
+TERMS = {  # word -> meaning, with links of the page
     "active return": (
         "return of an account less that of its base; of a year, the mean over the bars, not the difference of CAGRs"
     ),
-    "active share": "half the sum of absolute differences between an account's weights and its base's",
     "agent": (
         "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
         "the sixth agent of generation 4"
     ),
-    "alpha": "active return less beta times the base's return in excess of cash; the gate tests whether it is above 0",
+    "alpha of the gate": (
+        "active return less beta times the return of the base in excess of cash; the gate tests whether it is above 0"
+    ),
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
-    "CAGR": "compound annual growth rate",
-    "capture, up and down": (
-        "compound return on the bars on which a benchmark rose, or fell, over the benchmark's own; over years of daily "
-        "bars all falls together compound to almost -100%, so the down capture is near 1 for any strategy"
-    ),
-    "Calmar ratio": "CAGR over the maximum drawdown",
     "champion": "the ensemble that a tournament selects on validation",
     "cohort": "the pods of one algorithm, trained as one batched program",
     "distinct trials": (
@@ -40,15 +43,11 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
         "return above the reference that chance, selection and market risk do not explain: the gate tests the mean "
         "active return and alpha"
     ),
-    "effective holdings": (
-        "(sum of weights)² / sum of squared weights: the number of equal positions that are as concentrated"
-    ),
     "effective trials": (
         "number of independent trials whose best gains as much by chance as the selection of the champion does; the "
         "gate's p-value allows for it. Not the number of distinct trials: trials of one cluster still differ"
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
-    "information ratio": "mean active return over its standard deviation, a year",
     "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
     "look-back": "past bars that a policy's encoder reads",
     "mandate": "bounds on what an agent may hold and trade",
@@ -83,20 +82,18 @@ GLOSSARY: Mapping[str, str] = {  # word -> meaning, with links of the page
     "selection bias": (
         "what the best of several trials gains by chance; the gate lowers the z-score on validation accordingly"
     ),
-    "Sharpe ratio": "mean excess return over its standard deviation, a year",
     "slippage": "fill price against the price at the decision",
-    "Sortino ratio": "mean excess return over downside deviation, a year",
     "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
     "too little data": (
         "a test that shows an edge with a probability of 80% only if its information ratio is above 1: about eight "
         "years at a first look"
     ),
-    "tracking error": "standard deviation of active returns, a year",
     "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
     "trial": "a trained and scored agent, or the champion of a run; every one is counted",
-    "turnover": "half the sum of absolute trades over equity, the first purchase included, a year",
     "z-score": "difference from zero in units of its standard error",
 }
+METRIC_TERMS = {metric_term(metric): metric.explanation for metric in (*METRICS, *COMPARISON_METRICS)}
+GLOSSARY = dict(sorted((TERMS | METRIC_TERMS).items(), key=lambda term: term[0].casefold()))
 _LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")
 
 

@@ -17,7 +17,7 @@ from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.export import write_table
 from finrl_pod.evaluate.intrabar_orders import orders_of
-from finrl_pod.evaluate.metrics import METRICS
+from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
@@ -200,7 +200,7 @@ def _prepared_backtests(
 
 def _write(out: Path, plain: dict[str, Any]) -> None:
     write_json(out / "sweep.json", plain)
-    write_table(out / "sweep", {key: [row[key] for row in plain["rows"]] for key in (*KEYS, *METRICS)})
+    write_table(out / "sweep", {key: [row[key] for row in plain["rows"]] for key in (*KEYS, *METRIC_NAMES)})
 
 
 def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from finrl_pod.data.turbulence import turbulent_bars
-from finrl_pod.evaluate.metrics import METRICS, bars_per_year, summary
+from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, summary
 from finrl_pod.evaluate.simulate import Ledger, simulate
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_mandate
@@ -21,7 +21,7 @@ from finrl_pod.rl.training.acting import DecisionInputs, target_weights, tilt_sc
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
 
-NO_METRICS = dict.fromkeys(METRICS, math.nan)
+NO_METRICS = dict.fromkeys(METRIC_NAMES, math.nan)
 
 
 def run_members(

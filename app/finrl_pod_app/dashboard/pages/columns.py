@@ -1,27 +1,19 @@
-"""Definitions of statistics for tooltips, and the columns of tables that several pages show."""
+"""Definitions of statistics that are not metrics, for tooltips, and the columns of tables that several pages show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
+from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS, Metric
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.report.columns import BENCHMARK_COLUMNS, STRATEGY_COLUMNS
 
+FORMATS = {"percent": "percent", "ratio": "%.2f", "currency": "localized", "times": "%.2f×", "count": "%.1f"}  # by unit
 DEFINITIONS = {
-    "cumulative_return": "Final equity over initial equity, minus one, after costs.",
-    "annual_return": "Compound annual growth rate (CAGR). Daily bars are annualised with 252 sessions per year.",
-    "annual_volatility": "Standard deviation of the returns per bar, times the square root of the bars per year (252 "
-    "for daily bars).",
-    "sharpe": "Mean return in excess of the cash rate over its standard deviation, annualised by the square root of "
-    "the bars per year (252 for daily bars). Values above 1 over many years are rare.",
-    "sortino": "Like the Sharpe ratio, but over the downside deviation of the returns.",
-    "calmar": "Annual return over maximum drawdown.",
-    "max_drawdown": "Largest decline of equity from a previous peak.",
-    "turnover": "One-sided, a year: half of the value traded over equity. 1 replaces the whole portfolio once.",
-    "costs_paid": "Commission, spread and market impact paid over the period.",
     "backtest_difference": "Growth of the paper account minus growth of the replayed backtest over the same sessions.",
     "implementation_shortfall": "Fill price against the reference price of the decision, in basis points (1 bp = "
     "0.01%). Includes the move of the market in between. Positive is a cost.",
@@ -45,8 +37,8 @@ DEFINITIONS = {
 
 
 def definition(key: str) -> str:
-    """The definition of a statistic. Raises KeyError if there is none."""
-    return DEFINITIONS[key]
+    """The definition of a metric or of another statistic. Raises KeyError if there is none."""
+    return METRIC_BY_NAME[key].definition if key in METRIC_BY_NAME else DEFINITIONS[key]
 
 
 def run_columns() -> dict[str, Any]:
@@ -71,25 +63,16 @@ def run_columns() -> dict[str, Any]:
 
 def benchmark_columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
-    formats = {"percent": "percent", "ratio": "%.2f", "number": "%.1f"}
     column: Any = st.column_config
-    active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, a year.")}
-    metrics = {
-        metric.key: column.NumberColumn(
-            metric.label, format=formats[metric.kind], help=f"{metric.note[:1].upper()}{metric.note[1:]}."
-        )
-        for metric in BENCHMARK_COLUMNS
-    }
-    columns = {"strategy": column.TextColumn("Strategy"), **active, **metrics}
+    active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, per year.")}
+    columns = metric_columns(BENCHMARK_METRICS) | active
     return {name: config for name, config in columns.items() if name in frame.columns}
 
 
-def strategy_columns() -> dict[str, Any]:
+def metric_columns(metrics: Sequence[Metric[Any]] = METRICS) -> dict[str, Any]:
     """Column configuration of a table with a row per strategy and a column per metric."""
-    formats = {"percent": "percent", "ratio": "%.2f", "currency": "localized", "times": "%.2f×"}
     column: Any = st.column_config
-    metrics = {
-        metric.key: column.NumberColumn(metric.label, format=formats[metric.kind], help=definition(metric.key))
-        for metric in STRATEGY_COLUMNS
+    return {"strategy": column.TextColumn("Strategy")} | {
+        metric.name: column.NumberColumn(metric.label, format=FORMATS[metric.unit.name], help=metric.definition)
+        for metric in metrics
     }
-    return {"strategy": column.TextColumn("Strategy"), **metrics}

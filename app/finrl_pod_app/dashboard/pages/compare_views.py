@@ -15,7 +15,7 @@ from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.figures.active import weights_heatmap
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.benchmark_view import show_benchmark
-from finrl_pod_app.dashboard.pages.columns import definition, strategy_columns
+from finrl_pod_app.dashboard.pages.columns import definition, metric_columns
 from finrl_pod_app.dashboard.pages.profit_view import BAR_HEIGHT
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
@@ -62,7 +62,7 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     table = comparison.metrics_table(curves)
     table["strategy"] = table["strategy"].map(display_name)
     table["costs_paid"] = table["costs_paid"].round()
-    show_table(table, strategy_columns(), "compare: metrics", alt=alt)
+    show_table(table, metric_columns(), "compare: metrics", alt=alt)
     period = _period(curves)
     st.caption(f"Period: {theme.escape_markdown(period)}.")
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key="compare: view")

@@ -13,7 +13,7 @@ from finrl_pod.evaluate.tearsheet import ROLLING_BARS
 from finrl_pod.types import Floats
 from finrl_pod_app.dashboard.queries.comparison import Curve
 
-COLUMNS = ("strategy", "active_return", *BENCHMARK_METRICS)
+COLUMNS = ("strategy", "active_return", *(metric.name for metric in BENCHMARK_METRICS))
 
 
 def active_table(curves: Mapping[str, Curve], benchmark: str) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest_result
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
-from finrl_pod.evaluate.metrics import METRICS, bars_per_year, simple_returns
+from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, simple_returns
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.evaluate.variations import simulate_recorded
@@ -127,8 +127,8 @@ def profit_of(result: BacktestResult, decisions: DecisionTable, cost_bps: float 
 
 def metrics_table(curves: Mapping[str, Curve]) -> pd.DataFrame:
     """One row per strategy: strategy and its metrics."""
-    rows = [{"strategy": name, **{key: curve.metrics[key] for key in METRICS}} for name, curve in curves.items()]
-    return pd.DataFrame(rows, columns=["strategy", *METRICS])
+    rows = [{"strategy": name, **curve.metrics} for name, curve in curves.items()]
+    return pd.DataFrame(rows, columns=["strategy", *METRIC_NAMES])
 
 
 def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
