@@ -134,9 +134,9 @@ def _hard_link(source: str, target: str) -> None:
 def make_journal(path: Path) -> None:
     """Write the journal of a year of daily rebalancing over 30 symbols on a simulated broker."""
     from finrl_pod.data.panel import make_panel
+    from finrl_pod.paper.domain.schedule import Calendar
     from finrl_pod.paper.execution.trader import LoadedStrategy
     from finrl_pod.paper.runtime.replay import replay
-    from finrl_pod.paper.runtime.schedule import Calendar
     from finrl_pod.paper.settings import BrokerSettings, DataSettings, OrderSettings, PaperConfig, ScheduleSettings
 
     class FixedSource:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -51,6 +53,23 @@ RANK = {
     "paper": 7,
     "registry": 8,
 }
+OWN_MODULES = "(own modules)"
+# Subfolders of a folder, lowest first: each may import those before it.
+FOLDER_RANK = {
+    "finrl_pod.paper": (OWN_MODULES, "domain", "journal", "brokers", "execution", "monitoring", "runtime"),
+    "finrl_pod.paper.brokers": ("alpaca", OWN_MODULES),
+}
+# Folders that still import each other, and folders of more than 30 modules. Both lists may only shrink.
+FOLDER_CYCLES = {
+    "finrl_pod.data: (own modules), sources",
+    "finrl_pod.rl: (own modules), algorithms, native, networks, training",
+    "finrl_pod.tournament: (own modules), executors",
+    "finrl_pod: (own modules), settings",
+    "finrl_pod_app.dashboard: (own modules), figures, pages, queries",
+    "finrl_pod_app: cli, dashboard",
+    "finrl_pod_app: environment_training, paper, services",
+}
+CROWDED_FOLDERS = {"app/finrl_pod_app/services"}
 # Modules that need only torch, numpy and pandas.
 CORE = (
     *(
@@ -131,33 +150,89 @@ def test_core_does_not_name_modules_of_higher_packages() -> None:
             assert not [text for text in strings if text.startswith(above)], name
 
 
-def test_no_import_cycles() -> None:
-    """Imports inside functions and under TYPE_CHECKING count: strongly connected components, by Tarjan's algorithm."""
-    graph = {name: sorted((imports(name) & set(MODULES)) - {name}) for name in MODULES}
+def cycles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Strongly connected components of two or more nodes, each sorted, by Tarjan's algorithm."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    cycles: list[list[str]] = []
+    components: list[list[str]] = []
 
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
-        for target in graph[module]:
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph[node]):
             if target not in index:
                 visit(target)
-                low[module] = min(low[module], low[target])
+                low[node] = min(low[node], low[target])
             elif target in stack:
-                low[module] = min(low[module], index[target])
-        if low[module] == index[module]:
-            component = stack[stack.index(module) :]
-            del stack[stack.index(module) :]
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
             if len(component) > 1:
-                cycles.append(sorted(component))
+                components.append(sorted(component))
 
-    for module in graph:
-        if module not in index:
-            visit(module)
-    assert cycles == []
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return components
+
+
+def test_no_import_cycles() -> None:
+    """Imports inside functions and under TYPE_CHECKING count."""
+    assert cycles({name: (imports(name) & set(MODULES)) - {name} for name in MODULES}) == []
+
+
+def folder(name: str) -> tuple[str, ...]:
+    """Names of the folders that lead to a module."""
+    parts = tuple(name.split("."))
+    return parts if MODULES[name].name == "__init__.py" else parts[:-1]
+
+
+def folder_graphs() -> dict[str, dict[str, set[str]]]:
+    """For each folder, which of its subfolders import which others. The folder's modules are the node OWN_MODULES."""
+    graphs: dict[str, dict[str, set[str]]] = {}
+    for name in MODULES:
+        importer = folder(name)
+        for target in (imports(name) | imported_texts(name)) & set(MODULES):
+            imported = folder(target)
+            if imported == importer:
+                continue
+            depth = next((k for k, (a, b) in enumerate(zip(importer, imported, strict=False)) if a != b), None)
+            depth = min(len(importer), len(imported)) if depth is None else depth
+            parent = graphs.setdefault(".".join(importer[:depth]), {})
+            source, sink = (f[depth] if len(f) > depth else OWN_MODULES for f in (importer, imported))
+            parent.setdefault(source, set()).add(sink)
+            parent.setdefault(sink, set())
+    return graphs
+
+
+def imported_texts(name: str) -> set[str]:
+    """Modules that are imported by a literal name, as in `import_module("package.module")`."""
+    calls = (node for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))) if is_import_call(node))
+    return {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
+
+
+def is_import_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")
+
+
+def test_folders_do_not_import_each_other() -> None:
+    """At every depth: two folders beside each other, or a folder and the modules of its parent, import one way."""
+    groups = {f"{parent}: {', '.join(group)}" for parent, graph in folder_graphs().items() for group in cycles(graph)}
+    assert groups == FOLDER_CYCLES
+
+
+@pytest.mark.parametrize("parent", FOLDER_RANK)
+def test_subfolders_import_downwards(parent: str) -> None:
+    ranks, graph = FOLDER_RANK[parent], folder_graphs()[parent]
+    assert set(graph) <= set(ranks), f"{parent} has a new subfolder: add it to FOLDER_RANK"
+    assert not [(a, b) for a in graph for b in graph[a] if ranks.index(b) >= ranks.index(a)]
+
+
+def test_no_folder_has_more_than_thirty_modules() -> None:
+    counts = Counter(path.parent for path in MODULES.values())
+    assert {str(path.relative_to(ROOT)) for path, count in counts.items() if count > 30} == CROWDED_FOLDERS
 
 
 def test_every_package_has_modules() -> None:

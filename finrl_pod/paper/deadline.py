@@ -58,36 +58,40 @@ class RequestDeadline:
 def watch_connections(pools: Any) -> None:
     """Make the connections that a PoolManager of urllib3 opens from now on keep to the thread's deadline."""
     pools.pool_classes_by_scheme = {
-        scheme: type(f"Bounded{pool.__name__}", (pool,), {"ConnectionCls": _bounded(pool.ConnectionCls)})
-        for scheme, pool in pools.pool_classes_by_scheme.items()
+        scheme: _bounded_pool(pool) for scheme, pool in pools.pool_classes_by_scheme.items()
     }
 
 
-def _bounded(base: Any) -> Any:
-    """A connection class whose connections can be shut down from another thread, before and after the TLS handshake."""
+def _bounded_pool(base: Any) -> Any:
+    """A pool class whose connections can be shut down from another thread, before and after the TLS handshake."""
 
-    class BoundedConnection(base):  # type: ignore[misc]
-        _handle: socket.socket | None = None
+    class BoundedConnection(base.ConnectionCls):  # type: ignore[misc]
+        handle: socket.socket | None = None
 
         def _new_conn(self) -> socket.socket:
             connected: socket.socket = super()._new_conn()
             # A duplicate: TLS takes over the descriptor of the connected socket.
-            self._handle = connected.dup()
-            _watch(self._handle)
+            self.handle = connected.dup()
+            _watch(self.handle)
             return connected
-
-        def request(self, *arguments: Any, **options: Any) -> None:
-            if self._handle is not None:  # else it connects now, which watches it
-                _watch(self._handle)
-            super().request(*arguments, **options)
 
         def close(self) -> None:
             super().close()
-            handle, self._handle = self._handle, None
+            handle = self.handle
+            self.handle = None
             if handle is not None:
                 handle.close()
 
-    return BoundedConnection
+    class BoundedPool(base):  # type: ignore[misc]
+        ConnectionCls = BoundedConnection
+
+        def _get_conn(self, timeout: float | None = None) -> Any:
+            connection = super()._get_conn(timeout)
+            if connection.handle is not None:  # a new connection is watched when it connects
+                _watch(connection.handle)
+            return connection
+
+    return BoundedPool
 
 
 def _watch(connection: socket.socket) -> None:

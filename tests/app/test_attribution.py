@@ -15,10 +15,10 @@ from finrl_pod_app.paper import backtest_difference
 from finrl_pod_app.paper.attribution import Cause
 from finrl_pod_app.paper.backtest_difference import BacktestDifference, compare_with_backtest, save_difference
 
-from finrl_pod.paper.brokers.port import Adjustment, BarTable
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.port import Adjustment, BarTable
+from finrl_pod.paper.domain.records import ActionKind, Ambiguous, CorporateAction, Order
 from finrl_pod.paper.journal.commands import CommandName, enqueue
-from finrl_pod.paper.records import ActionKind, Ambiguous, CorporateAction, Order
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, PaperConfig, StrategyConfig
 from finrl_pod.types import Panel
 from tests.paper.factories import FixedSource, RotatingStrategy, SimulatedDaemon, config, prices

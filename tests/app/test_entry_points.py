@@ -18,7 +18,7 @@ from finrl_pod.data.sources import open_source
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.rules import own_cost
 from finrl_pod.paper.brokers.factory import open_broker
-from finrl_pod.paper.runtime.clocks import SystemClock
+from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.settings import BrokerSettings, PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.rl.networks.policies import policy_maker

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import requests
 
 from finrl_pod.fake_alpaca.scaled_clock import ClockClient
-from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from tests.contract.fake_server import serve
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -99,7 +99,7 @@ class SimulatedSetup:
 
     def __init__(self) -> None:
         from finrl_pod.paper.brokers.simulated import SimulatedBroker
-        from finrl_pod.paper.runtime.clocks import ManualClock
+        from finrl_pod.paper.domain.clocks import ManualClock
         from tests.fake_alpaca.server_fixtures import small_panel
 
         self._clock = ManualClock(new_york("2024-03-01 08:00"))

@@ -21,7 +21,7 @@ from finrl_pod_app.dashboard.queries.paper_journal import Journal
 
 from finrl_pod.errors import JournalError, RunError
 from finrl_pod.files import write_json
-from finrl_pod.paper.brokers.port import Clock
+from finrl_pod.paper.domain.port import Clock
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.ledger import MissingShares

@@ -13,14 +13,14 @@ import numpy as np
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.clocks import ManualClock
+from finrl_pod.paper.domain.records import Order, TimeInForce
+from finrl_pod.paper.domain.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import Order, TimeInForce
 from finrl_pod.paper.runtime.build import build_daemon
-from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.runtime.daemon import Daemon
-from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     DataSettings,

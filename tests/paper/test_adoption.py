@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from finrl_pod.paper.domain.intents import client_order_id, parse_order_id
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction, OrderRequest, Side, TimeInForce
 from finrl_pod.paper.execution.adoption import Adoption, adopt
-from finrl_pod.paper.execution.intents import client_order_id, parse_order_id
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
-from finrl_pod.paper.records import ActionKind, CorporateAction, OrderRequest, Side, TimeInForce
 from finrl_pod.paper.settings import OrderSettings, PaperConfig, ScheduleSettings, StrategyConfig, TimingSettings
 from tests.paper.factories import (
     PartialFillBroker,

@@ -14,8 +14,8 @@ import pytest
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import SizingRules
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.records import AccountState, Asset, OrderRequest, Outcome, Reason, Rejected, Side
 from finrl_pod.paper.execution.order_plan import MIN_COLLAR, purchase_collar
-from finrl_pod.paper.records import AccountState, Asset, OrderRequest, Outcome, Reason, Rejected, Side
 from finrl_pod.paper.settings import OrderSettings
 from tests.paper.factories import FunctionStrategy, SimulatedDaemon, config, prices
 

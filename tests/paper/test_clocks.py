@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from finrl_pod.paper.runtime.clocks import BrokerTime, ManualClock
+from finrl_pod.paper.domain.clocks import BrokerTime, ManualClock
 from tests.paper.factories import HostClock
 
 START = datetime(2024, 3, 1, 12, 0, tzinfo=UTC)

@@ -14,12 +14,12 @@ import pytest
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.paper.execution.risk import RiskState
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import ActionKind, CorporateAction
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.types import Floats, Panel, Window
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices

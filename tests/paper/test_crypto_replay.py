@@ -16,14 +16,14 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.clocks import ManualClock
+from finrl_pod.paper.domain.records import Confirmed, OrderRequest, OrderStatus, OrderType, Rejected, Side, TimeInForce
+from finrl_pod.paper.domain.schedule import CONTINUOUS, Calendar
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
-from finrl_pod.paper.records import Confirmed, OrderRequest, OrderStatus, OrderType, Rejected, Side, TimeInForce
-from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.runtime.schedule import CONTINUOUS, Calendar
 from finrl_pod.paper.settings import BrokerSettings, OrderSettings, SlicingSettings, parse
 from finrl_pod.types import Panel
 from tests.paper.factories import PAIRS, FixedSource, RotatingStrategy, config, crypto_prices

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.clocks import ManualClock
 from finrl_pod.paper.execution.decision import Holdings, StrategyFailed, decide, fetch_checked_prices
-from finrl_pod.paper.runtime.clocks import ManualClock
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.settings.run import FeatureConfig
 from finrl_pod.types import Window

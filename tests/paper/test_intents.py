@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.paper.execution.intents import client_order_id, is_run_order_id
-from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, Side
+from finrl_pod.paper.domain.intents import client_order_id, is_run_order_id
+from finrl_pod.paper.domain.records import CLIENT_ORDER_ID_MAX, Side
 
 parts = st.tuples(
     st.text(min_size=1, max_size=64), st.dates().map(str), st.text("ABCXYZ./-", min_size=1, max_size=24),

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import ConfigError, DataError
-from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
-from finrl_pod.paper.execution.intents import client_order_id
+from finrl_pod.paper.domain.intents import client_order_id
+from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.records import OrderStatus, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.schedule import Calendar, intraday_cycles
 from finrl_pod.paper.execution.minute_prices import aggregate
 from finrl_pod.paper.execution.price_check import check_minute_prices
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.records import OrderStatus, OrderType, Side, TimeInForce
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.runtime.schedule import Calendar, intraday_cycles
 from finrl_pod.paper.settings import DataSettings, IntradaySettings, parse
 from finrl_pod.types import Panel
 from tests.paper.factories import FixedSource, FunctionStrategy, SimulatedDaemon, config, own_orders, prices

@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import BrokerUnavailable, DaemonError, JournalError
-from finrl_pod.paper.execution.risk import RiskState
-from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
-from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.records import (
     Ambiguous,
     Confirmed,
     OrderRequest,
@@ -24,6 +20,10 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
+from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 from tests.paper.factories import FunctionStrategy, SimulatedDaemon, config, for_first_calls, own_orders
 

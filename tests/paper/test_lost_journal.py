@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from finrl_pod.errors import JournalError
-from finrl_pod.paper.execution.intents import client_order_id
+from finrl_pod.paper.domain.intents import client_order_id
+from finrl_pod.paper.domain.records import OrderRequest, Side, TimeInForce
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.records import OrderRequest, Side, TimeInForce
 from finrl_pod.paper.settings import StrategyConfig
 from tests.paper.factories import (
     PartialFillBroker,

@@ -9,7 +9,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.paper.execution.order_state import (
+from finrl_pod.paper.domain.order_state import (
     Change,
     OrderState,
     OrderView,
@@ -21,7 +21,7 @@ from finrl_pod.paper.execution.order_state import (
     mark_resent,
     mark_unknown,
 )
-from finrl_pod.paper.records import Fill, Order, OrderStatus, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.records import Fill, Order, OrderStatus, OrderType, Side, TimeInForce
 
 START = datetime(2024, 1, 2, 14, 30, tzinfo=UTC)
 QUANTITY = Decimal(100)

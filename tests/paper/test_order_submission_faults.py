@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import AuthenticationError, BrokerUnavailable
-from finrl_pod.paper.execution.intents import Intent
-from finrl_pod.paper.execution.risk import RiskState
-from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.intents import Intent
+from finrl_pod.paper.domain.records import (
     Ambiguous,
     Confirmed,
     OrderRequest,
@@ -25,6 +22,9 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import RiskSettings
 from tests.paper.factories import SimulatedDaemon, config, for_first_calls, own_orders
 

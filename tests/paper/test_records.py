@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from finrl_pod.paper.records import ActionKind, CorporateAction, OrderStatus, Side
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction, OrderStatus, Side
 
 
 def test_unknown_status_is_not_terminal() -> None:
@@ -38,7 +38,7 @@ def test_reverse_split_ratio_is_below_one() -> None:
 
 def test_broker_port_imports_no_heavy_modules() -> None:
     code = (
-        "import sys, finrl_pod.paper.brokers.port; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
+        "import sys, finrl_pod.paper.domain.port; print([m for m in ('torch', 'numpy', 'pandas') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -14,13 +14,13 @@ import pytest
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import BrokerUnavailable
-from finrl_pod.paper.execution.risk import RiskState
-from finrl_pod.paper.journal import schema
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.records import (
     ActionKind,
     Asset,
     CorporateAction,
 )
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings
 from finrl_pod.types import Panel
 from tests.paper.factories import (

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from finrl_pod.errors import InputError
-from finrl_pod.paper.runtime import schedule
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
+from finrl_pod.paper.domain import schedule
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.settings import ScheduleSettings
 
 NEW_YORK = ZoneInfo("America/New_York")

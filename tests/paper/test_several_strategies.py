@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction, Reason, Rejected
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.monitoring.status import metrics, status, status_text
-from finrl_pod.paper.records import ActionKind, CorporateAction, Reason, Rejected
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, StrategyConfig, allocations, parse, plain, unpack
 from tests.paper.factories import FixedSource, FunctionStrategy, RotatingStrategy, SimulatedDaemon, config, prices

@@ -18,19 +18,19 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.optimal_execution import almgren_chriss_holdings
 from finrl_pod.market.slicing import SlicePlan, even_profile, fill_on_path
-from finrl_pod.paper.brokers.port import BarTable
 from finrl_pod.paper.brokers.simulated import SimulatedBroker
+from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.records import OrderType, TimeInForce
+from finrl_pod.paper.domain.schedule import Calendar
+from finrl_pod.paper.domain.slicing import SliceWindow, Slicing
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
 from finrl_pod.paper.execution.sizing import sizing_rules
-from finrl_pod.paper.execution.slicing import SliceWindow, Slicing
 from finrl_pod.paper.execution.usual_volume import last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
-from finrl_pod.paper.records import OrderType, TimeInForce
 from finrl_pod.paper.runtime.replay import replay
-from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import (
     BrokerSettings,
     OrderSettings,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import BrokerError
+from finrl_pod.paper.domain.records import SUMMARY, Reason, Rejected
+from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.monitoring.status import metrics, status
-from finrl_pod.paper.records import SUMMARY, Reason, Rejected
-from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import MonitoringSettings, StrategyConfig
 from tests.paper.factories import FunctionStrategy, RotatingStrategy, SimulatedDaemon, config
 
@@ -43,7 +43,7 @@ def test_profits_add_up_to_the_change_of_equity(tmp_path: Path) -> None:
     for day in calendar.sessions(date(2024, 1, 9), date(2024, 1, 19)):
         sim.day(day.date)
         before = calendar.sessions(date(2024, 1, 1), day.date)[-2]
-        found = sim.daemon.trader.summary(day, day.close)
+        found = sim.daemon.summary(day, day.close)
         mark = sim.store.last(schema.equity, schema.equity.c.session == before.date.isoformat())
         assert sum(found.profits.values(), Decimal(0)) == pytest.approx(found.equity - Decimal(mark.equity))
         assert found.equity == sim.account.account().equity
@@ -62,7 +62,7 @@ def test_distance_to_target_is_what_the_fills_left(tmp_path: Path, unfilled: str
     sim.broker.overrides["submit"] = refuse
     sim.day(date(2024, 1, 9))
     (close,) = Calendar().sessions(date(2024, 1, 9), date(2024, 1, 9))
-    found = sim.daemon.trader.summary(close, close.close)
+    found = sim.daemon.summary(close, close.close)
     expected = 0.3 * 0.98 if unfilled else 0.0  # of equity less the cash buffer
     assert found.distance == pytest.approx(expected, abs=0.005)
     assert f"distance to target: {found.distance:.2%} of equity" in summaries(sim)[-1]

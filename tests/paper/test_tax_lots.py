@@ -13,11 +13,11 @@ import pytest
 from finrl_pod_app.paper.gains_report import gains_document, write_gains
 
 from finrl_pod.errors import InputError
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.tax_lots import read_selection, tax_lots
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.symbols import symbol_figures
-from finrl_pod.paper.records import ActionKind, CorporateAction
 from tests.paper.factories import SimulatedDaemon
 
 END = date(2024, 2, 2)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.execution.risk import RiskState, read_risk_state
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.risk_state import RiskState, read_risk_state
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring import telegram
 from finrl_pod.paper.monitoring.telegram import HELP, TelegramCommands

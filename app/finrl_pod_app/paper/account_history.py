@@ -12,10 +12,10 @@ import numpy as np
 from sqlalchemy import select
 
 from finrl_pod.evaluate.paper_backtest import Auction, TradedPrices
-from finrl_pod.paper.execution.intents import FLATTEN
+from finrl_pod.paper.domain.intents import FLATTEN
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, Side
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import SOLD_BY_OTHERS, Side
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.paper.attribution import (
     AccountAction,

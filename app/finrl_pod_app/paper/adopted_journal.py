@@ -12,7 +12,7 @@ from typing import Any
 
 from finrl_pod.errors import InputError, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
-from finrl_pod.paper.brokers.port import Broker
+from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.execution.adoption import adopt, own_orders
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.row_check import check_rows

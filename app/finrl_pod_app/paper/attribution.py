@@ -18,7 +18,7 @@ import numpy as np
 
 from finrl_pod.evaluate.paper_backtest import PaperBacktest, PaperOrder
 from finrl_pod.market.orders import SizingRules, limited_weights
-from finrl_pod.paper.execution.intents import IntentState
+from finrl_pod.paper.domain.intents import IntentState
 from finrl_pod.types import Floats
 
 CLOSING_SHARE = 0.002  # of an order; sizes may differ by it because both accounts are not of the same equity

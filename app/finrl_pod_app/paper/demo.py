@@ -21,10 +21,10 @@ from finrl_pod.fake_alpaca.scaled_clock import Pace
 from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
 from finrl_pod.files import write_text
+from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import read_heartbeat, status
-from finrl_pod.paper.records import SUMMARY
 from finrl_pod.paper.settings import load
 from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import compare_with_backtest, save_difference

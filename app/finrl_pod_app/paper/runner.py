@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from finrl_pod.errors import BrokerError, ConfigError, DaemonError, FinrlPodError, Interrupted, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
-from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
 from finrl_pod.paper.execution.order_manager import Alert
 from finrl_pod.paper.execution.risk import RiskManager

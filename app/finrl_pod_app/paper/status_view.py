@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from finrl_pod.paper.records import SUMMARY
+from finrl_pod.paper.domain.records import SUMMARY
 
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.evaluate.paper_backtest import TradedPrices
+from finrl_pod.paper.domain.records import ActionKind
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import ActionKind
 from finrl_pod.types import Floats, Panel
 
 SPLITS = (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND)

@@ -26,7 +26,7 @@ from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import own_cost
 from finrl_pod.own_code import own_failure
 from finrl_pod.paper.brokers.factory import missing_members
-from finrl_pod.paper.brokers.port import Broker
+from finrl_pod.paper.domain.port import Broker
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
 from finrl_pod.rl.training.learner import Learner

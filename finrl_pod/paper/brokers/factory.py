@@ -6,12 +6,12 @@ from pathlib import Path
 
 from finrl_pod.errors import ConfigError, FinrlPodError, InputError
 from finrl_pod.paper.brokers.alpaca.credentials import PAPER_URL, is_loopback, trading_address
-from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
-from finrl_pod.paper.runtime.clocks import SystemClock
+from finrl_pod.paper.domain.clocks import SystemClock
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.settings import BROKERS, BrokerSettings
 from finrl_pod.user_files import error_text, own_object
 
-PORT = "finrl_pod.paper.brokers.port"
+PORT = "finrl_pod.paper.domain.port"
 
 
 def open_clock(settings: BrokerSettings) -> Clock:

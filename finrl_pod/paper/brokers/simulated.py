@@ -21,8 +21,8 @@ from finrl_pod.errors import InputError
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import FRACTION
 from finrl_pod.market.slicing import fill_on_path
-from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.domain.records import (
     AccountState,
     Asset,
     BrokerClock,
@@ -45,7 +45,7 @@ from finrl_pod.paper.records import (
     StreamState,
     TimeInForce,
 )
-from finrl_pod.paper.runtime.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
+from finrl_pod.paper.domain.schedule import CLOSE_CUTOFF, OPEN_CUTOFF, Calendar
 from finrl_pod.types import Floats, Panel
 
 ZERO = Decimal(0)

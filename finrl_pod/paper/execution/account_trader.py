@@ -6,29 +6,28 @@ strategies are sent before purchases.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
-from finrl_pod.errors import BrokerError, ConfigError, DataError
+from finrl_pod.errors import ConfigError
 from finrl_pod.market.orders import FRACTION, WHOLE
-from finrl_pod.paper.brokers.port import BarTable
+from finrl_pod.paper.domain.intents import Intent
+from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.records import CorporateAction, Session, Side
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.corporate_actions import record_corporate_actions
 from finrl_pod.paper.execution.day_loss import DayLossLimit
 from finrl_pod.paper.execution.decision import fetch_checked_prices
-from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.minute_prices import fetch_minute_prices
 from finrl_pod.paper.execution.price_check import CheckedPrices
-from finrl_pod.paper.execution.risk import Exposure, RiskState
+from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import TrackedIntent
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import moment
-from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
-from finrl_pod.paper.records import CorporateAction, Session, Side
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle, calendar_of
 from finrl_pod.paper.settings import allocations
 
 ZERO = Decimal(0)
@@ -75,16 +74,6 @@ class AccountTrader:
         """
         held, prices = self._c.ledger.positions.items(), self._c.ledger.closes.prices
         return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
-
-    def summary(self, session: Session, next_decision: datetime) -> DaySummary:
-        """Summarise a session that has closed, at the last prices; at those of the close before without an answer."""
-        c, prices = self._c, {}
-        with contextlib.suppress(BrokerError, DataError):
-            held = {symbol for symbol, shares in self.positions.items() if shares}
-            prices = {s: price for s, (price, _) in c.feed.latest(sorted({*c.config.symbols, *held})).items()}
-        days = calendar_of(c.config).sessions(session.date - timedelta(days=14), session.date)
-        messages = [difference.message for difference in c.reconciler.differences]
-        return summarise_day(c.ledger, c.config, session, days[-2], prices, messages, next_decision)
 
     def exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of an intent's strategy without the intent's own live order."""

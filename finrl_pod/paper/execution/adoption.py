@@ -12,16 +12,16 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
-from finrl_pod.paper.brokers.port import Broker
-from finrl_pod.paper.execution import order_state
+from finrl_pod.paper.domain import order_state
+from finrl_pod.paper.domain.intents import FLATTEN, Intent, IntentState, parse_order_id
+from finrl_pod.paper.domain.port import Broker
+from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, OrderStatus, Position
+from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.corporate_actions import book_action
-from finrl_pod.paper.execution.intents import FLATTEN, Intent, IntentState, parse_order_id
-from finrl_pod.paper.execution.risk import RiskState
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store, add
-from finrl_pod.paper.records import AccountState, ActionKind, CorporateAction, Fill, Order, OrderStatus, Position
-from finrl_pod.paper.runtime.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.settings import PaperConfig, allocations
 
 ZERO = Decimal(0)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 
-from finrl_pod.paper.brokers.port import Broker
+from finrl_pod.paper.domain.port import Broker
+from finrl_pod.paper.domain.records import ActionKind, CorporateAction
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.records import ActionKind, CorporateAction
 
 ZERO = Decimal(0)
 SHARE_STEP = Decimal("1e-9")

@@ -10,8 +10,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
+from finrl_pod.paper.domain.intents import FLATTEN
 from finrl_pod.paper.execution.flatten import flatten_intents
-from finrl_pod.paper.execution.intents import FLATTEN
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.journal import schema

@@ -18,9 +18,9 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
 from finrl_pod.market.weights import weights_error
-from finrl_pod.paper.brokers.port import BarTable, DataFeed
+from finrl_pod.paper.domain.port import BarTable, DataFeed
+from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
-from finrl_pod.paper.records import CorporateAction
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.types import Floats, Positions

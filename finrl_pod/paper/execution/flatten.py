@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from finrl_pod.paper.execution.intents import FLATTEN, Intent
+from finrl_pod.paper.domain.intents import FLATTEN, Intent
+from finrl_pod.paper.domain.records import OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, calendar_of
 from finrl_pod.paper.journal.ledger import Ledger
-from finrl_pod.paper.records import OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import DAY_ORDER_CUTOFF, SEND_MARGIN, calendar_of
 from finrl_pod.paper.settings import PaperConfig
 
 

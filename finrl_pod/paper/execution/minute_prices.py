@@ -9,11 +9,11 @@ from decimal import Decimal
 
 import numpy as np
 
-from finrl_pod.paper.brokers.port import BarTable, DataFeed
+from finrl_pod.paper.domain.port import BarTable, DataFeed
+from finrl_pod.paper.domain.records import Session
+from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.decision import PriceFetchRecorder, table_sha256
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_minute_prices
-from finrl_pod.paper.records import Session
-from finrl_pod.paper.runtime.schedule import Calendar, TradingCycle
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from finrl_pod.evaluate.paper_backtest import SlicedExecution
 from finrl_pod.market.slicing import SlicePlan, even_profile
-from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
+from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Panel
 

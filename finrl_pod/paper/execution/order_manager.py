@@ -11,13 +11,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from finrl_pod.errors import AuthenticationError, BrokerUnavailable, JournalError
-from finrl_pod.paper.brokers.port import Broker, Clock
-from finrl_pod.paper.execution import order_state
-from finrl_pod.paper.execution.intents import MAX_ATTEMPT, IntentState, is_program_order_id, is_run_order_id
-from finrl_pod.paper.execution.order_state import Change, OrderState
-from finrl_pod.paper.execution.risk import Exposure, RiskManager, RiskState
+from finrl_pod.paper.domain import order_state
+from finrl_pod.paper.domain.intents import MAX_ATTEMPT, IntentState, is_program_order_id, is_run_order_id
+from finrl_pod.paper.domain.order_state import Change, OrderState
+from finrl_pod.paper.domain.port import Broker, Clock
+from finrl_pod.paper.domain.records import Ambiguous, Confirmed, Order, OrderRequest, OrderStatus, Reason, Rejected
+from finrl_pod.paper.execution.risk import Exposure, RiskManager
 from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
-from finrl_pod.paper.records import Ambiguous, Confirmed, Order, OrderRequest, OrderStatus, Reason, Rejected
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import TimingSettings
 
 Alert = Callable[[str, str, str], None]  # level, kind, message

@@ -22,12 +22,12 @@ from finrl_pod.market.orders import (
     target_positions,
 )
 from finrl_pod.market.slicing import SlicePlan, even_profile
+from finrl_pod.paper.domain.intents import Intent
+from finrl_pod.paper.domain.records import Asset, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.schedule import TradingCycle
+from finrl_pod.paper.domain.slicing import Slicing
 from finrl_pod.paper.execution.decision import Decision, Holdings
-from finrl_pod.paper.execution.intents import Intent
-from finrl_pod.paper.execution.slicing import Slicing
 from finrl_pod.paper.execution.usual_volume import UsualVolume
-from finrl_pod.paper.records import Asset, OrderType, Side, TimeInForce
-from finrl_pod.paper.runtime.schedule import TradingCycle
 from finrl_pod.paper.settings import PaperConfig
 
 ZERO = Decimal(0)

@@ -12,8 +12,8 @@ import numpy as np
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.errors import DataError
-from finrl_pod.paper.brokers.port import BarTable
-from finrl_pod.paper.records import CorporateAction
+from finrl_pod.paper.domain.port import BarTable
+from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.types import Bools, Floats, Panel
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
+from finrl_pod.paper.domain.records import AccountState, Position
 from finrl_pod.paper.execution.order_manager import OrderManager
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import MissingShares
 from finrl_pod.paper.journal.store import add
-from finrl_pod.paper.records import AccountState, Position
 
 ZERO = Decimal(0)
 ATTEMPTS = 3

@@ -1,4 +1,4 @@
-"""Pre-trade risk: limits checked before every order, and the risk state (active, reducing, halted)."""
+"""Pre-trade risk: limits checked before every order."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from finrl_pod.paper.domain.records import OrderRequest, OrderType, Side
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.risk_state import RiskState, read_risk_state, tighten_risk_state
 from finrl_pod.paper.journal.store import Store, add
-from finrl_pod.paper.records import OrderRequest, OrderType, Side
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 
 ZERO = Decimal(0)
 _TOLERANCE = Decimal("1.000001")  # limits are fractions of moving equity: rounding above a limit is no violation
-
-
-class RiskState(StrEnum):
-    """Orders that may be sent. ACTIVE: all within limits. REDUCING: only those that reduce a position. HALTED: none."""
-
-    ACTIVE = "active"
-    REDUCING = "reducing"
-    HALTED = "halted"
 
 
 @dataclass(frozen=True)
@@ -141,21 +133,6 @@ class RiskManager:
                 share = value / exposure.equity
                 return f"the {name} would be {share:.1%} of equity, the limit is {limit:.1%}"
         return None
-
-
-def read_risk_state(store: Store) -> RiskState:
-    """Return the current risk state of a journal; ACTIVE in a new one."""
-    row = store.last(schema.risk_states)
-    return RiskState.ACTIVE if row is None else RiskState(row.state)
-
-
-def tighten_risk_state(store: Store, state: RiskState, reason: str, at: datetime) -> bool:
-    """Write a stricter risk state to a journal. Returns False if the current one is at least as strict."""
-    order = list(RiskState)
-    if order.index(state) <= order.index(read_risk_state(store)):
-        return False
-    store.add(schema.risk_states, at, state=state.value, reason=reason)
-    return True
 
 
 def is_reducing(held: Decimal, change: Decimal) -> bool:

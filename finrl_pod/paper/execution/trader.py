@@ -16,11 +16,13 @@ from sqlalchemy import Connection, or_
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.market.orders import FRACTION, WHOLE, distance_to_target, missing_shares
-from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
+from finrl_pod.paper.domain.intents import Intent
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
+from finrl_pod.paper.domain.records import Asset, CorporateAction, Side
+from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution import stop_rule
 from finrl_pod.paper.execution.base_account import advance
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, strategy_failures
-from finrl_pod.paper.execution.intents import Intent
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.order_plan import OrderPlan, limits_note, plan_orders
@@ -28,7 +30,12 @@ from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
 from finrl_pod.paper.execution.sizing import sizing_rules
-from finrl_pod.paper.execution.targets import (
+from finrl_pod.paper.execution.stream_monitor import StreamMonitor
+from finrl_pod.paper.execution.usual_volume import UsualVolume
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
+from finrl_pod.paper.journal.store import add
+from finrl_pod.paper.journal.targets import (
     KeptTarget,
     TargetState,
     new_target,
@@ -36,13 +43,6 @@ from finrl_pod.paper.execution.targets import (
     was_flattened,
     write_target,
 )
-from finrl_pod.paper.execution.usual_volume import UsualVolume
-from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
-from finrl_pod.paper.journal.store import add
-from finrl_pod.paper.records import Asset, CorporateAction, Side
-from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
-from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.protocols import MandatedStrategy, Strategy
 

@@ -9,9 +9,9 @@ from datetime import date, timedelta
 import numpy as np
 
 from finrl_pod.errors import BrokerError
-from finrl_pod.paper.brokers.port import DataFeed
-from finrl_pod.paper.execution.slicing import SliceWindow
-from finrl_pod.paper.runtime.schedule import calendar_of
+from finrl_pod.paper.domain.port import DataFeed
+from finrl_pod.paper.domain.schedule import calendar_of
+from finrl_pod.paper.domain.slicing import SliceWindow
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
 

@@ -9,9 +9,9 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, func, select
 
+from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store, add
-from finrl_pod.paper.records import CorporateAction
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from finrl_pod.paper.execution.risk import RiskState, tighten_risk_state
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.risk_state import RiskState, tighten_risk_state
 from finrl_pod.paper.journal.store import Store, add, moment
 
 LOCAL_ADDRESS = "this machine"

@@ -13,13 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from finrl_pod.paper.execution.intents import Intent, IntentState
-from finrl_pod.paper.execution.order_state import Change, OrderState, OrderView
-from finrl_pod.paper.execution.slicing import Slicing
-from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.closes import Closes
-from finrl_pod.paper.journal.store import Store, add, moment, stamp
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.intents import Intent, IntentState
+from finrl_pod.paper.domain.order_state import Change, OrderState, OrderView
+from finrl_pod.paper.domain.records import (
     SOLD_BY_OTHERS,
     CorporateAction,
     Fill,
@@ -30,6 +26,10 @@ from finrl_pod.paper.records import (
     Side,
     TimeInForce,
 )
+from finrl_pod.paper.domain.slicing import Slicing
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.closes import Closes
+from finrl_pod.paper.journal.store import Store, add, moment, stamp
 
 ZERO = Decimal(0)
 PART_STEP = Decimal("1e-9")  # of shares and cash that are split over strategies

@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy import select
 
 from finrl_pod.errors import InputError
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, Side
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import SOLD_BY_OTHERS, Side
 
 ZERO = Decimal(0)
 SELECTION_COLUMNS = ("sale", "lot", "shares")

@@ -12,12 +12,12 @@ from sqlalchemy import select
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
-from finrl_pod.paper.execution.risk import RiskState
-from finrl_pod.paper.execution.targets import account_distance, current_targets
+from finrl_pod.paper.domain.records import Side
+from finrl_pod.paper.execution.target_distance import account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import Side
 from finrl_pod.paper.settings import PaperConfig, allocations
 
 LATEST_ALERTS = 5

@@ -9,12 +9,12 @@ from decimal import Decimal
 
 from sqlalchemy import select
 
-from finrl_pod.paper.execution.order_state import OrderState
-from finrl_pod.paper.execution.targets import account_distance
+from finrl_pod.paper.domain.order_state import OrderState
+from finrl_pod.paper.domain.records import Session, Side
+from finrl_pod.paper.execution.target_distance import account_distance
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import stamp
-from finrl_pod.paper.records import Session, Side
 from finrl_pod.paper.settings import PaperConfig, allocations
 
 MOST_SYMBOLS = 20  # that are named, the largest profits and losses first

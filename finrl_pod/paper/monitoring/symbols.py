@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from finrl_pod.paper.domain.records import ActionKind
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.journal.tax_lots import tax_lots
-from finrl_pod.paper.records import ActionKind
 
 ZERO = Decimal(0)
 

@@ -6,18 +6,18 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from finrl_pod.paper.brokers.port import Broker, Clock, DataFeed
+from finrl_pod.paper.domain.clocks import BrokerTime
+from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
+from finrl_pod.paper.execution.stream_monitor import StreamMonitor
 from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.runtime.clocks import BrokerTime
 from finrl_pod.paper.runtime.control import CommandHandler
 from finrl_pod.paper.runtime.daemon import Daemon, HeartbeatSink
-from finrl_pod.paper.runtime.stream_monitor import StreamMonitor
 from finrl_pod.paper.settings import PaperConfig, allocations, plain
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from finrl_pod.errors import BrokerError
+from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.execution.flatten import flatten_intents
 from finrl_pod.paper.execution.order_manager import OrderManager
-from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.reconcile import Reconciler
-from finrl_pod.paper.execution.risk import RiskManager, RiskState
+from finrl_pod.paper.execution.risk import RiskManager
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import (
     Command,
@@ -21,11 +21,12 @@ from finrl_pod.paper.journal.commands import (
     pending_commands,
     record_result,
 )
+from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig
 
 if TYPE_CHECKING:
-    from finrl_pod.paper.brokers.port import Broker, Clock
+    from finrl_pod.paper.domain.port import Broker, Clock
 
 
 class Stoppable(Protocol):

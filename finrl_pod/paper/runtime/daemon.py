@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Protocol
 
 from finrl_pod.errors import (
@@ -24,16 +25,17 @@ from finrl_pod.errors import (
     FinrlPodError,
     JournalError,
 )
+from finrl_pod.paper.domain.clocks import BrokerTime
+from finrl_pod.paper.domain.order_state import OrderState
+from finrl_pod.paper.domain.records import SUMMARY, BrokerClock, Session
+from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution.account_trader import AccountTrader
-from finrl_pod.paper.execution.order_state import OrderState
 from finrl_pod.paper.execution.trader import TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
 from finrl_pod.paper.journal.store import moment
-from finrl_pod.paper.records import SUMMARY, BrokerClock
-from finrl_pod.paper.runtime.clocks import BrokerTime
+from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
 from finrl_pod.paper.runtime.control import CommandHandler
-from finrl_pod.paper.runtime.schedule import TradingCycle, calendar_of
 
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
@@ -247,8 +249,19 @@ class Daemon:
             return
         if self._summarised is not None and moment(self._summarised.at) >= session.close:
             return
-        self._c.alert("info", SUMMARY, self.trader.summary(session, cycle.opens).text())
+        self._c.alert("info", SUMMARY, self.summary(session, cycle.opens).text())
         self._summarised = self._c.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
+
+    def summary(self, session: Session, next_decision: datetime) -> DaySummary:
+        """Summarise a closed session at the latest prices, or at the previous closes if the feed does not answer."""
+        c = self._c
+        prices: dict[str, Decimal] = {}
+        with contextlib.suppress(BrokerError, DataError):
+            symbols = {symbol for symbol, shares in self.trader.positions.items() if shares}
+            prices = {s: price for s, (price, _) in c.feed.latest(sorted({*c.config.symbols, *symbols})).items()}
+        days = self._calendar.sessions(session.date - timedelta(days=14), session.date)
+        messages = [difference.message for difference in c.reconciler.differences]
+        return summarise_day(c.ledger, c.config, session, days[-2], prices, messages, next_decision)
 
     def _seconds_to_summary(self, now: datetime) -> float:
         """Seconds until the next summary is due, infinite without one."""

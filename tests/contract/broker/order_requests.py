@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
-from finrl_pod.paper.records import Confirmed, Order, OrderRequest, OrderType, Reason, Rejected, Side, TimeInForce
+from finrl_pod.paper.domain.records import (
+    Confirmed,
+    Order,
+    OrderRequest,
+    OrderType,
+    Reason,
+    Rejected,
+    Side,
+    TimeInForce,
+)
 from tests.contract.broker_setups import BrokerSetup
 
 DAY = date(2024, 3, 1)

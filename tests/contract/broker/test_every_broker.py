@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from finrl_pod.paper.brokers.port import Broker, DataFeed
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.port import Broker, DataFeed
+from finrl_pod.paper.domain.records import (
     Confirmed,
     OrderStatus,
     Reason,

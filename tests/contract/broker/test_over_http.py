@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.records import (
     ActionKind,
     Ambiguous,
     Confirmed,

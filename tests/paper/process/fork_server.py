@@ -23,8 +23,8 @@ def preload() -> None:
     from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
     from finrl_pod.paper.brokers.alpaca.credentials import Keys
     from finrl_pod.paper.brokers.alpaca.transport import RequestContext
-    from finrl_pod.paper.runtime.clocks import SystemClock
-    from finrl_pod.paper.runtime.schedule import Calendar
+    from finrl_pod.paper.domain.clocks import SystemClock
+    from finrl_pod.paper.domain.schedule import Calendar
     from tests.paper.process import daemon_main
 
     assert finrl_pod_app.paper.runner.run_daemon

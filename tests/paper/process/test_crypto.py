@@ -13,11 +13,11 @@ from finrl_pod_strategies import baselines
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
-from finrl_pod.paper.brokers.port import Broker, DataFeed
+from finrl_pod.paper.domain.clocks import SystemClock
+from finrl_pod.paper.domain.port import Broker, DataFeed
+from finrl_pod.paper.domain.records import Confirmed, OrderRequest, Rejected, Side, TimeInForce
+from finrl_pod.paper.domain.schedule import calendar_of
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.records import Confirmed, OrderRequest, Rejected, Side, TimeInForce
-from finrl_pod.paper.runtime.clocks import SystemClock
-from finrl_pod.paper.runtime.schedule import calendar_of
 from finrl_pod.paper.settings import load, parse
 from tests.paper.factories import PAIRS, crypto_prices
 from tests.paper.process.daemon_main import RandomWeights

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from finrl_pod.fake_alpaca.faults import Fault
-from finrl_pod.paper.execution.intents import client_order_id
-from finrl_pod.paper.records import Side
+from finrl_pod.paper.domain.intents import client_order_id
+from finrl_pod.paper.domain.records import Side
 from tests.paper.process.harness import DaemonHarness
 from tests.soak.consistency import check_run
 

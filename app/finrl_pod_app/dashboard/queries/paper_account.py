@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from finrl_pod.paper.records import SOLD_BY_OTHERS, SUMMARY
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, SUMMARY
 from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journal
 from finrl_pod_app.dashboard.theme import money, signed_money
 

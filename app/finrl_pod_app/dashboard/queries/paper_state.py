@@ -90,7 +90,7 @@ def price_status(journal: Journal, now: datetime) -> StatusBadge:
 
 def sessions_behind(bar: str, now: datetime) -> int:
     """Number of complete exchange sessions after `bar` (an ISO date)."""
-    from finrl_pod.paper.runtime.schedule import Calendar
+    from finrl_pod.paper.domain.schedule import Calendar
 
     day = datetime.fromisoformat(bar).date()
     if (now.date() - day).days > 10 * 366:

@@ -16,7 +16,7 @@ from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimitReached
 from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RequestContext
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.records import (
     AccountState,
     Ambiguous,
     Asset,
@@ -47,17 +47,27 @@ _RETRYABLE_4XX = (408, 425, 429)
 Result = TypeVar("Result")
 
 
-class ClientLibrary(Protocol):
-    """The part that Alpaca's client libraries share: they sign and send requests and return JSON.
+class TradingClient(Protocol):
+    """Client of the trading API in Alpaca's libraries: signs and sends a request and returns the JSON response.
 
-    Raises ErrorResponse for status 400 and above; exceptions of requests and ValueError without a readable response.
+    `data` is the query of `get` and `delete`, and the body of `post` and `patch`. Raises ErrorResponse for status 400
+    and above; exceptions of requests and ValueError without a readable response.
     """
 
-    name: str
+    def get(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
 
-    def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
-        ...
+    def post(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
+
+    def patch(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
+
+    def delete(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
+
+
+class ClientLibrary(Protocol):
+    """One of Alpaca's client libraries."""
+
+    name: str
+    trading: TradingClient
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         """Corporate actions of the data API by group, all pages."""
@@ -82,10 +92,10 @@ class AlpacaAccount:
     # ---- the account ------------------------------------------------------------------------------------------------
 
     def account(self) -> AccountState:
-        return self._read(responses.account, "GET", "/account")
+        return self._read(responses.account, "/account")
 
     def positions(self) -> tuple[Position, ...]:
-        return tuple(self._read(_list_of(responses.position), "GET", "/positions"))
+        return tuple(self._read(_list_of(responses.position), "/positions"))
 
     # ---- orders -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +126,7 @@ class AlpacaAccount:
         if after is not None:
             query["after"] = _timestamp(after)
         while True:
-            page = self._read(_list_of(responses.order), "GET", "/orders", query)
+            page = self._read(_list_of(responses.order), "/orders", query)
             count_before = len(found)
             found |= {order.id: order for order in page}
             if len(page) < _ORDERS_PER_PAGE:
@@ -133,7 +143,7 @@ class AlpacaAccount:
         while True:
             if cursor is not None:
                 query["page_token"] = cursor
-            page = self._read(_list_of(responses.fill), "GET", "/account/activities/FILL", query)
+            page = self._read(_list_of(responses.fill), "/account/activities/FILL", query)
             fills += page
             cursor = page[-1].id if page else cursor
             if len(page) < _FILLS_PER_PAGE:
@@ -152,13 +162,13 @@ class AlpacaAccount:
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
         if len(symbols) > _MAX_SINGLE_ASSET_REQUESTS:
-            found_assets = self._read(_list_of(responses.asset), "GET", "/assets", {"asset_class": "us_equity"})
+            found_assets = self._read(_list_of(responses.asset), "/assets", {"asset_class": "us_equity"})
             requested = set(symbols)
             return {asset.symbol: asset for asset in found_assets if asset.symbol in requested}
         found = {}
         for symbol in symbols:
             try:
-                found[symbol] = self._read(responses.asset, "GET", f"/assets/{_path_segment(symbol)}")
+                found[symbol] = self._read(responses.asset, f"/assets/{_path_segment(symbol)}")
             except _NotFound:
                 continue
         return found
@@ -177,11 +187,11 @@ class AlpacaAccount:
         return tuple(sorted(in_range, key=lambda a: (a.ex_date, a.symbol, a.id)))
 
     def clock(self) -> BrokerClock:
-        return self._read(responses.clock, "GET", "/clock")
+        return self._read(responses.clock, "/clock")
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         query = {"start": start.isoformat(), "end": end.isoformat()}
-        days = self._read(_list_of(responses.session), "GET", "/calendar", query)
+        days = self._read(_list_of(responses.session), "/calendar", query)
         return tuple(day for day in days if start <= day.date <= end)
 
     def rate_limit(self) -> RateLimit | None:
@@ -192,17 +202,15 @@ class AlpacaAccount:
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def _read_order(self, path: str, query: Mapping[str, Any] | None) -> Order | None:
+    def _read_order(self, path: str, query: dict[str, Any] | None) -> Order | None:
         try:
-            return self._read(responses.order, "GET", path, query)
+            return self._read(responses.order, path, query)
         except _NotFound:
             return None
 
-    def _read(
-        self, parse: Callable[[Any], Result], method: str, path: str, query: Mapping[str, Any] | None = None
-    ) -> Result:
-        route = f"{method} {path}"
-        values = self.read(lambda: self._library.trading(method, path, query), route)
+    def _read(self, parse: Callable[[Any], Result], path: str, query: dict[str, Any] | None = None) -> Result:
+        route = f"GET {path}"
+        values = self.read(lambda: self._library.trading.get(path, query), route)
         with self.boundary(route):
             return parse(values)
 
@@ -240,7 +248,7 @@ class AlpacaAccount:
 
     def _write(
         self,
-        body: Mapping[str, Any] | None,
+        body: dict[str, Any] | None,
         method: str,
         path: str,
         find_mismatch: Callable[[Order], str] = lambda _: "",
@@ -248,7 +256,7 @@ class AlpacaAccount:
         of_order: bool = False,
     ) -> Outcome:
         try:
-            values = self._library.trading(method, path, body)
+            values = getattr(self._library.trading, method.lower())(path, body)
             order = None if method == "DELETE" else responses.order(values)
         except RateLimitReached as error:
             wait = timedelta(seconds=error.seconds)

@@ -20,7 +20,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.brokers.port import Clock
+from finrl_pod.paper.domain.port import Clock
 
 
 class AlpacaPyLibrary:
@@ -39,16 +39,11 @@ class AlpacaPyLibrary:
             except ImportError:
                 raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[paper]'") from None
         trading: Any = TradingClient(keys.key, keys.secret, paper=True, raw_data=True, url_override=trading_base)
-        self._trading = _bounded(trading, context, trading_base, TRADING_METHODS)
+        self.trading = _bounded(trading, context, trading_base, TRADING_METHODS)
         actions: Any = CorporateActionsClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
         self._actions = _bounded(actions, context, data_base, DATA_METHODS)
         stocks: Any = StockHistoricalDataClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
         self._stocks = _bounded(stocks, context, data_base, DATA_METHODS)
-
-    def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
-        call = getattr(self._trading, method.lower())
-        return call(path, None if data is None else dict(data))
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         """Corporate actions by group, all pages."""

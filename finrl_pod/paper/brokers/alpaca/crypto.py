@@ -27,8 +27,8 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.domain.records import (
     Asset,
     BrokerClock,
     CorporateAction,
@@ -114,7 +114,7 @@ class CryptoAccount(AlpacaAccount):
 
     def _all_assets(self) -> dict[str, Asset]:
         query = {"asset_class": "crypto"}
-        found = self._read(lambda read: [responses.asset(entry) for entry in read], "GET", "/assets", query)
+        found = self._read(lambda read: [responses.asset(entry) for entry in read], "/assets", query)
         return {asset.symbol: dataclasses.replace(asset, fractionable=True) for asset in found}
 
     def _pair(self, symbol: str) -> str:

@@ -14,7 +14,7 @@ from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca import responses
 from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
 from finrl_pod.paper.brokers.alpaca.responses import NEW_YORK, UnreadableResponse
-from finrl_pod.paper.brokers.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
 
 _BAR_KEYS = ("o", "h", "l", "c", "v")
 FeedName = Literal["iex", "sip"]

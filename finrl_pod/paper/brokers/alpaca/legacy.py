@@ -23,7 +23,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName, Timeframe
 from finrl_pod.paper.brokers.alpaca.stream import NoStream
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.brokers.port import Clock
+from finrl_pod.paper.domain.port import Clock
 
 _BARS_PER_PAGE = 10_000
 _ACTIONS_PER_PAGE = 1_000
@@ -41,16 +41,11 @@ class TradeApiLibrary:
             raise SetupError(
                 "alpaca-trade-api is not installed; it needs a separate virtual environment (see `make test-legacy`)"
             ) from None
-        self._trading = _client(REST, keys, trading_base)
-        self._trading._session = bounded_session(context, trading_base, TRADING_METHODS)
+        self.trading = _client(REST, keys, trading_base)
+        self.trading._session = bounded_session(context, trading_base, TRADING_METHODS)
         self._data = _client(REST, keys, data_base)
         self._data._session = bounded_session(context, data_base, DATA_METHODS)
         self._data_base = URL(data_base)
-
-    def trading(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """Call the trading API. data: query of a GET or DELETE, body of other methods."""
-        call = getattr(self._trading, method.lower())
-        return call(path, None if data is None else dict(data))
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         """Corporate actions by group, all pages."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from finrl_pod.paper.brokers.port import Clock
+from finrl_pod.paper.domain.port import Clock
 
 MAX_REQUESTS, WINDOW_SECONDS = 200, 60.0
 URGENT_RESERVE = 20  # requests of each window that are kept for cancels

@@ -12,8 +12,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse
-from finrl_pod.paper.execution.intents import is_program_order_id
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.intents import is_program_order_id
+from finrl_pod.paper.domain.records import (
     AccountState,
     ActionKind,
     Ambiguous,

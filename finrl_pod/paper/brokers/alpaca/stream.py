@@ -16,8 +16,8 @@ from typing import Any
 from finrl_pod.paper.brokers.alpaca import responses
 from finrl_pod.paper.brokers.alpaca.credentials import Keys, stream_address
 from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
-from finrl_pod.paper.brokers.port import Clock
-from finrl_pod.paper.records import OrderUpdate, StreamState
+from finrl_pod.paper.domain.port import Clock
+from finrl_pod.paper.domain.records import OrderUpdate, StreamState
 
 # In the clock's seconds:
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # between two attempts to connect

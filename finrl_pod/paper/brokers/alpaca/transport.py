@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from finrl_pod.errors import AddressNotAllowed
 from finrl_pod.paper.brokers.alpaca.credentials import within
 from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimiter
-from finrl_pod.paper.brokers.port import Clock
 from finrl_pod.paper.deadline import RequestDeadline, watch_connections
-from finrl_pod.paper.records import RateLimit
+from finrl_pod.paper.domain.port import Clock
+from finrl_pod.paper.domain.records import RateLimit
 
 if TYPE_CHECKING:
     from requests import Session

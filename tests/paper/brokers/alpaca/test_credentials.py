@@ -15,7 +15,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import (
     trading_address,
     within,
 )
-from finrl_pod.paper.runtime.clocks import SystemClock
+from finrl_pod.paper.domain.clocks import SystemClock
 
 REFUSED_URLS = (
     "https://api.alpaca.markets",

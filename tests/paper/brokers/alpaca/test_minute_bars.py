@@ -10,8 +10,8 @@ import pytest
 
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
+from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod.paper.execution.usual_volume import last_volumes, usual_volumes
-from finrl_pod.paper.runtime.schedule import Calendar
 from finrl_pod.paper.settings import SlicingSettings
 from tests.fake_alpaca.server_fixtures import Client, new_york
 from tests.paper.factories import config

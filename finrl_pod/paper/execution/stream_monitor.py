@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from finrl_pod.paper.brokers.port import Broker, Clock
+from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.execution.order_manager import Alert
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from itertools import pairwise
 
 from finrl_pod.errors import InputError
-from finrl_pod.paper.execution.slicing import SliceWindow
-from finrl_pod.paper.records import Session
+from finrl_pod.paper.domain.records import Session
+from finrl_pod.paper.domain.slicing import SliceWindow
 from finrl_pod.paper.settings import IntradaySettings, PaperConfig, ScheduleSettings, SlicingSettings
 
 EXCHANGE = "XNYS"

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from finrl_pod.paper.brokers.port import Clock
+from finrl_pod.paper.domain.port import Clock
 
 _TICK = timedelta(microseconds=1)  # a shorter wait would round to zero, and a loop waiting for it would never end
 

@@ -13,8 +13,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from finrl_pod.paper.execution.slicing import Slicing
-from finrl_pod.paper.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.records import CLIENT_ORDER_ID_MAX, OrderRequest, OrderType, Side, TimeInForce
+from finrl_pod.paper.domain.slicing import Slicing
 
 PREFIX = "fp1"
 FLATTEN = "flatten"  # start of an intent's bar if a flatten command made it

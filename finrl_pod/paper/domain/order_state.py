@@ -16,7 +16,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from finrl_pod.paper.records import Fill, Order, OrderStatus, Side
+from finrl_pod.paper.domain.records import Fill, Order, OrderStatus, Side
 
 ZERO = Decimal(0)
 PRICE_STEP = Decimal("1e-8")  # rounding of a price derived from an average

@@ -17,7 +17,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from finrl_pod.paper.records import (
+from finrl_pod.paper.domain.records import (
     AccountState,
     Asset,
     BrokerClock,
