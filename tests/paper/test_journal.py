@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,15 +18,9 @@ from sqlalchemy import Connection, text
 
 from finrl_pod.errors import JournalError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.closes import Closes
-from finrl_pod.paper.journal.commands import CommandName, enqueue, pending_commands
-from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.reader import VERSION
 from finrl_pod.paper.journal.store import JournalLock, Store
-from finrl_pod.paper.runtime.build import record_settings
-from finrl_pod.paper.settings import PaperConfig, unpack
 
-CREATE_RESULTS = "CREATE TABLE command_results (id INTEGER PRIMARY KEY, at TEXT, command_id INTEGER, outcome TEXT)"
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 
 
@@ -64,130 +57,16 @@ def test_journal_of_another_account_is_refused(path: Path) -> None:
     store.close()
 
 
-def test_newer_journal_version_is_refused_and_unchanged(path: Path) -> None:
+@pytest.mark.parametrize("version", [VERSION + 1, 99])
+def test_journal_of_another_version_is_refused_and_unchanged(path: Path, version: int) -> None:
     Store.create_or_open(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(JournalError, match="has version 99"):
-        Store.create_or_open(path)
-
-
-def test_older_journal_is_migrated_with_its_rows(path: Path) -> None:
-    def second(connection: Connection) -> None:
-        connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
-
-    store = Store.create_or_open(path)
-    store.add(schema.alerts, NOW, level="info", kind="test", message="kept")
-    store.close()
-    store = Store.create_or_open(path, (*schema.MIGRATIONS, second))
-    with store.read() as connection:
-        assert connection.execute(text("SELECT message, more FROM alerts")).one() == ("kept", None)
-        assert connection.execute(text("PRAGMA user_version")).scalar_one() == 1 + VERSION
-    store.close()
-
-
-def test_migration_from_version_1_adds_the_command_source_and_keeps_rows(path: Path) -> None:
-    first = text("CREATE TABLE commands (id INTEGER PRIMARY KEY, at TEXT NOT NULL, name TEXT, arguments TEXT)")
-    Store.create_or_open(path, (lambda connection: connection.execute(first),)).close()  # type: ignore[arg-type, return-value]
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE decisions (id INTEGER PRIMARY KEY, at TEXT, bar TEXT, inputs TEXT)")
-        connection.execute("INSERT INTO commands VALUES (1, '2024-01-02T00:00:00+00:00', 'halt', '{}')")
-        connection.execute(CREATE_RESULTS)
-    store = Store.create_or_open(path)
-    enqueue(store, CommandName.RESUME, NOW, user="Ann", address="192.0.2.7")
-    assert [(c.name, c.user, c.address) for c in pending_commands(store)] == [
-        (CommandName.HALT, "", ""),
-        (CommandName.RESUME, "Ann", "192.0.2.7"),
-    ]
-    record_settings(store, PaperConfig(name="kept", strategy="buy_and_hold", symbols=("A",)), NOW)
-    store.close()
-
-
-def test_migration_from_version_2_fills_closes_from_decisions(path: Path) -> None:
-    Store.create_or_open(path).close()
-    seen = [("01-02", {"closes": {"A": "10.5", "B": "7"}}), ("01-03", {"closes": {"A": "11.25"}}), ("01-04", {})]
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE closes")
-        for bar, inputs in seen:
-            connection.execute(
-                "INSERT INTO decisions (at, run, bar, strategy, feed, inputs, outcome, detail) "
-                "VALUES (?, 'r', ?, 's', 'f', ?, 'orders', '{}')",
-                (NOW.isoformat(), f"2024-{bar}", json.dumps(inputs)),
-            )
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
-    store = Store.create_or_open(path)
-    assert Closes(store).prices == {"A": Decimal("11.25"), "B": Decimal(7)}
-    assert store.count(schema.closes) == 3
-    store.close()
-
-
-def test_migration_from_version_4_keeps_rows(path: Path) -> None:
-    """The dump was written by the release before version 5."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript((Path(__file__).parent / "data" / "journal_v4.sql").read_text())
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        before = {t: connection.execute(f"SELECT * FROM {t} ORDER BY id").fetchall() for t in schema_tables(tables)}
-    assert before["looks"]
-    store = Store.create_or_open(path)
-    ledger = Ledger(store)
-    assert {symbol for symbol, shares in ledger.positions.items() if shares} == {"AA", "BB", "CC"}
-    assert ledger.cash < 0  # shares were bought
-    config = unpack(store.last(schema.settings).content)
-    assert (config.symbols, config.broker.panel, config.monitoring.port) == (("AA", "BB", "CC"), "opened", 0)
-    store.close()
+        connection.execute(f"PRAGMA user_version = {version}")
+    for opened in (Store.open, Store.create_or_open):
+        with pytest.raises(JournalError, match=f"has version {version}, this release reads version {VERSION}"):
+            opened(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        for table, rows in before.items():
-            name = "price_fetches" if table == "looks" else table
-            after = connection.execute(f"SELECT * FROM {name} ORDER BY id").fetchall()
-            assert [new[: len(old)] for old, new in zip(rows, after, strict=False)] == rows, name
-            assert not any(value for old, new in zip(rows, after, strict=False) for value in new[len(old) :]), name
-            assert len(after) == len(rows) + (table == "settings"), name
-        with pytest.raises(sqlite3.IntegrityError, match="only added to"):
-            connection.execute("DELETE FROM price_fetches")
-
-
-def test_migration_from_version_5_adds_the_state_of_decisions(path: Path) -> None:
-    Store.create_or_open(path).close()
-    values = (NOW.isoformat(), "r", "2024-01-02", "s", "f", "{}", None, "hold", "{}")
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("ALTER TABLE decisions DROP COLUMN state")
-        columns = "at, run, bar, strategy, feed, inputs, weights, outcome, detail"
-        connection.execute(f"INSERT INTO decisions ({columns}) VALUES ({', '.join('?' * 9)})", values)
-        connection.execute("PRAGMA user_version = 5")
-        connection.commit()
-    store = Store.create_or_open(path)
-    row = store.last(schema.decisions)
-    assert (row.bar, row.outcome, row.state) == ("2024-01-02", "hold", None)
-    store.add(
-        schema.decisions,
-        NOW,
-        **{**dict(zip(columns.split(", ")[1:], values[1:], strict=True)), "bar": "2024-01-03", "state": "{}"},
-    )
-    assert store.last(schema.decisions).state == "{}"
-    store.close()
-
-
-def schema_tables(tables: set[str]) -> list[str]:
-    return sorted(name for name in tables if not name.startswith("sqlite_"))
-
-
-def test_version_equals_the_number_of_migrations() -> None:
-    assert len(schema.MIGRATIONS) == VERSION
-
-
-def test_failed_migration_changes_nothing(path: Path) -> None:
-    def broken(connection: Connection) -> None:
-        connection.execute(text("ALTER TABLE alerts ADD COLUMN more TEXT"))
-        connection.execute(text("this is not SQL"))
-
-    Store.create_or_open(path).close()
-    with pytest.raises(JournalError):
-        Store.create_or_open(path, (*schema.MIGRATIONS, broken))
-    store = Store.create_or_open(path)
-    store.add(schema.alerts, NOW, level="info", kind="test", message="still works")
-    store.close()
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, None], ids=["text", "another database"])
@@ -239,12 +118,14 @@ def schema_of_tables(connection: sqlite3.Connection) -> None:
     connection.commit()
 
 
-def test_kill_while_a_journal_is_created_leaves_none(path: Path) -> None:
-    def killed(_: Connection) -> None:
+def test_kill_while_a_journal_is_created_leaves_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(connection: Connection) -> None:
+        schema.metadata.create_all(connection)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(schema, "create_tables", killed)
     with pytest.raises(KeyboardInterrupt):
-        Store.create_or_open(path, (*schema.MIGRATIONS[:1], killed))
+        Store.create_or_open(path)
     assert not path.exists()
     assert not list(path.parent.iterdir())
 

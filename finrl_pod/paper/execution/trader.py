@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, or_
+from sqlalchemy import Connection
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.stop_rule import ActiveBand
@@ -306,7 +306,7 @@ class StrategyTrader:
         """
         store, loaded, rows = self._c.ledger.store, self._source.current(), schema.strategies.c
         self._limits = risk_limits(self.config, loaded.strategy)
-        before = store.last(schema.strategies, or_(rows.run == self.config.name, rows.run.is_(None)))
+        before = store.last(schema.strategies, rows.run == self.config.name)
         if before is None or before.sha256 != loaded.sha256:
             values = {"name": loaded.strategy.name, "sha256": loaded.sha256, "detail": loaded.detail}
             store.add(schema.strategies, self._c.clock.now(), **values, run=self.config.name)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from finrl_pod.errors import JournalError
 
-VERSION = 9  # of the schema: the number of schema.MIGRATIONS
+VERSION = 1  # of the schema; other versions are refused
 
 T = TypeVar("T")
 ATTEMPTS = 5
@@ -43,6 +43,14 @@ def read_journal(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     raise JournalError(f"the journal {path} is opened and closed repeatedly. Try again in a moment.")
 
 
+def check_version(path: Path, version: int) -> None:
+    """Raise JournalError for a schema version other than the one of this release."""
+    if version != VERSION:
+        raise JournalError(
+            f"journal {path} has version {version}, this release reads version {VERSION}: name another journal"
+        )
+
+
 def file_signature(path: Path) -> tuple[tuple[int, int], ...]:
     """Return modification time and size of the journal's files, which change with every write. Cheap to call."""
     return tuple(_time_and_size(file) for file in (path, _wal_path(path)))
@@ -59,14 +67,7 @@ def _query_once(path: Path, query: Callable[[sqlite3.Connection], T], *, immutab
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             raise JournalError(f"{path} is an SQLite file of another program, or empty. Name a journal.")
-        if version > VERSION:
-            raise JournalError(
-                f"journal {path} has version {version}; this release reads versions up to {VERSION}. Upgrade finrl_pod."
-            )
-        if version < VERSION:
-            raise JournalError(
-                f"journal {path} has the older version {version}. Migrate it with: finrl-pod paper status CONFIG.toml"
-            )
+        check_version(path, version)
         return query(connection)
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""The journal's SQLite file: opening, schema migration, durable transactions, and the lock held by its daemon."""
+"""The journal's SQLite file: creating and opening, durable transactions, and the lock of its daemon."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from finrl_pod.errors import JournalError
 from finrl_pod.masking import SecretMask, environment_mask
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.reader import VERSION, check_version
 
 FILE_MODE = 0o600  # positions and messages are the owner's only; SQLite gives the companion files the same mode
 _FILE_ERRORS = (DBAPIError, sqlite3.Error, UnicodeDecodeError)  # the last one: of a name or text that is damaged
@@ -36,31 +37,49 @@ class Store:
         self._batch: Connection | None = None
 
     @classmethod
-    def create_or_open(cls, path: Path, migrations: Sequence[schema.Migration] = schema.MIGRATIONS) -> Store:
-        """Open the journal at `path`, created or migrated if needed.
+    def create_or_open(cls, path: Path) -> Store:
+        """Open the journal at `path`; create it if there is none.
 
-        Raises JournalError if the file is not a journal or was written by a newer version.
+        Raises JournalError if the file is not a journal or has another schema version.
         """
         if not path.exists():
-            cls._create(path, migrations)
-        return cls._opened(path, migrations)
+            cls._create(path)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Open the existing journal at `path`. Raises JournalError if there is none."""
+        """Open the existing journal at `path`. Raises JournalError if there is none, or one of another version."""
         if not path.is_file():
             raise JournalError(f"there is no journal at {path}. Create one with: finrl-pod paper run CONFIG.toml")
-        return cls._opened(path, schema.MIGRATIONS)
+        version = _version_of_journal(path)
+        with contextlib.suppress(OSError):  # the file belongs to another user
+            os.chmod(path, FILE_MODE)
+        store = cls(path, _engine(path))
+        try:
+            with store.read() as connection:
+                damage = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
+            if damage != "ok":
+                raise JournalError(f"journal {path} is damaged ({damage}). Restore it from a backup.")
+            check_version(path, version)
+        except JournalError:
+            store.close()
+            raise
+        return store
 
     @classmethod
-    def _create(cls, path: Path, migrations: Sequence[schema.Migration]) -> None:
-        """Create a journal at `path` as a whole, unless there is one by then: a kill leaves no half-built one there."""
+    def _create(cls, path: Path) -> None:
+        """Create a complete journal under another name and link it to `path`, so that a kill leaves no partial file."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
                 new = Path(folder) / path.name
                 os.close(os.open(new, os.O_CREAT | os.O_EXCL, FILE_MODE))
-                cls._migrated(new, migrations).close()
+                store = cls(new, _engine(new))
+                try:
+                    with store.write() as connection:
+                        schema.create_tables(connection)
+                finally:
+                    store.close()
                 with open(new, "rb") as file:
                     os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
@@ -68,42 +87,6 @@ class Store:
             _sync_folder(path.parent)
         except OSError as error:
             raise JournalError(f"cannot create the journal {path} ({error.strerror}). Use another path.") from None
-
-    @classmethod
-    def _opened(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
-        _refuse_other(path)
-        with contextlib.suppress(OSError):  # of another user
-            os.chmod(path, FILE_MODE)
-        return cls._migrated(path, migrations)
-
-    @classmethod
-    def _migrated(cls, path: Path, migrations: Sequence[schema.Migration]) -> Store:
-        address = URL.create("sqlite", database=str(path))  # escapes special characters in the path
-        engine = create_engine(address, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-        event.listen(engine, "before_cursor_execute", _mask_secrets(environment_mask()), retval=True)
-        store = cls(path, engine)
-        try:
-            with store.read() as connection:
-                damage = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
-            if damage != "ok":
-                raise JournalError(f"journal {path} is damaged ({damage}). Restore it from a backup.")
-            with store.write() as connection:
-                version = connection.execute(text("PRAGMA user_version")).scalar_one()
-                if version > len(migrations):
-                    raise JournalError(
-                        f"journal {path} has version {version}; this release reads versions up to {len(migrations)}. "
-                        "Upgrade finrl_pod, or name another journal."
-                    )
-                for step in migrations[version:]:
-                    step(connection)
-                if version < len(migrations):
-                    connection.execute(text(f"PRAGMA user_version = {len(migrations)}"))
-        except JournalError:
-            store.close()
-            raise
-        return store
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
@@ -277,24 +260,35 @@ def moment(value: str) -> datetime:
     return datetime.fromisoformat(value)
 
 
-def _refuse_other(path: Path) -> None:
-    """Raise JournalError for a file that is no journal, before anything is written to it."""
-    if not path.is_file():
-        return
+def _version_of_journal(path: Path) -> int:
+    """Schema version of an existing journal. Raises JournalError for any other file, before anything is written to it.
+
+    An unreadable file counts as one of this release: opening it raises the error.
+    """
     if path.stat().st_size == 0:
         raise JournalError(f"{path} is an empty file, not a journal. Restore a backup, or name another path.")
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         with contextlib.closing(connection):
-            connection.execute("BEGIN")  # one view
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            connection.execute("BEGIN")  # one consistent view
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except _FILE_ERRORS:
-        return  # not SQLite, or unreadable: opening it raises the error
+        return VERSION
     if not tables:
         raise JournalError(f"{path} has no tables: its companion {path.name}-wal is missing. Restore it, or a backup.")
     if version == 0 or not tables & {"facts", "commands"}:
         raise JournalError(f"{path} is an SQLite file of another program. Name another path for the journal.")
+    return version
+
+
+def _engine(path: Path) -> Engine:
+    address = URL.create("sqlite", database=str(path))  # escapes special characters in the path
+    engine = create_engine(address, connect_args={"timeout": BUSY_SECONDS, "isolation_level": None})
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "before_cursor_execute", _mask_secrets(environment_mask()), retval=True)
+    return engine
 
 
 def _open_private(path: str, flags: int) -> int:
