@@ -55,7 +55,7 @@ cluster-demo: setup ## a tournament on two Ray nodes on this machine, one of whi
 	@$(BIN)/python -m finrl_pod_app.cluster_demo $(ARGS)
 
 load: setup ## 20 sessions on the dashboard at once, some minutes
-	$(BIN)/python benchmarks/dashboard_load.py --runs runs $(ARGS)
+	$(BIN)/python -m benchmarks dashboard-load --runs runs $(ARGS)
 
 paper-demo: setup ## trade a simulated month with the daemon against a fake broker, some minutes
 	$(BIN)/finrl-pod paper demo $(ARGS)

@@ -18,12 +18,14 @@ SOURCES = {
     "finrl_pod_envs": ROOT / "envs" / "finrl_pod_envs",
     "finrl_pod_strategies": ROOT / "strategies" / "finrl_pod_strategies",
     "finrl_pod_app": ROOT / "app" / "finrl_pod_app",
+    "benchmarks": ROOT / "benchmarks",
 }
 MAY_IMPORT = {
     "finrl_pod": set(),
     "finrl_pod_envs": {"finrl_pod"},
     "finrl_pod_strategies": {"finrl_pod"},
     "finrl_pod_app": {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies"},
+    "benchmarks": {"finrl_pod", "finrl_pod_envs", "finrl_pod_strategies", "finrl_pod_app"},
 }
 # Subpackages of finrl_pod: each may import itself and those of a lower rank.
 RANK = {
@@ -81,7 +83,7 @@ CORE = (
         "finrl_pod.random",
     ),
     *("finrl_pod.native", "finrl_pod.market", "finrl_pod.rl", "finrl_pod.tournament", "finrl_pod.data.tensor"),
-    *("finrl_pod_envs", "finrl_pod_app.bench"),
+    *("finrl_pod_envs", "benchmarks.gpu", "benchmarks.learning", "benchmarks.runner"),
 )
 CORE_NEEDS = {"torch", "numpy", "pandas"}
 # Adapters for other libraries, and kernels in Triton: not imported by the core, which imports kernels on first use.

@@ -103,7 +103,6 @@ def test_top_level_commands() -> None:
         "dashboard",
         "data",
         "doctor",
-        "bench",
         "init",
         "completion",
         "glossary",
@@ -369,18 +368,6 @@ def test_the_time_left_waits_for_progress_and_is_smooth() -> None:
             steady.smooth(progress(samples=10 * step + 100, total_samples=2000, seconds_left=200.0 - step))
         )
     assert [one.seconds_left for one in estimates] == pytest.approx([200.0 - step for step in range(100)])
-
-
-def test_bench_forwards_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-
-    def main(arguments: list[str]) -> int:
-        calls.append(arguments)
-        return 3
-
-    monkeypatch.setattr(finrl_pod_app, "bench", types.SimpleNamespace(main=main), raising=False)
-    assert run(["bench", "learn", "--json", "--seeds", "20"]) == 3
-    assert calls == [["learn", "--json", "--seeds", "20"]]
 
 
 MISSPELT = {

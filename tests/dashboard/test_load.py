@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import dashboard_load
+from benchmarks.dashboard import load as dashboard_load
 from tests.dashboard.dashboard_process import DashboardProcess
 from tests.dashboard.run_async import run_async
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from finrl_pod_app.bench.gpu import plan_iteration
-from finrl_pod_app.bench.launches import record
 from finrl_pod_envs.trading_envs import PortfolioEnv, make_env
 
+from benchmarks.gpu.launches import record
+from benchmarks.gpu.plan import plan_iteration
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import as_on_device
 from finrl_pod.random import MemberGenerators, generators

@@ -96,11 +96,6 @@ app.command("algorithms", epilog="Example: finrl-pod algorithms --json")(setup_c
 app.command("doctor", epilog="Example: finrl-pod doctor --json")(setup_commands.doctor)
 app.command("glossary", epilog="Example: finrl-pod glossary PBO")(setup_commands.glossary)
 app.command("completion", epilog="Example: finrl-pod completion bash >> ~/.bashrc")(setup_commands.completion)
-app.command(
-    "bench",
-    epilog="Example: finrl-pod bench learn --json",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(training.bench)
 
 
 def _version(show: bool) -> None:

@@ -1,4 +1,4 @@
-"""`finrl-pod demo`, `tournament`, `train` and `bench`."""
+"""`finrl-pod demo`, `tournament` and `train`."""
 
 from __future__ import annotations
 
@@ -29,22 +29,6 @@ from finrl_pod_app.cli.options import (
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
     from finrl_pod_app.services.engines import EngineOptions
-
-
-class Bench(StrEnum):
-    """Benchmark to run."""
-
-    analytic = "analytic"
-    backtest = "backtest"
-    env = "env"
-    gate = "gate"
-    learn = "learn"
-    markets = "markets"
-    gpu = "gpu"
-    population = "population"
-    ppo = "ppo"
-    sac = "sac"
-    pipeline = "pipeline"
 
 
 class Engine(StrEnum):
@@ -346,22 +330,6 @@ def _with_many_agents(
         print_json(result)
     else:
         console.show_market_training(result)
-
-
-def bench(
-    context: typer.Context,
-    name: Annotated[
-        Bench,
-        typer.Argument(
-            metavar="BENCHMARK",
-            help="Speed: analytic, backtest, env, gpu, pipeline, population, ppo, sac. Learning: learn, markets. gate.",
-        ),
-    ],
-) -> None:
-    """Run a benchmark. Further options such as --json are passed to python -m finrl_pod_app.bench."""
-    from finrl_pod_app import bench as benchmarks
-
-    raise typer.Exit(benchmarks.main([name.value, *context.args]))
 
 
 def _run_tournament(

@@ -1,0 +1,1 @@
+"""Benchmarks and studies of finrl_pod: `python -m benchmarks NAME`; not part of the wheel."""

@@ -1,0 +1,303 @@
+"""Real prices of the study of agents: development folds and sub-universes, placebos, and failing stocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from finrl_pod_app.services.presets import preset
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.start_policy import score_updates
+from finrl_pod_app.services.training_setup import make_market
+
+from benchmarks.agents import accounts, statistics
+from finrl_pod import random
+from finrl_pod.data.panel import make_panel
+from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.evaluate.active_management import active_share
+from finrl_pod.evaluate.metrics import simple_returns
+from finrl_pod.evaluate.simulate import Ledger
+from finrl_pod.rl.closed_form import scaled, solve, tilt_returns
+from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig, TrainedAgentConfig
+from finrl_pod.settings.run import RunConfig, SplitConfig
+from finrl_pod.types import Floats, Panel
+
+RETURNS = statistics.HERE / ".agents"  # daily returns of each account
+UNIVERSES, UNIVERSE_SIZE = 10, 30
+SEEDS = 5
+PLACEBOS = 30
+FAILURE_RATES, FAILURE_LOSS, FAILURE_DRAWS = (0.01, 0.02), 0.5, 10
+
+# Market -> fold -> (train, validation, test). Later years are never tested here.
+FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
+    "sample": {
+        "2001-06": SplitConfig(
+            ("1990-01-02", "1997-12-31"), ("1998-01-01", "2000-12-31"), ("2001-01-01", "2006-12-31")
+        ),
+        "2007-12": SplitConfig(
+            ("1990-01-02", "2003-12-31"), ("2004-01-01", "2006-12-31"), ("2007-01-01", "2012-12-31")
+        ),
+        "2013-18": SplitConfig(
+            ("1990-01-02", "2009-12-31"), ("2010-01-01", "2012-12-31"), ("2013-01-01", "2018-12-31")
+        ),
+    },
+    "us74": {
+        "2007-12": SplitConfig(
+            ("2000-01-04", "2004-06-30"), ("2004-07-01", "2006-12-31"), ("2007-01-01", "2012-12-31")
+        ),
+        "2013-19": SplitConfig(
+            ("2000-01-04", "2009-12-31"), ("2010-01-01", "2012-12-31"), ("2013-01-01", "2019-09-30")
+        ),
+    },
+}
+FIXED_TILTS = {
+    "momentum": ("momentum_252_21", 1.0),
+    "reversal": ("return_5", -1.0),
+    "low volatility": ("volatility_252", -1.0),
+}
+# RL from the solved start with the equivariant policy: settings, environments, accounts a group, samples a member.
+SOLVED: Mapping[str, Any] = {"policy": "equivariant", "start": "closed_form", "weight_decay": 1.0}
+RL: Mapping[str, tuple[TrainedAgentConfig, int, int, int]] = {
+    "analytic": (AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.03, exploration_noise=0.0), 16, 1, 40_000),
+    "analytic, rate 0.001": (
+        AnalyticConfig(**SOLVED, horizon=32, learning_rate=0.001, exploration_noise=0.0),
+        16,
+        1,
+        40_000,
+    ),
+    "ppo": (PPOConfig(**SOLVED), 64, 16, 100_000),
+    "shac": (SHACConfig(**SOLVED, horizon=32, learning_rate=0.003), 16, 1, 40_000),
+    "sac": (SACConfig(**SOLVED, learning_starts=1_000), 16, 16, 4_000),
+}
+
+
+class Cell(NamedTuple):
+    """A market and a fold; universe: number of a sub-universe of us74, None for all stocks."""
+
+    market: str
+    fold: str
+    universe: int | None = None
+
+
+class CellData(NamedTuple):
+    """A cell's problem with what it was made from."""
+
+    problem: accounts.Problem
+    config: RunConfig
+    panel: Panel
+    splits: Splits
+
+
+def cells() -> Iterator[Cell]:
+    """All cells: the five folds, then each sub-universe on the folds of us74."""
+    yield from (Cell(market, fold) for market, folds in FOLDS.items() for fold in folds)
+    yield from (Cell("us74", fold, universe) for universe in range(UNIVERSES) for fold in FOLDS["us74"])
+
+
+def cell_data(cell: Cell) -> CellData:
+    """Prices, splits and rules of a cell: those of the preset "laptop"."""
+    config = preset("laptop", cell.market)
+    splits = dataclasses.replace(FOLDS[cell.market][cell.fold], embargo=config.splits.embargo)
+    config = dataclasses.replace(config, splits=splits)
+    if cell.universe is not None:
+        names, rng = load_panel(config).symbols, np.random.default_rng(43)
+        drawn = [sorted(rng.choice(len(names), UNIVERSE_SIZE, replace=False)) for _ in range(UNIVERSES)][cell.universe]
+        symbols = tuple(names[i] for i in drawn)
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, symbols=symbols))
+    panel = load_panel(config)
+    return data_of(config, panel)
+
+
+def data_of(config: RunConfig, panel: Panel) -> CellData:
+    """The market of prices, with the splits and rules of a config."""
+    splits = make_splits(panel.times, config.splits)
+    market = make_market(panel, config, splits)
+    spans = ((max(splits.train.first, market.first), splits.train.last), (splits.test.first, splits.test.last))
+    return CellData(accounts.Problem(market, config.environment, config.mandate, *spans), config, panel, splits)
+
+
+# ---------------------------------------------------------------------- agents in a cell
+
+
+def conditions(problem: accounts.Problem) -> Iterator[tuple[str, accounts.Problem]]:
+    """Name and problem of each condition of the test."""
+    yield "as they are", problem
+    rules = problem.environment
+    costly = dataclasses.replace(rules, cost_bps=2 * rules.cost_bps)
+    spread = problem.market.half_spread
+    market = dataclasses.replace(problem.market, half_spread=None if spread is None else 2 * spread)
+    yield "doubled costs", problem._replace(environment=costly, market=market)
+    yield "one more bar of delay", problem._replace(environment=dataclasses.replace(rules, delay=2))
+
+
+def linear_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the fixed tilts and of the closed form in a cell, under each condition."""
+    problem = cell_data(cell).problem
+    weights = {name: accounts.fixed_tilt(problem, *tilt) for name, tilt in FIXED_TILTS.items()}
+    weights["closed form"] = accounts.solved(problem)
+    stacked = torch.stack([torch.zeros_like(weights["closed form"]), *weights.values()])
+    rows = []
+    for condition, changed in conditions(problem):
+        result = accounts.ledger(changed, accounts.linear(changed, stacked))
+        rows += [
+            account_row(result, i + 1, result, 0, {**settings, "agent": name, "condition": condition, "seed": 0}, cell)
+            for i, name in enumerate(weights)
+        ]
+    return rows
+
+
+def rl_rows(name: str, cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of RL from the solved start in a cell: every seed by itself, and all seeds as one ensemble.
+
+    The number of updates is chosen by the product's five purged folds of the training bars.
+    """
+    data = cell_data(cell)
+    agent, envs, group, samples = RL[name]
+    problem = data.problem
+    rules = dataclasses.replace(problem.environment, envs=envs, group=group)
+    problem = problem._replace(environment=rules)
+    tournament = dataclasses.replace(data.config.tournament, generations=1, samples_per_generation=samples)
+    config = dataclasses.replace(data.config, environment=rules, tournament=tournament, threads=1)
+    tilts = tilt_returns(problem.market, rules, problem.mandate, problem.train[0], problem.train[1] - REWARD_LAG + 1)
+    start = scaled(solve(tilts), problem.market, problem.train[0], problem.train[1] - REWARD_LAG)
+    chosen = score_updates(config, agent, problem.market, data.splits, tilts)
+    members = accounts.trained(problem, agent, round(samples * chosen.chosen), SEEDS, 0, start)
+    at_scale = accounts.at_score_scale(problem, members)
+    rows = []
+    for condition, changed in conditions(problem):
+        base = accounts.ledger(changed, accounts.linear(changed, torch.zeros(1, len(start))))
+        single = accounts.ledger(changed, at_scale)
+        together = accounts.ledger(changed, accounts.ensembles(at_scale, SEEDS))
+        shared = {**settings, "agent": f"rl {name}", "condition": condition, "share": chosen.chosen}
+        rows += [account_row(single, i, base, 0, {**shared, "seed": i}, cell) for i in range(SEEDS)]
+        shared = {**shared, "agent": f"rl {name}, ensemble"}
+        rows.append(account_row(together, 0, base, 0, {**shared, "seed": 0}, cell))
+    return rows
+
+
+def account_row(own: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """Row of account i of a ledger beside account j of another; its returns are kept in a file."""
+    pair = [np.asarray(simple_returns(x.equity[:, k].numpy())) for x, k in ((own, i), (base, j))]
+    held, reference = own.weights[63:, i].numpy(), base.weights[63:, j].numpy()
+    settings = {**settings, **cell._asdict()}
+    RETURNS.mkdir(exist_ok=True)
+    np.savez(returns_file(settings), own=pair[0], base=pair[1])
+    result = statistics.pooled({f"{cell.market}/{cell.fold}": [(pair[0], pair[1])]})
+    numbers = {name: value[0] for name, value in result.items()} | {
+        "active_share": float(np.nanmean(active_share(held, reference))),
+        "turnover": float(own.turnover[1:, i].mean()) * statistics.YEAR / 2,
+        "drawdown": _drawdown(pair[0]),
+        "base_drawdown": _drawdown(pair[1]),
+        "base_sharpe": float(pair[1].mean() / pair[1].std(ddof=1) * np.sqrt(statistics.YEAR)),
+    }
+    return statistics.row("sharpe_difference", *result["sharpe_difference"], {**settings, **numbers})
+
+
+def returns_file(settings: Mapping[str, Any]) -> Any:
+    """File of the daily returns of a row."""
+    keys = ("agent", "market", "fold", "universe", "seed", "condition")
+    return RETURNS / ("_".join(str(settings[key]) for key in keys).replace(" ", "-") + ".npz")
+
+
+def _drawdown(returns: Floats) -> float:
+    growth = np.cumprod(1 + np.concatenate([[0.0], returns]))
+    return float((growth / np.maximum.accumulate(growth) - 1).min())
+
+
+# ---------------------------------------------------------------------- placebos
+
+
+def placebo_row(cell: Cell, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Row of a fold: Sharpe differences and information ratios of agents solved on sets of random features.
+
+    All sets are features of one market: an account of a set has no weight on the features of others.
+    """
+    problem = cell_data(cell).problem
+    market, first, last = problem.market, problem.train[0], problem.train[1] - REWARD_LAG
+    bars, assets, features = market.shape
+    noise = np.empty((bars, assets, PLACEBOS * features), dtype=np.float32)
+    for i in range(PLACEBOS * features):
+        life = half_life(market.features[market.first :, :, i % features].double().numpy())
+        noise[..., i] = persistent(i, cell, bars, assets, life)
+    random_market = dataclasses.replace(market, features=torch.from_numpy(noise))
+    random_problem = problem._replace(market=random_market)
+    tilts = tilt_returns(random_market, problem.environment, problem.mandate, first, last + 1)
+    weights = torch.zeros(1 + PLACEBOS, PLACEBOS * features)
+    for k in range(PLACEBOS):
+        part = slice(k * features, (k + 1) * features)
+        own = np.zeros(PLACEBOS * features)
+        own[part] = solve(dataclasses.replace(tilts, gross=tilts.gross[part], net=tilts.net[part]))
+        weights[1 + k] = scaled(own, random_market, first, last)
+    result = accounts.returns(random_problem, accounts.linear(random_problem, weights))
+    found = statistics.measures(result[1:], np.broadcast_to(result[0], result[1:].shape))
+    value = float(found["sharpe_difference"].mean())
+    sets = {name: found[name].tolist() for name in ("sharpe_difference", "information_ratio")}
+    return statistics.row("placebo_sets", value, value, value, {**settings, **cell._asdict(), **sets})
+
+
+def half_life(values: Floats) -> float:
+    """Half-life in bars of cross-sectional deviations of a feature [T, N], from their autocorrelation at lag 5."""
+    centred = values - values.mean(1, keepdims=True)
+    now, later = centred[:-5], centred[5:]
+    correlation = float((now * later).mean() / np.sqrt((now**2).mean() * (later**2).mean() + 1e-12))
+    return float(5 * np.log(0.5) / np.log(np.clip(correlation, 0.05, 0.999)))
+
+
+def persistent(column: int, cell: Cell, bars: int, assets: int, life: float) -> Floats:
+    """AR(1) noise [T, N] of unit variance with a half-life in bars."""
+    from scipy.signal import lfilter
+
+    fold = [*FOLDS[cell.market]].index(cell.fold)
+    rng = np.random.default_rng(random.key(43, column, f"placebo {cell.market} {fold}"))
+    keep = 0.5 ** (1 / life)
+    shocks = rng.normal(size=(bars, assets)) * np.sqrt(1 - keep**2)
+    shocks[0] /= np.sqrt(1 - keep**2)
+    return np.asarray(lfilter([1.0], [1.0, -keep], shocks, axis=0))
+
+
+# ---------------------------------------------------------------------- survivorship
+
+
+def stress_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of a fold, one per rate of failures: mean difference of Sharpe ratios over draws, with its range.
+
+    A stock that fails is delisted and pays half of its last price. The closed form is solved on prices as they are.
+    """
+    data = cell_data(cell)
+    start = accounts.solved(data.problem)
+    rows = []
+    for rate in FAILURE_RATES:
+        found, failures = [], []
+        for draw in range(FAILURE_DRAWS):
+            panel, failed = with_failures(data.panel, data.problem.test, rate, draw)
+            stressed = data_of(data.config, panel).problem
+            rules = dataclasses.replace(stressed.environment, delisting_return=-FAILURE_LOSS)
+            agents = accounts.linear(stressed, torch.stack([0 * start, start]))
+            base, own = accounts.returns(stressed, agents, environment=rules)
+            found.append(float(statistics.measures(own[None], base[None])["sharpe_difference"][0]))
+            failures.append(failed)
+        shared = {"agent": "closed form", "rate": rate, "draws": FAILURE_DRAWS, "failures": float(np.mean(failures))}
+        value = float(np.mean(found))
+        rows.append(
+            statistics.row("stress_difference", value, min(found), max(found), {**settings, **cell._asdict(), **shared})
+        )
+    return rows
+
+
+def with_failures(panel: Panel, test: tuple[int, int], rate: float, draw: int) -> tuple[Panel, int]:
+    """The panel with stocks that fail in the test bars at an annual rate, and their number: no prices from there on."""
+    rng = np.random.default_rng(random.key(draw, round(rate * 1_000), "failures"))
+    closes = panel.close.copy()
+    bars = test[0] + np.ceil(rng.exponential(statistics.YEAR / rate, panel.close.shape[1])).astype(int)
+    for asset, bar in enumerate(bars):
+        if bar < test[1]:
+            closes[bar:, asset] = np.nan
+    fields = {"close": closes} if panel.spread is None else {"close": closes, "spread": panel.spread}
+    failed = int((bars < test[1]).sum())
+    return make_panel(
+        panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures"
+    ), failed

@@ -1,0 +1,1 @@
+"""The engine of a tournament on many shards, measured and simulated."""

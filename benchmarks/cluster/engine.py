@@ -1,0 +1,390 @@
+"""Measure the tournament's engine: leaderboard, snapshots, what Ray adds, recovery, schedulers with unequal shards.
+
+    python -m benchmarks cluster                       # all parts; half an hour on two idle cores
+    python -m benchmarks cluster --only leaderboard snapshot schedulers
+    python -m benchmarks cluster --only waiting        # points for cluster-simulation
+
+Every part replaces its entry in benchmarks/cluster.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import psutil
+from finrl_pod_app.services.engines import shard_trainer
+from finrl_pod_app.services.presets import PRESETS
+from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.services.ray_nodes import LocalCluster, local_cluster
+
+from benchmarks.cluster import simulation as cluster_simulation
+from benchmarks.harness.results import FOLDER
+from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.settings.algorithm_configs import SACConfig
+from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig
+from finrl_pod.tournament import snapshots
+from finrl_pod.tournament.assignment import Assignment, Group, make_groups
+from finrl_pod.tournament.event_log import read_events
+from finrl_pod.tournament.executors.processes import ProcessExecutor
+from finrl_pod.tournament.executors.protocol import Executor
+from finrl_pod.tournament.executors.ray_shards import RayExecutor
+from finrl_pod.tournament.executors.virtual import VirtualExecutor
+from finrl_pod.tournament.executors.waiting import WaitingTrainer
+from finrl_pod.tournament.executors.wire import encode_result
+from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.next_generation import SlotInit, next_slots
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.tournament import Outcome, Tournament
+from finrl_pod.types import Score
+
+RESULTS_FILE = FOLDER / "cluster.json"
+PARAMETERS = 3 * 64 * 64  # of a policy and its critic with two hidden layers of 64 units, about
+SEEDS = range(5)
+Scheduler = Literal["asynchronous", "generational"]
+SCHEDULERS: tuple[Scheduler, ...] = ("asynchronous", "generational")
+SLOW = 0.5  # speed of the slow shard of four
+AGENT = PPOConfig(hidden=(64, 64))
+
+
+def score(slot: int, number: int, value: float) -> Score:
+    return Score(f"g{number:02d}s{slot:02d}", None, number, slot, 1000 * (number + 1), value, {"learning_rate": 1e-3})
+
+
+def leaderboard_rates() -> dict[str, Any]:
+    """Inserts and draws per second of processor time on a leaderboard of 64 entries, one by one on one core."""
+    rng, board, n = np.random.default_rng(0), Leaderboard(64, max_root_share=0.25), 4000
+    scores = [score(i % 64, i // 64, float(x)) for i, x in enumerate(rng.normal(size=n))]
+    began = time.process_time()
+    for entry in scores:
+        board = board.insert([entry])
+    inserts = n / (time.process_time() - began)
+    config = TournamentConfig(exploit_fraction=1.0, reinit_fraction=0.0, protected_generations=0, novelty=0.0)
+    current = [dataclasses.replace(entry, score=-9.0) for entry in scores[-64:]]
+    history: dict[str, Any] = {}
+    began, draws = time.process_time(), 0
+    while draws < n:
+        draws += len(next_slots(AGENT, config, draws, 99, board, current, history))
+    return {"inserts_per_second": inserts, "draws_per_second": draws / (time.process_time() - began), "entries": 64}
+
+
+def snapshot_times() -> dict[str, Any]:
+    """Milliseconds for a snapshot of a 64x64 pod: to bytes, and to disk."""
+    result = waiting_result(1)
+    agent, packing, saving = result.agents[0], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(50):
+            began = time.perf_counter()
+            data = encode_result(result)
+            packing.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            snapshots.save(Path(folder), agent)
+            saving.append(time.perf_counter() - began)
+    return {
+        "encode_ms": 1e3 * statistics.median(packing),
+        "save_ms": 1e3 * statistics.median(saving),
+        "bytes": len(data),
+        "parameters": PARAMETERS,
+    }
+
+
+def waiting_result(pods: int) -> Any:
+    inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
+    assignment = Assignment(Group(0, 0, tuple(range(pods))), 0, inits, {}, (), 1, 1000)
+    return WaitingTrainer(lambda _: 0.0, PARAMETERS).run(assignment)
+
+
+def ray_results() -> dict[str, Any]:
+    """Pods per second whose results come through Ray from two shards in batches of 64, and are decoded and inserted."""
+    pods, batches = 64, 20
+    with local_cluster(1, cpus=2) as cluster:
+        executor = RayExecutor(partial(waiting_trainer, 0.0, pods), shards=2, address=cluster.address)
+        try:
+            inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
+            board, sent, got, began = Leaderboard(64), 0, 0, 0.0
+            while got < batches:
+                while sent < batches and executor.free:
+                    began = began or time.perf_counter()
+                    executor.submit(Assignment(Group(sent, 0, tuple(range(pods))), 0, inits, {}, (), sent, 1000))
+                    sent += 1
+                for event in executor.wait(lambda *_: None):
+                    if (result := getattr(event, "result", None)) is not None:
+                        board, got = board.insert(result.scores), got + 1
+            return {"results_per_second": got * pods / (time.perf_counter() - began), "batch": pods}
+        finally:
+            executor.close()
+
+
+def waiting_trainer(seconds: float, pods: int, number: int, slow: float = 0.0) -> WaitingTrainer:
+    """A shard whose assignments take so many seconds; twice as long on the last shard where `slow` is above 0."""
+    del pods
+    factor = 2.0 if slow and number == round(1 / slow) - 1 else 1.0
+    return WaitingTrainer(lambda _: seconds * factor, PARAMETERS)
+
+
+def waiting_config(scheduler: Scheduler, shards: int, pods: int, rounds: int) -> RunConfig:
+    tournament = TournamentConfig(
+        pods=shards * pods, generations=rounds, samples_per_generation=1000, batch_pods=pods, scheduler=scheduler
+    )
+    return RunConfig(seed=1, threads=1, agent=AGENT, tournament=tournament)
+
+
+def timed(config: RunConfig, executor: Executor, folder: Path, shards: int) -> tuple[float, Outcome]:
+    """Seconds from the first assignment to the last result."""
+    run = RunDirectory.create(folder, config, "waiting")
+    outcome = Tournament(config, run, executor, groups=make_groups(config, shards)).run()
+    events = [event for event in read_events(folder / "events.jsonl") if event["event"] in ("assigned", "result")]
+    return events[-1]["time"] - events[0]["time"], outcome
+
+
+def waiting_points() -> dict[str, Any]:
+    """Throughput of shards that wait for a recorded time, in processes; one and two shards calibrate the simulation."""
+    points, seconds, rounds = [], 1.0, 8
+    for shards, pods, slow in (
+        (1, 4, 0.0),
+        (1, 16, 0.0),
+        (2, 4, 0.0),
+        (2, 16, 0.0),
+        (3, 4, 0.0),
+        (4, 4, 0.0),
+        (4, 4, 0.25),
+    ):
+        for scheduler in SCHEDULERS[:1] if slow else SCHEDULERS:
+            with tempfile.TemporaryDirectory() as folder:
+                executor = ProcessExecutor(partial(_waiting_shard, seconds, slow), shards)
+                try:
+                    _wait_until_ready(executor, shards)
+                    # The first results of a process load libraries: they do not count.
+                    timed(waiting_config(scheduler, shards, pods, 1), executor, Path(folder) / "first", shards)
+                    config = waiting_config(scheduler, shards, pods, rounds)
+                    took, _ = timed(config, executor, Path(folder) / "run", shards)
+                finally:
+                    executor.close()
+            points.append(
+                {
+                    "shards": shards, "scheduler": scheduler, "slow": slow, "train": seconds, "pods": pods,
+                    "rounds": rounds, "results": shards * pods * rounds / took, "calibration": shards <= 2,
+                }
+            )  # fmt: skip
+            sys.stderr.write(f"{points[-1]}\n")
+    agent = float(snapshot_times()["bytes"])
+    costs = dataclasses.asdict(cluster_simulation.calibrate([point for point in points if point["calibration"]], agent))
+    return {"points": points, "costs": costs}
+
+
+def _waiting_shard(seconds: float, slow: float, number: int) -> WaitingTrainer:
+    return waiting_trainer(seconds, 0, number, slow)
+
+
+def _wait_until_ready(executor: Executor, shards: int) -> None:
+    while executor.free < shards:
+        executor.wait(lambda *_: None)
+
+
+def overhead() -> dict[str, Any]:
+    """Seconds of the same tournament on two shards, in processes and on Ray; medians of three runs, alternately."""
+    config = dataclasses.replace(
+        PRESETS["quick"],
+        threads=1,
+        tournament=dataclasses.replace(
+            PRESETS["quick"].tournament, pods=8, generations=4, samples_per_generation=100_000, batch_pods=2
+        ),
+    )
+    make = partial(shard_trainer, config, load_panel(config), {}, {}, "cpu", 1)
+    seconds: dict[str, list[float]] = {"processes": [], "ray": []}
+    for _ in range(3):
+        for name in seconds:
+            took = _in_new_process(_one_overhead_run, name, config, make)
+            seconds[name].append(took)
+            sys.stderr.write(f"{name}: {took:.1f} s\n")
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return {**medians, "overhead": medians["ray"] / medians["processes"] - 1}
+
+
+def _one_overhead_run(name: str, config: RunConfig, make: Callable[[int], Any]) -> float:
+    with _executor(name, make) as executor, tempfile.TemporaryDirectory() as folder:
+        _wait_until_ready(executor, 2)
+        return timed(config, executor, Path(folder) / "run", 2)[0]
+
+
+def _in_new_process(function: Callable[..., float], *arguments: Any) -> float:
+    """Call a function in a process that no cluster was connected to: Ray keeps the token of the first one."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+@contextmanager
+def _executor(name: str, make: Callable[[int], Any]) -> Iterator[Executor]:
+    executor: Executor
+    if name == "processes":
+        executor = ProcessExecutor(make, 2)
+        try:
+            yield executor
+        finally:
+            executor.close()
+        return
+    with local_cluster(1, cpus=2) as cluster:
+        executor = RayExecutor(make, shards=2, address=cluster.address)
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+
+def recovery() -> dict[str, Any]:
+    """Seconds from the SIGKILL of a worker, and of a node, until its assignment has been started again."""
+    with local_cluster(2) as cluster:
+        return {"worker": _recovery(cluster, _kill_worker), "node": _recovery(cluster, _kill_node)}
+
+
+def _kill_node(cluster: LocalCluster) -> None:
+    cluster.nodes[1].kill()
+
+
+def _kill_worker(cluster: LocalCluster) -> None:
+    """SIGKILL to the worker process of the second node."""
+    for process in cluster.nodes[1].processes:
+        if process.is_running() and any("RayShard" in part for part in process.cmdline()):
+            process.kill()
+            return
+    raise RuntimeError("the second node has no shard")
+
+
+def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> float:
+    config = waiting_config("asynchronous", 2, 1, 8)
+    killed: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        executor = RayExecutor(partial(_waiting_shard, 3.0, 0.0), shards=2, address=cluster.address)
+        log = Path(folder) / "run" / "events.jsonl"
+
+        def when_busy() -> None:
+            while True:
+                events = read_events(log) if log.exists() else []
+                if sum(event["event"] == "result" for event in events) >= 4:
+                    time.sleep(0.5)  # both shards train
+                    killed.append(time.monotonic())
+                    kill(cluster)
+                    return
+                time.sleep(0.02)
+
+        began = time.monotonic()
+        try:
+            _wait_until_ready(executor, 2)
+            thread = threading.Thread(target=when_busy)
+            began = time.monotonic()
+            thread.start()
+            timed(config, executor, Path(folder) / "run", 2)
+            thread.join()
+        finally:
+            executor.close()
+        restarted = next(event["time"] for event in read_events(log) if event["event"] == "restarted")
+    return float(restarted - (killed[0] - began))
+
+
+def study_config(seed: int, scheduler: Scheduler) -> RunConfig:
+    """PPO and SAC on the sample prices, one pod a group."""
+    quick = PRESETS["quick"]
+    sac = SACConfig(policy="linear", batch_size=64, learning_starts=512, buffer_size=20_000)
+    tournament = TournamentConfig(
+        pods=8, generations=6, samples_per_generation=20_000, leaderboard=8, champion=4, batch_pods=1,
+        scheduler=scheduler,
+    )  # fmt: skip
+    return dataclasses.replace(quick, seed=seed, threads=1, cohorts=(*quick.cohorts, sac), tournament=tournament)
+
+
+def schedulers() -> dict[str, Any]:
+    """Busy share and best score of both schedulers on four shards, one twice as slow, at equal virtual time.
+
+    An assignment of the second algorithm takes 1.5, of the third 3 times as long as one of the first.
+    """
+    rows = []
+    for seed in SEEDS:
+        for scheduler in SCHEDULERS:
+            config = study_config(seed, scheduler)
+            rows.append(_virtual_run(config, (1.0, 1.0, 1.0, SLOW), 0.0, {"seed": seed, "scheduler": scheduler}))
+    return {"rows": rows, "busy": busy_shares()}
+
+
+def busy_shares() -> dict[str, float]:
+    """Busy shares of four shards, one twice as slow, with four equal groups and 20 assignments each."""
+    shares: dict[str, float] = {}
+    for scheduler in SCHEDULERS:
+        config = waiting_config(scheduler, 4, 1, 20)
+        trainer = WaitingTrainer(lambda _: 0.0, 8, 10, sleep=lambda _: None)
+        executor = VirtualExecutor(trainer, (1.0, 1.0, 1.0, SLOW))
+        with tempfile.TemporaryDirectory() as folder:
+            timed(config, executor, Path(folder) / "run", 4)
+        shares[scheduler] = executor.busy_share
+    return shares
+
+
+def losses() -> dict[str, Any]:
+    """Best scores with each assignment's shard lost with probability 0.1, and of undisturbed runs, five seeds."""
+    rows = [
+        _virtual_run(study_config(seed, "asynchronous"), (1.0,) * 4, loss, {"seed": seed, "loss": loss})
+        for seed in SEEDS
+        for loss in (0.0, 0.1)
+    ]
+    return {"rows": rows}
+
+
+def _virtual_run(config: RunConfig, speeds: tuple[float, ...], loss: float, facts: dict[str, Any]) -> dict[str, Any]:
+    factors = (1.0, 1.5, 3.0)
+    panel = load_sample()
+    executor = VirtualExecutor(
+        shard_trainer(config, panel, {}, {}, "cpu", 1, 0),
+        speeds,
+        lambda assignment: factors[assignment.group.cohort],
+        loss=loss,
+        restart_seconds=0.1,
+        seed=config.seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory.create(Path(folder) / "run", config, panel.sha256)
+        outcome = Tournament(config, run, executor, groups=make_groups(config, len(speeds))).run()
+    best = [entry.score for entry in outcome.leaderboard.scores[:4]]
+    row = {**facts, "best": best[0], "mean_of_best_four": statistics.fmean(best), "seconds": executor.now}
+    sys.stderr.write(f"{row}\n")
+    return {**row, "busy": executor.busy_share, "samples": outcome.samples}
+
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "leaderboard": leaderboard_rates,
+    "snapshot": snapshot_times,
+    "ray_results": ray_results,
+    "waiting": waiting_points,
+    "overhead": overhead,
+    "recovery": recovery,
+    "schedulers": schedulers,
+    "losses": losses,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
+    options = parser.parse_args()
+    for name in options.only:
+        found = PARTS[name]()
+        saved = json.loads(RESULTS_FILE.read_text()) if RESULTS_FILE.exists() else {}
+        saved[name] = {**found, "load_average": os.getloadavg()[0]}
+        saved["machine"] = {"processor": platform.processor(), "cores": psutil.cpu_count(), "python": sys.version[:6]}
+        RESULTS_FILE.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n")
+        short = {key: value for key, value in found.items() if not isinstance(value, list)}
+        sys.stdout.write(f"{name}: {json.dumps(short)}\n")

@@ -1,0 +1,1 @@
+"""What all benchmarks share: rows, results files, command-line flags and simulated markets."""

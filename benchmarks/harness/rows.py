@@ -1,0 +1,99 @@
+"""Benchmark results: rows of numbers with their config, and the machine they were measured on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from finrl_pod_app.services.doctor import installed_versions
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Describe the machine: processor, cores, threads, memory, load, device, versions and date, as plain values."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_average": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": installed_versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def cores() -> int:
+    """Return the number of cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+MIN_FIXED_POINT = 5e-4  # smaller values are printed in scientific notation
+COLUMNS = ("name", "value", "low", "high", "unit")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured number.
+
+    low, high: range or interval of the kind in config["interval"]. config: settings and details of the measurement.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    config: Mapping[str, Any]
+
+
+def median_row(name: str, values: Sequence[float], unit: str, config: Mapping[str, Any]) -> Row:
+    """Return a row with the median and range of repeated runs."""
+    return Row(
+        name, statistics.median(values), min(values), max(values), unit, {**config, "interval": "range of the runs"}
+    )
+
+
+def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that --json prints."""
+    return {"rows": [asdict(row) for row in rows], "machine": dict(machine)}
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Format as sorted, indented JSON. Raises ValueError for NaN."""
+    return json.dumps(values, sort_keys=True, indent=2, allow_nan=False) + "\n"
+
+
+def as_table(rows: Sequence[Row]) -> str:
+    """Format rows as an aligned text table."""
+    cells = [COLUMNS, *((row.name, *map(_short, (row.value, row.low, row.high)), row.unit) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    lines = []
+    for line in cells:
+        numbers = [line[i].rjust(widths[i]) for i in (1, 2, 3)]
+        lines.append("  ".join([line[0].ljust(widths[0]), *numbers, line[4]]).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _short(value: float) -> str:
+    """Format a number: thousands without decimals, others with three, tiny ones in scientific notation."""
+    if 0 < abs(value) < MIN_FIXED_POINT:
+        return f"{value:.1e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

@@ -1,0 +1,205 @@
+"""Leaked future: real prices, and a feature that holds each stock's return over the interval decided on.
+
+The oracle puts everything into the best stock at every bar, under the same accounting and costs. As placebos the same
+agent is trained on leaks without information about the interval: shifted into the past, and shuffled over the assets.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_envs.trading_envs import PortfolioEnv
+from finrl_pod_strategies.rule_based import EqualWeight
+
+from benchmarks.harness.rows import Row, median_row
+from benchmarks.harness.simulated_markets import REWARD_LAG, shifted, shuffled_over_assets
+from benchmarks.learning.training import BASIS_POINT, Recipe, TrainedAgent, log_progress, log_returns, train
+from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.splits import make_splits
+from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.intervals import growth_interval
+from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import rules_of
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.run import EnvironmentConfig, PPOConfig, SplitConfig
+from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
+
+FEATURES = ("return_1", "return_21", "volatility_63")
+# The leak of bar t - 1 is the return between the decision and its fill: profiting from it means filling too early.
+PLACEBO_SHIFT = 1
+CONFIDENCE_LEVEL = 0.95
+LOOKS = 10  # evaluations while training
+
+EQUIVARIANT = Recipe(
+    EnvironmentConfig(envs=256, group=16),
+    PPOConfig(horizon=16, epochs=2, minibatches=4, learning_rate=1e-2, gamma=0.5, gae_lambda=0.9),
+    samples=500_000,
+)
+MLP = Recipe(
+    EnvironmentConfig(envs=256, group=16),
+    PPOConfig(
+        policy="mlp",
+        hidden=(64, 64),
+        horizon=16,
+        epochs=2,
+        minibatches=4,
+        learning_rate=3e-3,
+        gamma=0.5,
+        gae_lambda=0.9,
+    ),
+    samples=1_500_000,
+)
+
+
+def seconds_to_share(
+    share: float, panel: Panel, recipe: Recipe, seed: int, device: torch.device
+) -> tuple[float, float]:
+    """Train on the leak in the first three quarters of a panel until an agent earns a share of the oracle on the rest.
+
+    Returns seconds without those of the evaluations, and the share reached, which is lower if all samples were used.
+    """
+    train_last = 3 * len(panel.times) // 4
+    market = build_market(panel, FEATURES, (0, train_last))
+    leak = leaked_return(market)
+    first, last = train_last + 1, market.steps
+    oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
+    leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
+    env = PortfolioEnv(leaky, recipe.environment, first=market.first, last=train_last - REWARD_LAG)
+    learner = Learner(env, recipe.agent, seed=seed)
+    evaluating, reached, looks = 0.0, 0.0, 0
+    began = time.perf_counter()
+
+    def look(learner: Learner, _: Any) -> bool:
+        nonlocal evaluating, reached, looks
+        if learner.samples[0] < (looks + 1) * recipe.samples / LOOKS:
+            return True
+        looks += 1
+        paused = time.perf_counter()
+        agent = TrainedAgent(learner, env.config, learner.samples[0], 0.0)
+        reached = float(log_returns(agent, leaky, first, last).mean()) / oracle
+        evaluating += time.perf_counter() - paused
+        return reached < share
+
+    learner.learn(recipe.samples, callback=look)
+    return time.perf_counter() - began - evaluating, reached
+
+
+@cache
+def sample_market() -> tuple[Panel, MarketTensor, int]:
+    """Return the sample panel, its market, and the last training bar."""
+    panel = load_sample()
+    train_last = make_splits(panel.times, SplitConfig()).train.last
+    return panel, build_market(panel, FEATURES, (0, train_last)), train_last
+
+
+def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rules: ExecutionRules) -> float:
+    """Return the mean log growth per bar of always holding the asset with the highest leak [T, N], starting in cash."""
+    best = torch.from_numpy(np.nan_to_num(leak, nan=-np.inf).argmax(1))
+    everything = torch.eye(market.shape[1], dtype=torch.float64)
+
+    def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:  # noqa: ARG001
+        return everything[best[t]].unsqueeze(0)
+
+    ledger = simulate(market, decide, first, last, rules, 1e6)
+    return float(ledger.log_returns.mean())
+
+
+def capture(
+    market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
+) -> tuple[float, float, TrainedAgent]:
+    """Train on the leak up to bar `train_last` and evaluate on the bars after it.
+
+    Returns the share of the oracle's mean log growth per bar that the agent earns, the oracle's growth, and the agent.
+    """
+    leak = leaked_return(market)
+    first, last = train_last + 1, market.steps
+    oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
+    leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
+    trained = train(leaky, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    return float(log_returns(trained, leaky, first, last).mean()) / oracle, oracle, trained
+
+
+def excess_over_equal_weight(
+    panel: Panel,
+    market: MarketTensor,
+    feature: Floats,
+    train_last: int,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device,
+    label: str,
+) -> tuple[Floats, TrainedAgent]:
+    """Train on a feature [T, N]; return log returns per bar in excess of monthly equal weight, and the agent."""
+    first, last = train_last + 1, market.steps
+    terms = (rules_of(recipe.environment), recipe.environment.cash)
+    equal = backtest(EqualWeight(), panel, market, first, last, *terms)
+    moved = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
+    trained = train(moved, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    return log_returns(trained, moved, first, last) - np.diff(np.log(equal.equity)), trained
+
+
+def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
+    """Return a leak [T, N] without information about the interval decided on; kind: "shifted" or "shuffled"."""
+    leak = leaked_return(market)
+    return shifted(leak, PLACEBO_SHIFT) if kind == "shifted" else shuffled_over_assets(leak, seed)
+
+
+def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Measure the share of the oracle's mean log growth per bar that agents reach out of sample."""
+    _, market, train_last = sample_market()
+    captures, seconds, samples, oracle = [], [], 0, 0.0
+    for seed in range(seeds):
+        share, oracle, trained = capture(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        captures.append(share)
+        seconds.append(round(trained.seconds, 1))
+        samples = trained.samples
+        log_progress(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
+    config = {
+        **recipe.to_dict(),
+        "samples": samples,
+        "seconds": statistics.median(seconds),
+        "seconds_each": seconds,
+        "captures": captures,
+        "oracle_bp_a_day": oracle / BASIS_POINT,
+        "test": _dates(market, train_last + 1, market.steps),
+    }
+    return median_row(name, captures, "share of the oracle", config)
+
+
+def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+    """Measure the log growth per bar over equal weight of agents trained on an uninformative leak.
+
+    The interval is a bootstrap over bars of the mean over seeds.
+    """
+    panel, market, train_last = sample_market()
+    each, seconds = [], []
+    for seed in range(seeds):
+        excess, trained = excess_over_equal_weight(
+            panel, market, placebo(market, kind, seed), train_last, recipe, seed, device, f"{name} seed {seed}"
+        )
+        each.append(excess)
+        seconds.append(round(trained.seconds, 1))
+        log_progress(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp/day over equal weight")
+    mean = np.mean(each, 0)
+    low, high = growth_interval(mean, CONFIDENCE_LEVEL)
+    config: dict[str, Any] = {
+        **recipe.to_dict(),
+        "seconds": statistics.median(seconds),
+        "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
+        "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
+        "interval": f"{CONFIDENCE_LEVEL:.0%} stationary block bootstrap over the bars",
+        "test": _dates(market, train_last + 1, market.steps),
+    }
+    value, low, high = (x / BASIS_POINT for x in (float(mean.mean()), low, high))
+    return Row(name, value, low, high, "bp a day over equal weight", config)
+
+
+def _dates(market: MarketTensor, first: int, last: int) -> list[str]:
+    return [str(market.times[t].astype("datetime64[D]")) for t in (first, last)]

@@ -1,0 +1,1 @@
+"""Markets with many agents against the exact optimum of the simulated game."""

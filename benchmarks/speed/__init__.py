@@ -1,0 +1,1 @@
+"""Speed and memory: environments, learners, backtests, worker pools, commands and whole tournaments."""

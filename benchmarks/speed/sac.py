@@ -1,0 +1,162 @@
+"""Benchmark of soft actor-critic: updates/s from a full replay buffer, compared with Stable-Baselines3 if installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.harness.rows import Row, median_row
+from benchmarks.learning.training import log_progress
+from finrl_pod.errors import ConfigError
+from finrl_pod.rl.algorithms.factory import make_algorithm
+from finrl_pod.rl.algorithms.off_policy import OffPolicy
+from finrl_pod.settings.algorithm_configs import SACConfig
+from finrl_pod.types import EnvStep
+
+OBSERVATION_SIZE, ACTION_SIZE = 11, 3  # of Hopper
+BUFFER_SIZE = 10_000  # transitions
+HIDDEN_LAYERS = ((256, 256), (64, 64))
+MEMBERS = 8
+SECONDS_PER_RUN = 1.0
+
+
+@dataclass(frozen=True)
+class SacSettings:
+    """Flags of `python -m benchmarks sac`. batch: samples per update. runs: repetitions; the median is reported."""
+
+    batch: int = 256
+    runs: int = 5
+
+    def check(self) -> None:
+        """Raise ConfigError for a setting out of range."""
+        for name in ("batch", "runs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
+
+
+class _EnvShape:
+    """An environment that has only sizes and cannot be stepped."""
+
+    def __init__(self, members: int, device: torch.device) -> None:
+        self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
+        self.action_kind, self.action_size, self.actions = "direct", ACTION_SIZE, 0
+        self.observation_size, self.device = OBSERVATION_SIZE, device
+
+    def reset(self, seed: int) -> torch.Tensor:
+        raise NotImplementedError
+
+    def step(self, action: torch.Tensor) -> EnvStep:
+        raise NotImplementedError
+
+
+Work = Callable[[int], None]  # runs the given number of updates
+
+
+def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
+    """Measure updates/s of each network size for one member and several, and the ratio to Stable-Baselines3.
+
+    Runs are interleaved, so that a change of the machine's speed affects all; ratios compare neighbouring runs.
+    """
+    settings.check()
+    known = asdict(settings) | {
+        "observation_size": OBSERVATION_SIZE,
+        "action_size": ACTION_SIZE,
+        "threads": torch.get_num_threads(),
+    }
+    has_sb3 = importlib.util.find_spec("stable_baselines3") is not None
+    rows: list[Row] = []
+    for hidden in HIDDEN_LAYERS:
+        name = f"sac_{hidden[0]}"
+        sides: dict[str, Work] = {name: _train_ours(settings, 1, hidden, device)}
+        if has_sb3:
+            sides[f"sb3_{name}"] = _train_sb3(settings, hidden, device)
+        if hidden == HIDDEN_LAYERS[-1]:
+            sides[f"{name}_x{MEMBERS}"] = _train_ours(settings, MEMBERS, hidden, device)
+        each = _interleaved(sides, settings.runs, device)
+        config = {**known, "hidden": list(hidden)}
+        rows += [median_row(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
+        if has_sb3:
+            ratios = [a / b for a, b in zip(each[name], each[f"sb3_{name}"], strict=True)]
+            rows.append(median_row(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
+        if hidden == HIDDEN_LAYERS[-1]:
+            times = [a / b for a, b in zip(each[name], each[f"{name}_x{MEMBERS}"], strict=True)]
+            rows.append(
+                median_row(f"{name}_x{MEMBERS}_time", times, "times one member's", {**config, "members": MEMBERS})
+            )
+    return rows
+
+
+def _interleaved(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
+    """Measure updates/s of each implementation, alternating after about `SECONDS_PER_RUN`."""
+    counts = {}
+    for side, work in sides.items():
+        work(20)
+        counts[side] = max(10, int(SECONDS_PER_RUN * _rate(work, 50, device)))
+    each: dict[str, list[float]] = {side: [] for side in sides}
+    for run in range(runs):
+        for side, work in sides.items():
+            each[side].append(_rate(work, counts[side], device))
+            log_progress(f"{side}: run {run + 1} of {runs}, {each[side][-1]:,.0f}/s")
+    return each
+
+
+def _rate(work: Work, updates: int, device: torch.device) -> float:
+    began = time.perf_counter()
+    work(updates)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return updates / (time.perf_counter() - began)
+
+
+def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
+    config = SACConfig(
+        policy="mlp", hidden=hidden, batch_size=settings.batch, buffer_size=BUFFER_SIZE, learning_starts=0,
+        learning_rate=3e-4, gamma=0.99, scale_rewards=False, max_grad_norm=1e9,
+    )  # fmt: skip
+    algorithm = make_algorithm(config, _EnvShape(members, device))
+    assert isinstance(algorithm, OffPolicy)
+    generator = torch.Generator(device).manual_seed(0)
+    fields = algorithm.replay.data
+    items = {
+        key: torch.randn(members, BUFFER_SIZE, *x.shape[2:], generator=generator, device=device).to(x.dtype)
+        for key, x in fields.items()
+    }
+    algorithm.replay.add({**items, "action": items["action"].tanh(), "terminated": items["reward"] > 2})
+
+    def work(updates: int) -> None:
+        algorithm.learn(updates, 1.0)
+
+    return work
+
+
+def _train_sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.device) -> Work:
+    import gymnasium
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.logger import configure
+
+    class SpacesOnly(gymnasium.Env[Any, Any]):
+        observation_space = gymnasium.spaces.Box(-10, 10, (OBSERVATION_SIZE,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
+
+    model = SAC(
+        "MlpPolicy", SpacesOnly(), batch_size=settings.batch, buffer_size=BUFFER_SIZE,
+        policy_kwargs={"net_arch": list(hidden)}, device=device, seed=0,
+    )  # fmt: skip
+    model.set_logger(configure(None, []))
+    rng = np.random.default_rng(0)
+    for _ in range(BUFFER_SIZE):
+        obs, next_obs = rng.standard_normal((2, 1, OBSERVATION_SIZE)).astype(np.float32)
+        action, reward = np.tanh(rng.standard_normal((1, ACTION_SIZE))).astype(np.float32), rng.standard_normal(1)
+        assert model.replay_buffer is not None
+        model.replay_buffer.add(obs, next_obs, action, reward, reward > 2, [{}])
+
+    def work(updates: int) -> None:
+        model.train(gradient_steps=updates, batch_size=settings.batch)
+
+    return work

@@ -1,0 +1,190 @@
+"""Measure time and memory of a whole tournament on synthetic prices.
+
+    python -m benchmarks scale                              # 500 symbols x 6,000 days, 100 x 100,000 minutes; hours
+    python -m benchmarks scale --only daily --preset laptop
+    python -m benchmarks scale --only 20x1500x1d --results /tmp/scale.jsonl --json
+
+Prices are random walks with a common factor, and half spreads of 1 to 5 basis points are charged. `finrl-pod
+tournament` runs in a separate process, from reading the prices to the report; peak memory is the largest resident set
+of that process. Every finished run is a line of `benchmarks/scale.jsonl` and is not repeated; an interrupted one
+continues from its last generation, and the seconds before the interruption are then left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from finrl_pod_app.services.presets import PRESETS, config_text, for_panel
+
+from benchmarks.harness.results import FOLDER, append, read
+from benchmarks.harness.rows import Row, as_json, as_table, describe, document
+from finrl_pod.data.flaws import MINUTES_PER_BAR
+from finrl_pod.data.panel import BARS, make_panel
+from finrl_pod.data.store import Store
+from finrl_pod.errors import DataError
+from finrl_pod.files import ROOT_VARIABLE
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.types import Panel
+
+RESULTS_FILE = FOLDER / "scale.jsonl"
+WORK_FOLDER = Path(tempfile.gettempdir()) / "finrl-pod-scale"
+SEED = 0
+MARKET_VOLATILITY, OWN_VOLATILITY = 0.01, 0.015  # of a day's log return
+MINUTES_PER_SESSION, OPENING_MINUTE = 390, 14 * 60 + 30
+MAX_HALF_SPREAD = 5e-4
+GIB_KIB = 2**20
+
+
+Times = np.ndarray[tuple[int, ...], np.dtype[np.datetime64]]
+
+
+class Size(NamedTuple):
+    """Symbols, bars, and the length of a bar, such as "1d"."""
+
+    symbols: int
+    bars: int
+    bar: str
+
+    @property
+    def name(self) -> str:
+        """Name of the stored panel."""
+        return f"{self.symbols}x{self.bars}x{self.bar}"
+
+
+SIZES = {"daily": Size(500, 6_000, "1d"), "minute": Size(100, 100_000, "1m")}
+
+
+def main() -> int:
+    options = _options()
+    for size in options.only or SIZES.values():
+        key = {"size": size.name, "preset": options.preset}
+        if options.table or any(key.items() <= row.items() for row in read(options.results)):
+            continue
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {size.name}, preset {options.preset}\n")
+        measured = measure(size, options.preset, options.work)
+        append(options.results, {**key, **measured, "machine": describe(torch.device("cpu"))})
+    kept = read(options.results)
+    rows = [row for line in kept for row in rows_of(line)]
+    sys.stdout.write(as_json(document(rows, describe(torch.device("cpu")))) if options.json else as_table(rows))
+    return 0
+
+
+def measure(size: Size, preset: str, work: Path) -> dict[str, Any]:
+    """Run a tournament in a separate process: seconds, samples per second and peak memory."""
+    folder = work / f"{size.name}-{preset}"
+    store, run = Store(folder / "store"), folder / "run"
+    # In a process apart: the peak of a program that this one starts would count the memory that this one used before.
+    maker = multiprocessing.get_context("spawn").Process(target=make_prices, args=(size, store.root))
+    maker.start()
+    maker.join()
+    config = for_panel(PRESETS[preset], store.show(size.name))
+    config = dataclasses.replace(
+        config, environment=dataclasses.replace(config.environment, cost_bps=5.0, half_spread="from data")
+    )
+    (folder / "config.toml").write_text(config_text(config))
+    command = [
+        *(sys.executable, "-m", "finrl_pod_app.cli.main", "tournament", str(folder / "config.toml")),
+        *("--out", str(run), "--json", "--device", "cpu", *(["--resume"] if (run / "config.json").exists() else [])),
+    ]
+    environment = {**os.environ, ROOT_VARIABLE: str(store.root), "FINRL_POD_HOME": str(folder / "home")}
+    began = time.perf_counter()
+    with (folder / "report.json").open("wb") as out:
+        actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
+        child = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
+        _, status, usage = os.wait4(child, 0)
+    seconds = time.perf_counter() - began
+    if status:
+        raise SystemExit(f"the tournament on {size.name} failed; run it again with: {' '.join(command)}")
+    timing = json.loads((folder / "report.json").read_text())["timing"]
+    return {
+        "seconds": round(seconds, 1),
+        "peak_gib": round(usage.ru_maxrss / GIB_KIB, 3),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "timing": timing,
+        "samples": budget(config),
+    }
+
+
+def budget(config: RunConfig) -> int:
+    """Samples of all pods and generations."""
+    tournament = config.tournament
+    return tournament.pods * tournament.generations * tournament.samples_per_generation
+
+
+def make_prices(size: Size, root: Path) -> None:
+    """Store the synthetic panel of a size unless it is there."""
+    store = Store(root)
+    try:
+        store.show(size.name)
+    except DataError:
+        store.save(synthetic_panel(size))
+
+
+def synthetic_panel(size: Size) -> Panel:
+    """Closes of random walks with a common factor, and spreads: an endless supply of data of any size."""
+    rng = np.random.default_rng(SEED)
+    days = 1.0 if size.bar == "1d" else MINUTES_PER_BAR[size.bar] / MINUTES_PER_SESSION
+    market = rng.normal(0.0003 * days, MARKET_VOLATILITY * days**0.5, (size.bars, 1))
+    moves = rng.normal(0, OWN_VOLATILITY * days**0.5, (size.bars, size.symbols))
+    moves += market
+    close = 50 * np.exp(np.cumsum(moves, axis=0))
+    spread = 2 * MAX_HALF_SPREAD * rng.uniform(0.2, 1, close.shape)
+    symbols = [f"S{n}" for n in range(size.symbols)]
+    return make_panel(
+        times(size), symbols, {"close": close, "spread": spread}, name=size.name, source="benchmarks/speed/scale.py",
+        bar=size.bar,
+    )  # fmt: skip
+
+
+def times(size: Size) -> Times:
+    """[T] weekdays from 2000 on, or the minutes of their sessions."""
+    per_session = 1 if size.bar == "1d" else -(-MINUTES_PER_SESSION // MINUTES_PER_BAR[size.bar])
+    sessions = -(-size.bars // per_session)
+    days: Times = np.busday_offset(np.datetime64("2000-01-03"), np.arange(sessions)).astype("datetime64[ns]")
+    if size.bar == "1d":
+        return days
+    step = MINUTES_PER_BAR[size.bar]
+    minutes = (OPENING_MINUTE + np.arange(0, MINUTES_PER_SESSION, step)).astype("timedelta64[m]")
+    every_minute: Times = (days[:, None] + minutes).ravel()[: size.bars]
+    return every_minute
+
+
+def rows_of(line: dict[str, Any]) -> list[Row]:
+    """Rows of a finished run."""
+    config = {**{name: line[name] for name in ("size", "preset", "samples")}, "timing": line["timing"]}
+    values = (("tournament", line["seconds"], "s"), ("tournament_memory", line["peak_gib"], "GiB"))
+    return [Row(name, value, value, value, unit, {**config, "interval": "one run"}) for name, value, unit in values]
+
+
+def _size(text: str) -> Size:
+    if text in SIZES:
+        return SIZES[text]
+    found = re.fullmatch(r"(\d+)x(\d+)x(\w+)", text)
+    if not found or found[3] not in BARS:
+        raise argparse.ArgumentTypeError(
+            f"must be {', '.join(SIZES)} or symbols x bars x length such as 20x1500x1d, got {text!r}"
+        )
+    return Size(int(found[1]), int(found[2]), found[3])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=_size, action="append", metavar="SIZE", help="daily, minute or 20x1500x1d")
+    parser.add_argument("--preset", choices=list(PRESETS), default="quick")
+    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="file of results")
+    parser.add_argument("--work", type=Path, default=WORK_FOLDER, help="folder of prices and runs")
+    parser.add_argument("--table", action="store_true", help="show the results without running anything")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()

@@ -1,0 +1,1 @@
+"""Studies over many seeds, with Stable-Baselines3 as the reference."""
