@@ -329,9 +329,9 @@ def test_cancel_without_a_response_is_repeated(tmp_path: Path) -> None:
     _, order = manager.ledger.live_orders()[0]
     sim.broker.overrides["cancel"] = for_first_calls(1, lambda original, order_id: Ambiguous("504"))
     manager.cancel(order)
-    assert not order.view.cancel_requested
+    assert not order.cancel_requested
     manager.cancel(order)
-    assert order.view.cancel_requested
+    assert order.cancel_requested
     manager.refresh()
-    assert order.view.status is OrderStatus.CANCELED
+    assert order.status is OrderStatus.CANCELED
     sim.assert_journal_matches_broker()

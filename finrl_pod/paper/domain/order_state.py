@@ -38,13 +38,21 @@ class OrderState(StrEnum):
         return self in (OrderState.SENDING, OrderState.UNKNOWN, OrderState.WORKING)
 
 
-@dataclass(frozen=True)
-class OrderView:
-    """Known state of one order.
+@dataclass
+class TrackedOrder:
+    """An own order: its terms, its place in the journal, and its state as far as it is known.
 
-    filled: shares recorded. value: sum of their price times quantity. stale: the broker must be queried again.
+    id: row in the journal. attempt: number among the orders of its intent, from 0. run: run of the intent. sent_at:
+    time of the first submission. filled: recorded shares. value: sum of price times quantity over the recorded fills.
+    stale: the broker must be queried again.
+
+    The functions of this module return a changed copy. The ledger passes it to `update` once it is in the journal.
     """
 
+    id: int
+    attempt: int
+    run: str
+    sent_at: datetime
     client_order_id: str
     symbol: str
     side: Side
@@ -62,125 +70,123 @@ class OrderView:
         """Shares that may still fill, 0 if the order cannot fill any more."""
         return max(self.quantity - self.filled, ZERO) if self.state.may_fill else ZERO
 
-
-@dataclass(frozen=True)
-class NewFill:
-    """A fill to record: `quantity` more shares of an order, `cumulative_quantity` in total."""
-
-    execution_id: str
-    quantity: Decimal
-    cumulative_quantity: Decimal
-    price: Decimal
-    time: datetime
-    fee: Decimal = ZERO
+    def update(self, changed: TrackedOrder) -> None:
+        """Take over all fields of a changed copy."""
+        vars(self).update(vars(changed))
 
 
 @dataclass(frozen=True)
 class Change:
-    """New state of an order, fills to record, and warnings to raise as alerts."""
+    """An order in its new state, fills to record, and warnings to raise as alerts.
 
-    view: OrderView
-    fills: tuple[NewFill, ...] = ()
+    The quantity of a fill is what it adds to the recorded fills.
+    """
+
+    order: TrackedOrder
+    fills: tuple[Fill, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def apply_fill(view: OrderView, fill: Fill) -> Change:
-    """Apply an execution. One that continues the recorded fills is recorded; one after a gap marks the view stale."""
-    if fill.cumulative_quantity <= view.filled:
-        return Change(view)
-    if fill.cumulative_quantity - fill.quantity > view.filled:
-        return Change(replace(view, stale=True))
-    added = fill.cumulative_quantity - view.filled  # less than the fill if a part of it is recorded already
+def apply_fill(order: TrackedOrder, fill: Fill) -> Change:
+    """Apply an execution. One that continues the recorded fills is recorded; one after a gap marks the order stale."""
+    if fill.cumulative_quantity <= order.filled:
+        return Change(order)
+    if fill.cumulative_quantity - fill.quantity > order.filled:
+        return Change(replace(order, stale=True))
+    added = fill.cumulative_quantity - order.filled  # less than the fill if a part of it is recorded already
     fee = fill.fee * added / fill.quantity
-    return _record_fill(view, NewFill(fill.id, added, fill.cumulative_quantity, fill.price, fill.time, fee))
+    return _record_fill(order, replace(fill, quantity=added, fee=fee))
 
 
-def apply_order(view: OrderView, order: Order, *, authoritative: bool) -> Change:
-    """Apply the order as the broker reports it.
+def apply_order(order: TrackedOrder, report: Order, *, authoritative: bool) -> Change:
+    """Apply an order as the broker reports it.
 
     authoritative: from a REST query; shares filled beyond the recorded fills are recorded at the price that follows
-    from the average. Otherwise (a stream message, which may be old) a difference only marks the view stale.
+    from the average. Otherwise (a stream message, which may be old) a difference only marks the order stale.
     """
-    if order.symbol != view.symbol or order.side != view.side:
+    if report.symbol != order.symbol or report.side != order.side:
         warning = (
-            f"order {view.client_order_id} is {view.side} {view.symbol} in the journal but {order.side} {order.symbol} "
-            "at the broker: none of its fills were recorded"
+            f"order {order.client_order_id} is {order.side} {order.symbol} in the journal but {report.side} "
+            f"{report.symbol} at the broker: none of its fills were recorded"
         )
-        return Change(view, warnings=(warning,))
+        return Change(order, warnings=(warning,))
     warnings: list[str] = []
-    if order.status is OrderStatus.UNKNOWN:
-        warnings.append(f"order {view.client_order_id} has the unknown status {order.raw_status!r}")
-    known = replace(view, broker_id=view.broker_id or order.id)
-    fills: tuple[NewFill, ...] = ()
-    if order.filled_quantity > view.filled:
-        if authoritative and order.filled_average_price is not None:
-            total = order.filled_average_price * order.filled_quantity
-            added = order.filled_quantity - view.filled
-            price = ((total - view.value) / added).quantize(PRICE_STEP)
-            name = f"{order.id}/{order.filled_quantity}"
-            change = _record_fill(known, NewFill(name, added, order.filled_quantity, price, order.updated_at))
-            known, fills = change.view, change.fills
+    if report.status is OrderStatus.UNKNOWN:
+        warnings.append(f"order {order.client_order_id} has the unknown status {report.raw_status!r}")
+    known = replace(order, broker_id=order.broker_id or report.id)
+    fills: tuple[Fill, ...] = ()
+    if report.filled_quantity > order.filled:
+        if authoritative and report.filled_average_price is not None:
+            total = report.filled_average_price * report.filled_quantity
+            added = report.filled_quantity - order.filled
+            price = ((total - order.value) / added).quantize(PRICE_STEP)
+            name = f"{report.id}/{report.filled_quantity}"
+            fill = Fill(
+                name, report.id, order.symbol, order.side, added, report.filled_quantity, price, report.updated_at
+            )
+            change = _record_fill(known, fill)
+            known, fills = change.order, change.fills
             warnings += change.warnings
         else:
             known = replace(known, stale=True)
     elif authoritative:
         known = replace(known, stale=False)
-    if view.state is OrderState.ENDED:  # an older message cannot reopen it
+    if order.state is OrderState.ENDED:  # an older message cannot reopen it
         return Change(known, fills, tuple(warnings))
-    state = OrderState.ENDED if order.status.terminal else OrderState.WORKING
+    state = OrderState.ENDED if report.status.terminal else OrderState.WORKING
     if known.state is OrderState.ENDED:  # the new fill completed it
         state = OrderState.ENDED
-    status = order.status if known.status is not OrderStatus.FILLED else known.status
+    status = report.status if known.status is not OrderStatus.FILLED else known.status
     return Change(replace(known, state=state, status=status), fills, tuple(warnings))
 
 
-def mark_rejected(view: OrderView) -> Change:
+def mark_rejected(order: TrackedOrder) -> Change:
     """Mark an order that the broker did not accept. No effect if it was seen at the broker or has a fill."""
-    if view.state in (OrderState.WORKING, OrderState.ENDED) or view.filled:
-        return Change(view)
-    return Change(replace(view, state=OrderState.REFUSED))
+    if order.state in (OrderState.WORKING, OrderState.ENDED) or order.filled:
+        return Change(order)
+    return Change(replace(order, state=OrderState.REFUSED))
 
 
-def mark_unknown(view: OrderView) -> Change:
+def mark_unknown(order: TrackedOrder) -> Change:
     """Mark an order whose submission got no usable answer."""
-    return Change(replace(view, state=OrderState.UNKNOWN)) if view.state is OrderState.SENDING else Change(view)
+    return Change(replace(order, state=OrderState.UNKNOWN)) if order.state is OrderState.SENDING else Change(order)
 
 
-def mark_resent(view: OrderView) -> Change:
+def mark_resent(order: TrackedOrder) -> Change:
     """Mark an order that is sent again under its id, after look-ups did not find it."""
-    return Change(replace(view, state=OrderState.SENDING)) if view.state is OrderState.UNKNOWN else Change(view)
+    return Change(replace(order, state=OrderState.SENDING)) if order.state is OrderState.UNKNOWN else Change(order)
 
 
-def mark_lost(view: OrderView) -> Change:
+def mark_lost(order: TrackedOrder) -> Change:
     """Give up an order that the broker does not have. A fill that is reported later is still recorded."""
-    return Change(replace(view, state=OrderState.LOST)) if view.state.may_fill else Change(view)
+    return Change(replace(order, state=OrderState.LOST)) if order.state.may_fill else Change(order)
 
 
-def mark_cancel_requested(view: OrderView) -> Change:
+def mark_cancel_requested(order: TrackedOrder) -> Change:
     """Mark a cancel request, before it is sent. Only the broker's report ends the order."""
-    return Change(replace(view, cancel_requested=True))
+    return Change(replace(order, cancel_requested=True))
 
 
-def clear_cancel_request(view: OrderView) -> Change:
+def clear_cancel_request(order: TrackedOrder) -> Change:
     """Clear an unanswered cancel request, so that it is sent again; a repeated cancel does no harm."""
-    return Change(replace(view, cancel_requested=False))
+    return Change(replace(order, cancel_requested=False))
 
 
-def _record_fill(view: OrderView, fill: NewFill) -> Change:
+def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
     filled = fill.cumulative_quantity
-    done = filled >= view.quantity
+    done = filled >= order.quantity
     warnings: tuple[str, ...] = ()
-    if filled > view.quantity:
-        warnings = (f"order {view.client_order_id} overfilled: {filled} shares of {view.quantity} {view.symbol}",)
-    open_state = view.state if view.state is OrderState.ENDED else OrderState.WORKING
-    after = replace(
-        view,
+    if filled > order.quantity:
+        warnings = (f"order {order.client_order_id} overfilled: {filled} shares of {order.quantity} {order.symbol}",)
+    open_state = order.state if order.state is OrderState.ENDED else OrderState.WORKING
+    changed = replace(
+        order,
         filled=filled,
-        value=view.value + fill.quantity * fill.price,
+        value=order.value + fill.quantity * fill.price,
         state=OrderState.ENDED if done else open_state,
         status=OrderStatus.FILLED if done else (
-            view.status if view.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
+            order.status if order.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
         ),
         stale=False,
     )  # fmt: skip
-    return Change(after, (fill,), warnings)
+    return Change(changed, (fill,), warnings)

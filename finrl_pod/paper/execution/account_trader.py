@@ -294,7 +294,7 @@ class AccountTrader:
             for t in self._c.ledger.open.values()
             if t.intent.slicing is not None
             and t.intent.slicing.plan.schedule == "participation"
-            and t.intent.slicing.due(now, t.orders[-1].at if t.orders else None)
+            and t.intent.slicing.due(now, t.orders[-1].sent_at if t.orders else None)
         }
         if not slicings:
             return {}
@@ -399,7 +399,7 @@ def due_quantity(tracked: TrackedIntent, now: datetime, min_value: Decimal, last
         return ZERO
     if slicing is None:
         return ZERO if tracked.orders else intent.quantity
-    if not slicing.due(now, tracked.orders[-1].at if tracked.orders else None):
+    if not slicing.due(now, tracked.orders[-1].sent_at if tracked.orders else None):
         return ZERO
     unit = WHOLE if intent.quantity % 1 == 0 else FRACTION
     quantity = slicing.quantity(now, intent.quantity, tracked.remaining, unit, last_volume)

@@ -14,12 +14,13 @@ from zoneinfo import ZoneInfo
 
 from finrl_pod.paper.domain import order_state
 from finrl_pod.paper.domain.intents import FLATTEN, Intent, IntentState, parse_order_id
+from finrl_pod.paper.domain.order_state import TrackedOrder
 from finrl_pod.paper.domain.port import Broker
 from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAction, Fill, Order, OrderStatus, Position
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.corporate_actions import book_action
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
+from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -141,14 +142,14 @@ class _Rebuilding:
         for at, _, event in sorted(events, key=lambda each: each[:2]):
             if isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
-                self._record(tracked_order, order_state.apply_fill(tracked_order.view, event), at)
+                self._record(tracked_order, order_state.apply_fill(tracked_order, event), at)
             elif event.kind is not ActionKind.OTHER:
                 book_action(self._ledger, event, at, pays_dividends=self._config.broker.kind == "simulated")
             elif self._ledger.positions.get(event.symbol):
                 unsupported.append(f"{event.symbol}: {event.detail or 'a corporate action'} of {event.ex_date}")
         for order, *_ in own:
             tracked_order = self._orders[order.id]
-            change = order_state.apply_order(tracked_order.view, order, authoritative=True)
+            change = order_state.apply_order(tracked_order, order, authoritative=True)
             self._record(tracked_order, change, order.updated_at)
         self._close_intents()
         return tuple(unsupported)
@@ -185,7 +186,7 @@ class _Rebuilding:
             if tracked.live is not None:
                 continue
             state = IntentState.DONE if not tracked.remaining else states.get(
-                tracked.orders[-1].view.status, IntentState.EXPIRED)  # fmt: skip
+                tracked.orders[-1].status, IntentState.EXPIRED)  # fmt: skip
             self._ledger.close(tracked, state, intent.deadline, f"{tracked.filled} of {intent.quantity} filled")
         for (run, bar), at in sorted(decided.items(), key=lambda item: item[1]):
             self._ledger.store.add(

@@ -13,11 +13,11 @@ from decimal import Decimal
 from finrl_pod.errors import AuthenticationError, BrokerUnavailable, JournalError
 from finrl_pod.paper.domain import order_state
 from finrl_pod.paper.domain.intents import MAX_ATTEMPT, IntentState, is_program_order_id, is_run_order_id
-from finrl_pod.paper.domain.order_state import Change, OrderState
+from finrl_pod.paper.domain.order_state import Change, OrderState, TrackedOrder
 from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.domain.records import Ambiguous, Confirmed, Order, OrderRequest, OrderStatus, Reason, Rejected
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
-from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent, TrackedOrder
+from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import TimingSettings
 
@@ -90,32 +90,32 @@ class OrderManager:
             try:
                 outcome = self.broker.submit(request)
             except AuthenticationError:
-                self._apply(order, order_state.mark_rejected(order.view), "post", "the keys were refused")
+                self._apply(order, order_state.mark_rejected(order), "post", "the keys were refused")
                 raise
             if isinstance(outcome, Rejected) and outcome.reason is Reason.DUPLICATE_ID:
                 outcome = self._resolve_duplicate(request)
             if isinstance(outcome, Confirmed):
                 if outcome.order is not None:
-                    self._apply(order, order_state.apply_order(order.view, outcome.order, authoritative=False), "post")
+                    self._apply(order, order_state.apply_order(order, outcome.order, authoritative=False), "post")
                 return None
             if isinstance(outcome, Rejected) and outcome.reason is not Reason.RATE_LIMITED:
-                self._apply(order, order_state.mark_rejected(order.view), "post", outcome.message)
+                self._apply(order, order_state.mark_rejected(order), "post", outcome.message)
                 if outcome.reason is Reason.BLOCKED:
                     self._halt(f"the broker accepts no orders: {outcome.message}")
                 if outcome.reason is Reason.WASH_TRADE and not self._cancel_opposite(request):
                     return Reason.OTHER
                 return outcome.reason
             if isinstance(outcome, Ambiguous):
-                self._apply(order, order_state.mark_unknown(order.view), "post", outcome.message)
+                self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
                 if not self._is_absent(order, self.look_up([order], self.timing.lookup)[order.id]):
                     return None  # still unknown: `resolve_unknown` looks it up on the next iteration
             else:
-                self._apply(order, order_state.mark_unknown(order.view), "post", outcome.message)
+                self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
                 self.idle(max((until - self.clock.now()).total_seconds(), 0.0))
             if self._give_up_if_blocked(tracked, order, request, exposure):
                 return None
-            self._apply(order, order_state.mark_resent(order.view), "plan", "sent again under the same id")
+            self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
         self.give_up(tracked, order)
         return None
 
@@ -141,24 +141,24 @@ class OrderManager:
 
     def _unknown_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
         """Return the orders of which it is unknown whether they reached the broker."""
-        found = [(tracked, order) for tracked, order in self.ledger.live_orders() if order.view.state in _UNCONFIRMED]
+        found = [(tracked, order) for tracked, order in self.ledger.live_orders() if order.state in _UNCONFIRMED]
         for _, order in found:
-            self._apply(order, order_state.mark_unknown(order.view), "recovery", "no response was received")
+            self._apply(order, order_state.mark_unknown(order), "recovery", "no response was received")
         return found
 
     def _is_absent(self, order: TrackedOrder, found: bool | None) -> bool:
         """Return True if a look-up proved that the broker does not have an order. Alerts once while it is unknown."""
         if found is None and order.id not in self._alerted_unknown:
             self._alerted_unknown.add(order.id)
-            message = f"submit outcome of {order.view.client_order_id} unknown; looking it up at every poll"
+            message = f"submit outcome of {order.client_order_id} unknown; looking it up at every poll"
             self.alert("warning", "doubt", message)
-        return found is False and order.view.state is OrderState.UNKNOWN
+        return found is False and order.state is OrderState.UNKNOWN
 
     def _resend(self, tracked: TrackedIntent, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
-        request = tracked.intent.request(order.attempt, order.view.quantity, order.at)
+        request = tracked.intent.request(order.attempt, order.quantity, order.sent_at)
         if self._give_up_if_blocked(tracked, order, request, exposure):
             return
-        self._apply(order, order_state.mark_resent(order.view), "plan", "sent again under the same id")
+        self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
         reason = self._submit(tracked, order, request, exposure)
         if reason is not None:
             self.ledger.close(tracked, IntentState.REJECTED, self.clock.now(), reason)
@@ -173,7 +173,7 @@ class OrderManager:
         refusal = self.risk.refusal(request, tracked.intent.reference_price, exposure())
         if refusal is None:
             return False
-        self._apply(order, order_state.mark_lost(order.view), "plan", "not sent again")
+        self._apply(order, order_state.mark_lost(order), "plan", "not sent again")
         self._withhold(tracked, refusal)
         return True
 
@@ -190,7 +190,7 @@ class OrderManager:
         while remaining:
             for order in tuple(remaining):
                 try:
-                    found = self.broker.order_by_client_id(order.view.client_order_id)
+                    found = self.broker.order_by_client_id(order.client_order_id)
                 except BrokerUnavailable:
                     remaining.remove(order)
                     remaining.append(order)
@@ -198,7 +198,7 @@ class OrderManager:
                 if found is None:
                     not_found[order.id] += 1
                 else:
-                    self._apply(order, order_state.apply_order(order.view, found, authoritative=False), "lookup")
+                    self._apply(order, order_state.apply_order(order, found, authoritative=False), "lookup")
                     remaining.remove(order)
             if not remaining or self.clock.monotonic() - start >= seconds:
                 break
@@ -211,23 +211,23 @@ class OrderManager:
 
     def cancel(self, order: TrackedOrder) -> None:
         """Request a cancel. The next refresh shows whether it worked, and repeats a request without a response."""
-        if not order.view.broker_id:
+        if not order.broker_id:
             return
-        self._apply(order, order_state.mark_cancel_requested(order.view), "plan", "cancel")
-        outcome = self.broker.cancel(order.view.broker_id)
+        self._apply(order, order_state.mark_cancel_requested(order), "plan", "cancel")
+        outcome = self.broker.cancel(order.broker_id)
         if isinstance(outcome, Ambiguous):
-            self._apply(order, order_state.clear_cancel_request(order.view), "plan", outcome.message)
+            self._apply(order, order_state.clear_cancel_request(order), "plan", outcome.message)
         elif isinstance(outcome, Rejected) and outcome.reason not in (Reason.NOT_CANCELABLE, Reason.NOT_FOUND):
-            self.alert("warning", "cancel", f"{order.view.client_order_id} was not cancelled: {outcome.message}")
+            self.alert("warning", "cancel", f"{order.client_order_id} was not cancelled: {outcome.message}")
 
     def cancel_earlier_slices(self) -> None:
         """Cancel slices that are still live when the next one is due, whose shares the later ones take over."""
         now, cancelled = self.clock.now(), False
         for tracked, order in self.ledger.live_orders():
             slicing = tracked.intent.slicing
-            if slicing is None or order.view.state is not OrderState.WORKING or order.view.cancel_requested:
+            if slicing is None or order.state is not OrderState.WORKING or order.cancel_requested:
                 continue
-            if slicing.due(now, order.at):
+            if slicing.due(now, order.sent_at):
                 self.cancel(order)
                 cancelled = True
         if cancelled:
@@ -241,10 +241,10 @@ class OrderManager:
         until = self.clock.monotonic() + seconds
         while True:
             live = self.ledger.live_orders()
-            unknown = [order for _, order in live if order.view.state is not OrderState.WORKING]
+            unknown = [order for _, order in live if order.state is not OrderState.WORKING]
             found = self.look_up(unknown, self.timing.lookup)
             for tracked, order in live:
-                if order.view.state is OrderState.WORKING:
+                if order.state is OrderState.WORKING:
                     self.cancel(order)
                 elif found.get(order.id) is False:
                     self.give_up(tracked, order)
@@ -270,8 +270,8 @@ class OrderManager:
             if order is None:
                 continue  # external: `refresh` finds its fills
             if update.fill is not None:
-                self._apply(order, order_state.apply_fill(order.view, update.fill), "stream", update.event)
-            change = order_state.apply_order(order.view, update.order, authoritative=False)
+                self._apply(order, order_state.apply_fill(order, update.fill), "stream", update.event)
+            change = order_state.apply_order(order, update.order, authoritative=False)
             self._apply(order, change, "stream", update.event)
         return len(updates)
 
@@ -285,15 +285,13 @@ class OrderManager:
             at_broker = {order.client_order_id: order for order in self.broker.orders("all", after=first)}
         self.record_new_fills()
         for _, order in live:
-            found = at_broker.get(order.view.client_order_id)
-            if found is None and order.view.broker_id:
-                found = self.broker.order(order.view.broker_id)
+            found = at_broker.get(order.client_order_id)
+            if found is None and order.broker_id:
+                found = self.broker.order(order.broker_id)
                 if found is None:
-                    self._halt(
-                        f"order {order.view.client_order_id} has vanished from the broker: was the account reset?"
-                    )
+                    self._halt(f"order {order.client_order_id} has vanished from the broker: was the account reset?")
             if found is not None:
-                self._apply(order, order_state.apply_order(order.view, found, authoritative=True), "rest")
+                self._apply(order, order_state.apply_order(order, found, authoritative=True), "rest")
         for tracked in list(self.ledger.open.values()):
             self._adopt_replacement(tracked)
             self.finish(tracked)
@@ -313,7 +311,7 @@ class OrderManager:
             if order is None:
                 self.ledger.record_external_fill(fill, self.clock.now())
             else:
-                self._apply(order, order_state.apply_fill(order.view, fill), "fills")
+                self._apply(order, order_state.apply_fill(order, fill), "fills")
         if page.cursor is not None and page.cursor != cursor:
             self.ledger.move_fill_cursor(page.cursor, self.clock.now())
 
@@ -361,14 +359,15 @@ class OrderManager:
         if tracked.remaining == 0 and live is None:
             self.ledger.close(tracked, IntentState.DONE, now)
         elif live is not None:
-            if now > tracked.intent.ends and live.view.state is OrderState.WORKING and not live.view.cancel_requested:
+            if now > tracked.intent.ends and live.state is OrderState.WORKING and not live.cancel_requested:
                 self.cancel(live)
-        elif tracked.orders and tracked.orders[-1].view.state is OrderState.ENDED:
+        elif tracked.orders and tracked.orders[-1].state is OrderState.ENDED:
             if _sends_more(tracked, now):
                 return
-            view, status = tracked.orders[-1].view, tracked.orders[-1].view.status
+            last = tracked.orders[-1]
+            status = last.status
             state = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
-            if tracked.intent.slicing is not None and view.cancel_requested:
+            if tracked.intent.slicing is not None and last.cancel_requested:
                 state = {}  # cancelled at the end of the last slice
             detail = f"{status.value}, {tracked.filled} of {tracked.intent.quantity} filled"
             self._close_unfilled(tracked, state.get(status, IntentState.EXPIRED), detail)
@@ -391,14 +390,14 @@ class OrderManager:
 
     def _adopt_replacement(self, tracked: TrackedIntent) -> None:
         """If an intent's last order was replaced externally, track the replacement as the intent's order."""
-        last = tracked.orders[-1].view if tracked.orders else None
+        last = tracked.orders[-1] if tracked.orders else None
         if last is None or last.status is not OrderStatus.REPLACED:
             return
         replaced = self.broker.order(last.broker_id)
         found = None if replaced is None or replaced.replaced_by is None else self.broker.order(replaced.replaced_by)
         order = None if found is None else self._adopt(found)
         if order is not None and found is not None:
-            self._apply(order, order_state.apply_order(order.view, found, authoritative=True), "rest")
+            self._apply(order, order_state.apply_order(order, found, authoritative=True), "rest")
 
     def _adopt(self, found: Order) -> TrackedOrder | None:
         """Track an order that replaces, directly or through others, an order of an open intent; None for any other."""
@@ -419,7 +418,7 @@ class OrderManager:
             "replaced",
             f"the order for {found.symbol} was replaced externally by {found.client_order_id}, which is now tracked",
         )
-        self._apply(order, order_state.apply_order(order.view, found, authoritative=False), "replaced")
+        self._apply(order, order_state.apply_order(order, found, authoritative=False), "replaced")
         if found.live and found.quantity - found.filled_quantity > remaining:
             message = f"the replacement is for {found.quantity} shares, but {remaining} remain: it is cancelled"
             self.alert("warning", "replaced", message)
@@ -428,7 +427,7 @@ class OrderManager:
 
     def _apply(self, order: TrackedOrder, change: Change, source: str, detail: str = "") -> None:
         """Record a change of an order and raise its warnings as alerts."""
-        if source in ("rest", "fills") and (change.fills or change.view.state is not order.view.state):
+        if source in ("rest", "fills") and (change.fills or change.order.state is not order.state):
             self._on_polled_change(self._stream_read_at)
         self.ledger.record(order, change, self.clock.now(), source, detail)
         for warning in change.warnings:
@@ -455,8 +454,7 @@ class OrderManager:
     def _cancel_opposite(self, request: OrderRequest) -> bool:
         """Cancel the own opposite order that blocks this one. Returns False if it is external."""
         for _, order in self.ledger.live_orders():
-            view = order.view
-            if view.symbol == request.symbol and view.side is request.side.opposite:
+            if order.symbol == request.symbol and order.side is request.side.opposite:
                 self.cancel(order)
                 return True
         message = f"{request.symbol}: the order is blocked by an external opposite order"
@@ -465,8 +463,8 @@ class OrderManager:
 
     def give_up(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
         """Close an order that is not at the broker and its intent, so that no second order exists if it appears."""
-        self._apply(order, order_state.mark_lost(order.view), "lookup", "not at the broker")
-        self.alert("warning", "lost", f"{order.view.client_order_id} is not at the broker; it is not sent again")
+        self._apply(order, order_state.mark_lost(order), "lookup", "not at the broker")
+        self.alert("warning", "lost", f"{order.client_order_id} is not at the broker; it is not sent again")
         self.ledger.close(tracked, IntentState.EXPIRED, self.clock.now(), "its order did not reach the broker")
 
     def _withhold(self, tracked: TrackedIntent, refusal: str) -> None:
@@ -482,10 +480,10 @@ class OrderManager:
 def _sends_more(tracked: TrackedIntent, now: datetime) -> bool:
     """Whether further slices, or the market order of what they left, follow an intent's last order, which has ended."""
     slicing, last = tracked.intent.slicing, tracked.orders[-1]
-    if slicing is None or now > tracked.intent.deadline or last.view.status is OrderStatus.REJECTED:
+    if slicing is None or now > tracked.intent.deadline or last.status is OrderStatus.REJECTED:
         return False
-    if last.view.status is OrderStatus.CANCELED and not last.view.cancel_requested:
+    if last.status is OrderStatus.CANCELED and not last.cancel_requested:
         return False  # by another client
     if slicing.over(now):
-        return slicing.fallback == "market" and not slicing.over(last.at)
+        return slicing.fallback == "market" and not slicing.over(last.sent_at)
     return True

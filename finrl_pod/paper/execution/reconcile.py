@@ -116,7 +116,7 @@ class Reconciler:
         """
         ledger, now = self._orders.ledger, self._orders.clock.now()
         for tracked, order in ledger.live_orders():
-            if order.view.broker_id and self._orders.broker.order(order.view.broker_id) is None:
+            if order.broker_id and self._orders.broker.order(order.broker_id) is None:
                 self._orders.give_up(tracked, order)
         self.compare()
         account = self._orders.broker.account()

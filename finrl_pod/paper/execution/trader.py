@@ -157,9 +157,9 @@ class StrategyTrader:
         for tracked in self._open_intents():
             intent, order = tracked.intent, None if tracked is excluded else tracked.live
             if order is not None:
-                live[intent.symbol] = live.get(intent.symbol, ZERO) + intent.side.sign * order.view.remaining
+                live[intent.symbol] = live.get(intent.symbol, ZERO) + intent.side.sign * order.remaining
             if intent.bar == bar:
-                unfilled = order.view.remaining if order is not None else ZERO
+                unfilled = order.remaining if order is not None else ZERO
                 traded += (tracked.filled + unfilled) * intent.reference_price
         ledger = self._c.ledger
         traded += ledger.closed_intents_value(run, bar)
@@ -172,7 +172,7 @@ class StrategyTrader:
         for other in self._open_intents():
             order = other.live
             if order is not None:
-                value = order.view.remaining * other.intent.reference_price
+                value = order.remaining * other.intent.reference_price
                 charged = 1 + self._rules.cost_rate * other.intent.side.sign
                 funds -= other.intent.side.sign * value * charged
         price = tracked.intent.reference_price * (1 + self._rules.cost_rate)

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from finrl_pod.paper.domain.intents import Intent, IntentState
-from finrl_pod.paper.domain.order_state import Change, OrderState, OrderView
+from finrl_pod.paper.domain.order_state import Change, OrderState, TrackedOrder
 from finrl_pod.paper.domain.records import (
     SOLD_BY_OTHERS,
     CorporateAction,
@@ -53,17 +53,6 @@ class Book:
 
 
 @dataclass
-class TrackedOrder:
-    """An order of an intent with its known state. id: row in the journal. run: of its intent. at: first sent."""
-
-    id: int
-    attempt: int
-    view: OrderView
-    run: str
-    at: datetime
-
-
-@dataclass
 class TrackedIntent:
     """An intent with its orders, oldest first. id: row in the journal."""
 
@@ -75,7 +64,7 @@ class TrackedIntent:
     @property
     def filled(self) -> Decimal:
         """Shares filled over all orders."""
-        return sum((order.view.filled for order in self.orders), ZERO)
+        return sum((order.filled for order in self.orders), ZERO)
 
     @property
     def remaining(self) -> Decimal:
@@ -85,7 +74,7 @@ class TrackedIntent:
     @property
     def live(self) -> TrackedOrder | None:
         """The order that may still fill, at most one, or None."""
-        return next((order for order in self.orders if order.view.state.may_fill), None)
+        return next((order for order in self.orders if order.state.may_fill), None)
 
 
 class Ledger:
@@ -137,25 +126,25 @@ class Ledger:
     def intent_of_order(self, broker_id: str) -> TrackedIntent | None:
         """Return the open intent that an order belongs to, or None."""
         open_ = self.open.values()
-        return next((t for t in open_ if any(o.view.broker_id == broker_id for o in t.orders)), None)
+        return next((t for t in open_ if any(o.broker_id == broker_id for o in t.orders)), None)
 
     def record(self, order: TrackedOrder, change: Change, at: datetime, source: str, detail: str = "") -> bool:
         """Write an order's new state and fills in one transaction. Returns False if nothing changed."""
-        if change.view == order.view and not change.fills:
+        if change.order == order and not change.fills:
             return False
         with self.store.write() as connection:
-            self._add_event(connection, order.id, change.view, at, source, detail)
+            self._add_event(connection, change.order, at, source, detail)
             for fill in change.fills:
                 add(
-                    connection, schema.fills, at, order_id=order.id, execution_id=fill.execution_id,
+                    connection, schema.fills, at, order_id=order.id, execution_id=fill.id,
                     quantity=str(fill.quantity), cumulative_quantity=str(fill.cumulative_quantity),
                     price=str(fill.price), fee=str(fill.fee), time=stamp(fill.time), source=source,
                 )  # fmt: skip
-        order.view = change.view
+        order.update(change.order)
         for fill in change.fills:
-            signed = order.view.side.sign * fill.quantity
+            signed = order.side.sign * fill.quantity
             for book in (self, self.books[order.run]):
-                book.positions[order.view.symbol] += signed
+                book.positions[order.symbol] += signed
                 book.cash -= signed * fill.price + fill.fee
         return True
 
@@ -261,13 +250,13 @@ class Ledger:
 
     def live_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
         """Return the orders that may still fill, with their intents."""
-        return [(t, order) for t in self.open.values() for order in t.orders if order.view.state.may_fill]
+        return [(t, order) for t in self.open.values() for order in t.orders if order.state.may_fill]
 
     def find(self, *, client_order_id: str = "", broker_id: str = "") -> TrackedOrder | None:
         """Return an own order, of an open or a closed intent, by our id or the broker's; None if there is none."""
         for tracked in self.open.values():
             for order in tracked.orders:
-                if client_order_id == order.view.client_order_id or (broker_id and broker_id == order.view.broker_id):
+                if client_order_id == order.client_order_id or (broker_id and broker_id == order.broker_id):
                     return order
         with self.store.read() as connection:
             return _find_on_disk(connection, client_order_id, broker_id)
@@ -356,26 +345,25 @@ class Ledger:
         self, tracked: TrackedIntent, terms: OrderRequest | Order, at: datetime, source: str
     ) -> TrackedOrder:
         attempt = len(tracked.orders)
-        view = OrderView(terms.client_order_id, terms.symbol, terms.side, terms.quantity)
         with self.store.write() as connection:
             row = add(
                 connection, schema.orders, at, client_order_id=terms.client_order_id, intent_id=tracked.id,
                 attempt=attempt, quantity=str(terms.quantity), time_in_force=terms.time_in_force.value,
                 type=terms.type.value, limit_price=_optional(terms.limit_price),
-                replaces=tracked.orders[-1].view.client_order_id if tracked.orders else None,
+                replaces=tracked.orders[-1].client_order_id if tracked.orders else None,
             )  # fmt: skip
-            self._add_event(connection, row, view, at, source, "")
-        order = TrackedOrder(row, attempt, view, tracked.intent.run, at)
+            order = TrackedOrder(
+                row, attempt, tracked.intent.run, at, terms.client_order_id, terms.symbol, terms.side, terms.quantity
+            )
+            self._add_event(connection, order, at, source, "")
         tracked.orders.append(order)
         return order
 
-    def _add_event(
-        self, connection: Connection, order_id: int, view: OrderView, at: datetime, source: str, detail: str
-    ) -> None:
+    def _add_event(self, connection: Connection, order: TrackedOrder, at: datetime, source: str, detail: str) -> None:
         add(
-            connection, schema.order_events, at, order_id=order_id, state=view.state.value, broker_id=view.broker_id,
-            status=view.status.value, filled=str(view.filled), value=str(view.value),
-            cancel_requested=int(view.cancel_requested), source=source, detail=detail,
+            connection, schema.order_events, at, order_id=order.id, state=order.state.value, broker_id=order.broker_id,
+            status=order.status.value, filled=str(order.filled), value=str(order.value),
+            cancel_requested=int(order.cancel_requested), source=source, detail=detail,
         )  # fmt: skip
 
 
@@ -399,20 +387,28 @@ def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) 
 
 
 def _tracked_order(connection: Connection, order: Any, intent: Any) -> TrackedOrder:
-    return TrackedOrder(order.id, order.attempt, _view(connection, order, intent), intent.run, moment(order.at))
-
-
-def _view(connection: Connection, order: Any, intent: Any) -> OrderView:
-    """Restore an order's state from its last event."""
+    """Restore an order with the state of its last event."""
     events = schema.order_events
     last = connection.execute(
         select(events).where(events.c.order_id == order.id).order_by(events.c.id.desc()).limit(1)
     ).one()
-    return OrderView(
-        order.client_order_id, intent.symbol, Side(intent.side), Decimal(order.quantity), OrderState(last.state),
-        last.broker_id, OrderStatus(last.status), Decimal(last.filled), Decimal(last.value),
-        bool(last.cancel_requested), stale=OrderState(last.state).may_fill,
-    )  # fmt: skip
+    return TrackedOrder(
+        id=order.id,
+        attempt=order.attempt,
+        run=intent.run,
+        sent_at=moment(order.at),
+        client_order_id=order.client_order_id,
+        symbol=intent.symbol,
+        side=Side(intent.side),
+        quantity=Decimal(order.quantity),
+        state=OrderState(last.state),
+        broker_id=last.broker_id,
+        status=OrderStatus(last.status),
+        filled=Decimal(last.filled),
+        value=Decimal(last.value),
+        cancel_requested=bool(last.cancel_requested),
+        stale=OrderState(last.state).may_fill,
+    )
 
 
 def _intent_values(intent: Intent) -> dict[str, str | int | None]:

@@ -104,7 +104,7 @@ def open_intent(symbol: str, tracked: Any) -> dict[str, str]:
         "side": tracked.intent.side.value,
         "quantity": str(tracked.intent.quantity),
         "filled": str(tracked.filled),
-        "order": tracked.live.view.state.value if tracked.live else "none",
+        "order": tracked.live.state.value if tracked.live else "none",
     }
 
 

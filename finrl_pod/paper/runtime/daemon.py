@@ -227,7 +227,7 @@ class Daemon:
         if slice_in is not None:
             return min(poll, slice_in)
         in_auction = all(
-            t.live is not None and t.live.view.state is OrderState.WORKING and t.intent.ends <= cycle.ends
+            t.live is not None and t.live.state is OrderState.WORKING and t.intent.ends <= cycle.ends
             for t in self._c.ledger.open.values()
         )
         if in_auction and now < cycle.auction and not self._c.stream.stale:
@@ -392,6 +392,6 @@ class Daemon:
     def _cancel_unjournaled(self) -> None:
         """Cancel live own orders without writing to the journal, which cannot be written."""
         for _, order in self._c.ledger.live_orders():
-            if order.view.broker_id:
+            if order.broker_id:
                 with contextlib.suppress(FinrlPodError):
-                    self._c.broker.cancel(order.view.broker_id)
+                    self._c.broker.cancel(order.broker_id)
