@@ -158,6 +158,14 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"cannot convert {type(value).__name__} to plain JSON values")
 
 
+def record_values(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON values, encoded by pydantic: decimals as text, tuples as lists."""
+    from pydantic import TypeAdapter
+
+    values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
+    return values
+
+
 def write_new_files(texts: Mapping[Path, str]) -> None:
     """Write files that do not exist yet. Raises ConfigError, before anything is written, if one does."""
     for path in texts:

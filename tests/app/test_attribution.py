@@ -250,11 +250,10 @@ def test_several_strategies_are_tracked_one_by_one(tmp_path: Path, monkeypatch: 
     assert found.attribution["dividends"] < -100
     assert nonzero(found) <= {"dividends", "rounding", "missed_fills"}  # opposite orders wait for each other
     assert not found.alarm
-    document = save_difference(sim.journal, found)
-    assert document["attribution"] == {
-        cause: pytest.approx(sum(part["attribution"][cause] for part in document["strategies"].values()))
-        for cause in Cause
+    report = save_difference(sim.journal, found)
+    assert report.attribution == {
+        cause: pytest.approx(sum(part.attribution[cause] for part in report.strategies.values())) for cause in Cause
     }
-    gap = document["equity"][-1] - document["backtest"][-1]
-    assert sum(document["attribution"].values()) == pytest.approx(gap, abs=0.01)
-    assert len(document["strategies"]["slow"]["by_session"]["dividends"]) == len(document["sessions"])
+    gap = report.equity[-1] - report.backtest[-1]
+    assert sum(report.attribution.values()) == pytest.approx(gap, abs=0.01)
+    assert len(report.strategies["slow"].by_session["dividends"]) == len(report.sessions)

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper import demo
+from finrl_pod_app.paper.backtest_difference import PriceSource, TrackedStrategy, TrackReport
 from finrl_pod_app.paper.runner import _handle_signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 from finrl_pod_app.paper.status_view import show_demo
@@ -23,6 +25,7 @@ from finrl_pod_app.services.backtests import prepare
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result
 from finrl_pod.paper.journal.store import Store
+from finrl_pod.paper.monitoring.status import AlertStatus, Slippage
 from finrl_pod.settings.run import parse
 from tests.paper.trained_run import damage, train, update_report
 
@@ -346,21 +349,46 @@ def test_paper_demo_resumes_the_training_of_its_champion(tmp_path: Path, monkeyp
 def test_paper_demo_shows_two_strategies_a_summary_and_the_causes_of_the_difference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def part(dividends: float) -> dict[str, Any]:
-        return {"attribution": {"dividends": dividends, "unexplained": 0.0}}
+    def strategy(name: str, dividends: float) -> TrackedStrategy:
+        return TrackedStrategy(name, 1.0, 1.0, {"dividends": dividends, "unexplained": 0.0}, {}, {})
 
-    track = {
-        "equity": [100_000.0, 101_000.0], "backtest": [100_000.0, 101_100.0], "sessions": ["2019-05-31", "2019-06-03"],
-        "strategy": "champion, inverse_volatility", "same": False, "alarm": False, "differences": ["one"],
-        "strategies": {"champion": part(-60.0), "low_risk": part(-40.0)}, **part(-100.0),
-    }  # fmt: skip
-    show_demo({
-        "counts": {"decisions": 4, "orders": 5, "fills": 6}, "slippage": {"realised_bps": 1.5},
-        "alerts": [{"kind": "expired", "message": "buy AMD: 0 of 1 shares"}, {"kind": "summary", "message": "later"}],
-        "positions": {"KO": "1"},
-        "folder": "out", "summary": "2019-06-04: equity 101,500.00", "track": track, "state": "active", "agrees": True,
-        "days": ["2019-06-03", "2019-06-04"],
-    })  # fmt: skip
+    track = TrackReport(
+        made="2019-06-04T00:00:00",
+        strategy="champion, inverse_volatility",
+        prices=PriceSource("sample", "sample", "0"),
+        sessions=["2019-05-31", "2019-06-03"],
+        equity=[100_000.0, 101_000.0],
+        backtest=[100_000.0, 101_100.0],
+        same=False,
+        differences=["one"],
+        attribution={"dividends": -100.0, "unexplained": 0.0},
+        unexplained_limit=50.0,
+        alarm=False,
+        strategies={"champion": strategy("champion", -60.0), "low_risk": strategy("inverse_volatility", -40.0)},
+    )
+    report = demo.DemoReport(
+        state="active",
+        positions={"KO": Decimal(1)},
+        cash=Decimal(1),
+        counts={"decisions": 4, "orders": 5, "fills": 6},
+        slippage=Slippage(1.5, 0.0, 6),
+        alerts=[
+            AlertStatus("2019-06-03", "warning", "expired", "buy AMD: 0 of 1 shares"),
+            AlertStatus("2019-06-03", "info", "summary", "later"),
+        ],
+        capital=Decimal(100_000),
+        first="2019-06-03",
+        last="2019-06-04",
+        sessions=2,
+        days=["2019-06-03", "2019-06-04"],
+        equity=Decimal(101_000),
+        backtest_equity=Decimal(101_100),
+        agrees=True,
+        summary="2019-06-04: equity 101,500.00",
+        track=track,
+        folder="out",
+    )
+    show_demo(report)
     text = capsys.readouterr().out
     assert "Last alerts:\nbuy AMD: 0 of 1 shares\nLast end-of-day summary:\n2019-06-04: equity 101,500.00\n" in text
     assert "later" not in text

@@ -165,10 +165,10 @@ def test_externally_sold_shares_count_as_sold(tmp_path: Path) -> None:
 
 
 def test_slippage_matches_the_status(sim: SimulatedDaemon, journal: Journal) -> None:
-    known = status(sim.store, sim.config)["slippage"]
+    known = status(sim.store, sim.config).slippage
     costs = paper_performance.slippage(journal)
-    assert costs.realised == pytest.approx(known["realised_bps"], rel=1e-9)
-    assert (costs.modelled, costs.fills) == (7.0, int(known["fills"]))
+    assert costs.realised == pytest.approx(known.realised_bps, rel=1e-9)
+    assert (costs.modelled, costs.fills) == (7.0, known.fills)
     sessions = paper_performance.slippage_by_session(journal)
     assert sessions.cumulative_bp.iloc[-1] == pytest.approx(costs.realised)
     assert paper_performance.slippage_by_symbol(journal).cost.sum() == pytest.approx(sessions.cost.sum())
@@ -186,11 +186,11 @@ def test_slippage_error_matches_a_bootstrap_of_sessions(journal: Journal) -> Non
 
 def test_open_intents_match_the_status(sim: SimulatedDaemon, journal: Journal) -> None:
     frame = paper_account.open_intents(journal)
-    known = status(sim.store, sim.config)["open_intents"]
+    known = status(sim.store, sim.config).open_intents
     assert len(frame) == len(known) > 0
     for row, other in zip(frame.itertuples(), known, strict=True):
-        assert (row.symbol, row.side, row.intended) == (other["symbol"], other["side"], float(other["quantity"]))
-        assert row.filled == pytest.approx(float(other["filled"]))
+        assert (row.symbol, row.side, row.intended) == (other.symbol, other.side, float(other.quantity))
+        assert row.filled == pytest.approx(float(other.filled))
 
 
 def test_orders_and_fills_are_newest_first(sim: SimulatedDaemon, journal: Journal) -> None:

@@ -44,8 +44,8 @@ def books(store: Store) -> dict[str, Any]:
         "books": {run: (dict(b.positions), b.cash) for run, b in ledger.books.items() if any(b.positions.values())},
         "external": ledger.external_positions(),
         "orders": sorted(
-            tuple(str(row[key]) for key in ("client_order_id", "symbol", "side", "quantity", "filled", "run", "bar"))
-            for row in orders(store)
+            (order.client_order_id, order.symbol, order.side, order.quantity, order.filled, order.run, order.bar)
+            for order in orders(store)
         ),
         "fills": sorted(
             (names[row.order_id], row.quantity, row.cumulative_quantity, row.price)

@@ -61,15 +61,15 @@ def test_replay_and_backtest_agree(tmp_path: Path, settings: Any) -> None:
     store.close()
     filled: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)
     for order in sent:
-        filled[order["bar"], order["symbol"]] += Decimal(order["filled"])
-    assert {order["time_in_force"] for order in sent} == {"gtc"}
+        filled[order.bar, order.symbol] += order.filled
+    assert {order.time_in_force for order in sent} == {"gtc"}
     expected = {(str(o.bar.astype("datetime64[D]")), o.symbol): abs(o.filled) for o in tested.orders}
     assert filled == {key: pytest.approx(shares, abs=Decimal("1e-6")) for key, shares in expected.items()}
     assert [str(day) for day, _ in replayed.equity] == days[terms[0] : terms[1] + 1]
     assert [equity for _, equity in replayed.equity] == pytest.approx(list(tested.equity), abs=Decimal("0.01"))
     assert len(filled) > 30
     if settings.orders is NARROW:
-        assert any(Decimal(order["filled"]) < Decimal(order["quantity"]) for order in sent)
+        assert any(order.filled < order.quantity for order in sent)
 
 
 def test_whole_orders_fill_two_minutes_after_midnight(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_whole_orders_fill_two_minutes_after_midnight(tmp_path: Path) -> None:
     settings = config(**CRYPTO)
     replay(settings, panel, [FixedSource(RotatingStrategy())], FIRST, date(2024, 3, 3), tmp_path / "j.sqlite")
     store = Store.open(tmp_path / "j.sqlite")
-    first = next(order for order in orders(store) if order["bar"] == "2024-03-02")
+    first = next(order for order in orders(store) if order.bar == "2024-03-02")
     store.close()
-    row, column = list(panel.times).index(np.datetime64("2024-03-03")), PAIRS.index(first["symbol"])
+    row, column = list(panel.times).index(np.datetime64("2024-03-03")), PAIRS.index(first.symbol)
     opened, close = panel.open[row, column], panel.close[row, column]
-    price = float(first["value"]) / float(first["filled"])
+    price = float(first.value) / float(first.filled)
     assert price == pytest.approx(opened + (close - opened) * 2 / 1440, rel=1e-6)
 
 

@@ -50,7 +50,7 @@ def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig
     assert [equity for _, equity in replayed.equity] == list(tested.equity)
     assert [str(day) for day, _ in replayed.equity] == days[terms[0] : terms[1] + 1]
     store = Store.open(journal)
-    sent = {(o["bar"], o["symbol"]): Decimal(o["filled"]) for o in orders(store)}
+    sent = {(o.bar, o.symbol): o.filled for o in orders(store)}
     store.close()
     expected = {(str(o.bar.astype("datetime64[D]")), o.symbol): abs(o.filled) for o in tested.orders}
     assert sent == expected
@@ -88,10 +88,10 @@ def test_buys_funded_by_sales_are_sent_after_them(tmp_path: Path) -> None:
     store = Store.open(journal)
     rows = orders(store)
     store.close()
-    assert {o["time_in_force"] for o in rows if o["side"] == "buy"} == {"day"}
-    assert {o["time_in_force"] for o in rows if o["side"] == "sell"} == {"opg"}
-    for bar in {o["bar"] for o in rows}:
-        sold = [o["at"] for o in rows if o["bar"] == bar and o["side"] == "sell"]
-        bought = [o["at"] for o in rows if o["bar"] == bar and o["side"] == "buy"]
+    assert {o.time_in_force for o in rows if o.side == "buy"} == {"day"}
+    assert {o.time_in_force for o in rows if o.side == "sell"} == {"opg"}
+    for bar in {o.bar for o in rows}:
+        sold = [o.at for o in rows if o.bar == bar and o.side == "sell"]
+        bought = [o.at for o in rows if o.bar == bar and o.side == "buy"]
         assert not sold or not bought or max(sold) < min(bought)
     assert replayed.orders > 3

@@ -80,8 +80,8 @@ def test_books_add_up_and_outlive_a_restart(tmp_path: Path) -> None:
     assert len(decisions) == len(set(decisions))
     assert {run for run, _ in decisions} == {"test/slow", "test/other"}
     shown = status(sim.store, SEVERAL)
-    assert set(shown["strategies"]) == {"slow", "other"}
-    assert shown["strategies"]["other"]["capital"] == "30000.0"
+    assert set(shown.strategies) == {"slow", "other"}
+    assert shown.strategies["other"].capital == 30_000
 
 
 def test_a_strategy_that_fails_leaves_the_other_trading(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_status_shows_the_parts_and_their_distances(tmp_path: Path, capsys: pyte
     sim = start(tmp_path, replace(SEVERAL, orders=replace(SEVERAL.orders, collar=0.0005)))
     sim.day(date(2024, 1, 9))
     document = status(sim.store, sim.config)
-    assert set(document["targets"]) == {"test/slow", "test/other"}
+    assert set(document.targets) == {"test/slow", "test/other"}
     show_status(document)
     shown = capsys.readouterr().out
     assert "slow" in shown
     assert "60%" in shown
-    assert any(target["state"] == "open" for target in document["targets"].values())
+    assert any(target.state == "open" for target in document.targets.values())
     assert "distance to target" in shown
 
 
@@ -221,9 +221,9 @@ def test_distance_to_target_is_that_of_the_account(tmp_path: Path) -> None:
 
     sim.broker.overrides["submit"] = refuse
     sim.day(date(2024, 1, 9))
-    parts, equity = status(sim.store, sim.config)["strategies"], float(sim.daemon.trader.equity())
-    targets = {run.partition("/")[2]: t["distance"] for run, t in status(sim.store, sim.config)["targets"].items()}
-    expected = sum(distance * float(parts[name]["equity"]) / equity for name, distance in targets.items())
+    parts, equity = status(sim.store, sim.config).strategies, float(sim.daemon.trader.equity())
+    targets = {run.partition("/")[2]: t.distance for run, t in status(sim.store, sim.config).targets.items()}
+    expected = sum(distance * float(parts[name].equity) / equity for name, distance in targets.items())
     assert expected > 0.05
     assert metrics(sim.store, sim.config)["distance_to_target"] == pytest.approx(expected)
     assert f"distance to target: {expected:.2%} of equity" in status_text(sim.store, sim.config)

@@ -203,7 +203,7 @@ def test_replay_and_backtest_agree_exactly(tmp_path: Path, settings: PaperConfig
     store = Store.open(tmp_path / "j.sqlite")
     filled: defaultdict[tuple[str, str], Decimal] = defaultdict(Decimal)
     for order in orders(store):
-        filled[order["bar"], order["symbol"]] += Decimal(order["filled"])
+        filled[order.bar, order.symbol] += order.filled
     store.close()
     assert filled == {(str(o.bar.astype("datetime64[D]")), o.symbol): abs(o.filled) for o in tested.orders}
     assert [equity for _, equity in replayed.equity] == pytest.approx(list(tested.equity), abs=Decimal("1e-6"))

@@ -16,7 +16,7 @@ from finrl_pod.errors import InputError
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.paper.execution.trader import LoadedStrategy
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.monitoring.status import status
+from finrl_pod.paper.monitoring.status import ActiveReturnStatus, status
 from finrl_pod.paper.settings import OrderSettings, ScheduleSettings
 from finrl_pod.settings.run import MandateConfig
 from tests.paper.factories import FixedSource, FunctionStrategy, SimulatedDaemon, config
@@ -71,7 +71,7 @@ def test_account_that_leaves_the_band_is_alerted_once(tmp_path: Path, capsys: py
     assert "below the -0." in alerts[0]
     assert "5% of histories leave within a year" in alerts[0]
     document = status(sim.store, sim.config)
-    assert document["active_return"] == {"bar": sim.store.last(schema.decisions).bar, **found[-1]}
+    assert document.active_return == ActiveReturnStatus(bar=sim.store.last(schema.decisions).bar, **found[-1])
     show_status(document)
     assert "active return" in capsys.readouterr().out
 
@@ -87,4 +87,4 @@ def test_base_that_cannot_be_computed_does_not_stop_the_trading(tmp_path: Path) 
     sim.day(date(2024, 1, 12))
     assert sim.account.positions()
     assert ("warning", "stop_rule", "the active return is unknown: no base today") in sim.alerts
-    assert status(sim.store, sim.config)["active_return"] is None
+    assert status(sim.store, sim.config).active_return is None

@@ -66,7 +66,7 @@ def test_distance_to_target_is_what_the_fills_left(tmp_path: Path, unfilled: str
     expected = 0.3 * 0.98 if unfilled else 0.0  # of equity less the cash buffer
     assert found.distance == pytest.approx(expected, abs=0.005)
     assert f"distance to target: {found.distance:.2%} of equity" in summaries(sim)[-1]
-    assert status(sim.store, DAILY)["targets"]["test"]["distance"] == pytest.approx(expected, abs=0.005)
+    assert status(sim.store, DAILY).targets["test"].distance == pytest.approx(expected, abs=0.005)
     assert metrics(sim.store, DAILY)["distance_to_target"] == pytest.approx(expected, abs=0.005)
 
 

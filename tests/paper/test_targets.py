@@ -61,7 +61,7 @@ def test_unfilled_orders_are_sent_again_until_the_target_is_reached(tmp_path: Pa
     # Where prices rose, the target's weight buys a little less than on the day of the decision.
     assert all(0 <= shares - held[symbol] <= shares * Decimal("0.1") for symbol, shares in wanted.items())
     assert [state for _, state, _ in rows(sim)][-1] == "reached"
-    assert current_targets(Ledger(sim.store), TIGHT)["test"]["distance"] == 0
+    assert current_targets(Ledger(sim.store), TIGHT)["test"].distance == 0
     outcomes = [row.outcome for row in sim.store.rows(schema.decisions)]
     assert outcomes[0] == "orders"
     assert "target" in outcomes
@@ -113,7 +113,7 @@ def test_backtest_orders_again_as_the_daemon_does(tmp_path: Path, mode_settings:
     tested = backtest_paper(MonthlyStrategy(), panel, build_market(panel, (), (0, 10)), *terms, "open")
     assert [equity for _, equity in replayed.equity] == list(tested.equity)
     store = Store.open(journal)
-    sent = {(o["bar"], o["symbol"]): Decimal(o["filled"]) for o in orders(store)}
+    sent = {(o.bar, o.symbol): o.filled for o in orders(store)}
     store.close()
     assert sent == {(str(o.bar.astype("datetime64[D]")), o.symbol): abs(o.filled) for o in tested.orders}
     bars = {bar for bar, _ in sent}

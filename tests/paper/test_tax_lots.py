@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.paper.gains_report import gains_document, write_gains
+from finrl_pod_app.paper.gains_report import gains_report, write_gains
 
 from finrl_pod.errors import InputError
 from finrl_pod.paper.domain.records import ActionKind, CorporateAction
@@ -52,7 +52,7 @@ def test_gains_equal_an_independent_fifo(sim: SimulatedDaemon) -> None:
 
 def test_all_gains_add_up_to_the_change_of_equity(sim: SimulatedDaemon) -> None:
     figures = symbol_figures(sim.store)
-    total = sum(row["realised_gain"] + row["unrealised_gain"] + row["dividends"] for row in figures.values())
+    total = sum(row.realised_gain + row.unrealised_gain + row.dividends for row in figures.values())
     assert total == pytest.approx(float(sim.daemon.trader.equity()) - 100_000)
 
 
@@ -84,7 +84,7 @@ def test_invalid_selections_are_refused(sim: SimulatedDaemon, tmp_path: Path, ro
     file = tmp_path / "lots.csv"
     file.write_text(rows.replace("SALE", str(gain.sale)).replace("LOT", str(gain.lot)))
     with pytest.raises(InputError, match=expected):
-        gains_document(sim.store, file)
+        gains_report(sim.store, file)
 
 
 def test_a_split_changes_shares_and_not_cost(sim: SimulatedDaemon) -> None:
@@ -99,17 +99,17 @@ def test_a_split_changes_shares_and_not_cost(sim: SimulatedDaemon) -> None:
 
 
 def test_csv_files_hold_every_row(sim: SimulatedDaemon, tmp_path: Path) -> None:
-    document = gains_document(sim.store)
-    write_gains(document, tmp_path / "out")
+    report = gains_report(sim.store)
+    write_gains(report, tmp_path / "out")
     for name in ("realised", "open_lots", "symbols"):
         with (tmp_path / "out" / f"{name}.csv").open() as lines:
             rows = list(csv.DictReader(lines))
-        assert len(rows) == len(document[name]) > 0
+        assert len(rows) == len(getattr(report, name)) > 0
     sold = sum(Decimal(row.quantity) for row in sim.store.rows(schema.fills))
     shares = Decimal(0)
-    for row in document["realised"]:
-        shares += 2 * Decimal(row["shares"])
-    assert sold == shares + sum(Decimal(row["shares"]) for row in document["open_lots"])
+    for row in report.realised:
+        shares += 2 * row.shares
+    assert sold == shares + sum(row.shares for row in report.open_lots)
 
 
 def test_metrics_are_served_by_symbol(sim: SimulatedDaemon) -> None:

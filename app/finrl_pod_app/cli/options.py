@@ -105,11 +105,12 @@ def run_or_strategy(argument: Path) -> Path | str:
     return argument
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print a JSON object with sorted keys to standard output; NaN and infinity become null."""
-    from finrl_pod.files import to_plain
+def print_json(document: Any) -> None:
+    """Print a record or a mapping as a JSON object with sorted keys; NaN and infinity become null."""
+    from finrl_pod.files import record_values, to_plain
 
-    typer.echo(json.dumps(to_plain(document), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
+    values = document if isinstance(document, Mapping) else record_values(document)
+    typer.echo(json.dumps(to_plain(values), sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def run_folder(out: Path | None, config: Path, *, resume: bool) -> Path:

@@ -51,13 +51,13 @@ def status(config: Config = DEFAULT, as_json: Json = False) -> None:
     from finrl_pod.paper.monitoring.status import status as read_status
 
     settings, store = _open(config)
-    document = read_status(store, settings)
+    report = read_status(store, settings)
     if as_json:
-        print_json(document)
+        print_json(report)
         return
     from finrl_pod_app.paper.status_view import show_status
 
-    show_status(document)
+    show_status(report)
 
 
 @app.command("orders", epilog="Example: finrl-pod paper orders paper.toml --last 20")
@@ -67,12 +67,13 @@ def orders(
     as_json: Json = False,
 ) -> None:
     """List the orders of the journal, newest last."""
+    from finrl_pod.files import record_values
     from finrl_pod.paper.monitoring.status import orders as read_orders
 
     _, store = _open(config)
     rows = read_orders(store)[-last:]
     if as_json:
-        print_json({"orders": rows})
+        print_json({"orders": [record_values(row) for row in rows]})
         return
     from finrl_pod_app.paper.status_view import show_orders
 
@@ -196,11 +197,11 @@ def adopt(
     from finrl_pod_app.paper.adopted_journal import adopt_journal
     from finrl_pod_app.paper.status_view import show_adoption
 
-    document = adopt_journal(settings, write=yes)
+    report = adopt_journal(settings, write=yes)
     if as_json:
-        print_json(document)
+        print_json(report)
     else:
-        show_adoption(document)
+        show_adoption(report)
 
 
 @app.command("gains", epilog="Example: finrl-pod paper gains paper.toml --out taxes")
@@ -213,16 +214,16 @@ def gains(
     as_json: Json = False,
 ) -> None:
     """Show realised gains, open tax lots and figures by symbol, first in, first out or by named lots."""
-    from finrl_pod_app.paper.gains_report import gains_document, write_gains
+    from finrl_pod_app.paper.gains_report import gains_report, write_gains
     from finrl_pod_app.paper.status_view import show_gains
 
-    document = gains_document(_open(config)[1], lots)
+    report = gains_report(_open(config)[1], lots)
     if out is not None:
-        write_gains(document, out)
+        write_gains(report, out)
     if as_json:
-        print_json(document)
+        print_json(report)
     else:
-        show_gains(document)
+        show_gains(report)
 
 
 @app.command("replay", epilog="Example: finrl-pod paper replay 2020-01-02 2020-06-30 paper.toml")
@@ -234,6 +235,7 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Replay a past period through the daemon and compare it with the backtest. Exit code 1 if they differ."""
+    import dataclasses
     import tempfile
 
     from finrl_pod.data.dates import first_moment
@@ -244,14 +246,14 @@ def replay(
     from finrl_pod_app.paper.status_view import replay_progress, show_replay
 
     with tempfile.TemporaryDirectory() as folder, replay_progress(*days, quiet=as_json) as progress:
-        document = run_replay(settings, *days, journal or Path(folder) / "replay.sqlite", progress)
+        report = run_replay(settings, *days, journal or Path(folder) / "replay.sqlite", progress)
     if journal is None:
-        document["journal"] = None
+        report = dataclasses.replace(report, journal=None)
     if as_json:
-        print_json(document)
+        print_json(report)
     else:
-        show_replay(document)
-    if not document["same"]:
+        show_replay(report)
+    if not report.same:
         raise typer.Exit(DIFFERS)
 
 
@@ -279,12 +281,12 @@ def track(
     settings = (
         load(config) if journal is None else dataclasses.replace(recorded_settings(journal), journal=str(journal))
     )
-    document = compare_journal(settings, panel)
+    report = compare_journal(settings, panel)
     if as_json:
-        print_json(document)
+        print_json(report)
     else:
-        show_track(document)
-    if document["alarm"]:
+        show_track(report)
+    if report.alarm:
         raise typer.Exit(DIFFERS)
 
 
@@ -300,12 +302,12 @@ def demo(
     from finrl_pod_app.paper.demo import run_demo
     from finrl_pod_app.paper.status_view import show_demo
 
-    document = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
+    report = run_demo(out, first_moment(start, "--start").date(), sessions, lambda line: typer.echo(line, err=True))
     if as_json:
-        print_json(document)
+        print_json(report)
     else:
-        show_demo(document)
-    if not document["agrees"]:
+        show_demo(report)
+    if not report.agrees:
         raise typer.Exit(DIFFERS)
 
 

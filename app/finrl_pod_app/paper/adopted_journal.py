@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from finrl_pod.errors import InputError, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
@@ -22,7 +23,22 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 COMPANIONS = ("", "-wal", "-shm")
 
 
-def adopt_journal(config: PaperConfig, *, write: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class AdoptionReport:
+    """Books of a rebuilt journal. kept: new name of the former file, None without one. written: it is in its place."""
+
+    positions: Mapping[str, Decimal]
+    external: Mapping[str, Decimal]
+    cash: Decimal
+    orders: int
+    fills: int
+    unsupported: Sequence[str]
+    journal: str
+    kept: str | None
+    written: bool
+
+
+def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
     """Rebuild the journal of a config from its broker; with `write` in the journal's place, else to show it only.
 
     What lies there is kept under another name. Raises InputError if it is whole and has all orders, JournalError if a
@@ -42,17 +58,7 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> dict[str, Any]:
             finally:
                 store.close()
             kept = _put_in_place(new, path, now) if write else None
-    return {
-        "positions": {symbol: str(shares) for symbol, shares in found.positions.items()},
-        "external": {symbol: str(shares) for symbol, shares in found.external.items()},
-        "cash": str(found.cash),
-        "orders": found.orders,
-        "fills": found.fills,
-        "unsupported": list(found.unsupported),
-        "journal": str(path),
-        "kept": kept,
-        "written": write,
-    }
+    return AdoptionReport(**vars(found), journal=str(path), kept=kept, written=write)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from finrl_pod.data.store import Store as PanelStore
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.paper_backtest import PaperBacktest
-from finrl_pod.files import write_json
+from finrl_pod.files import record_values, write_json
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.price_check import valid_panel
 from finrl_pod.paper.execution.sizing import sizing_rules
@@ -79,6 +79,45 @@ class BacktestDifference:
         )
 
 
+@dataclass(frozen=True)
+class PriceSource:
+    """Name, source and hash of the panel that a comparison used."""
+
+    name: str
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TrackedStrategy:
+    """Final equity of one strategy and of its backtest, and the causes of their difference, in currency."""
+
+    strategy: str
+    equity: float
+    backtest: float
+    attribution: Mapping[str, float]
+    by_symbol: Mapping[str, Mapping[str, float]]
+    by_session: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class TrackReport:
+    """Result of `paper track`. equity, backtest: by session that both have. attribution: currency by cause."""
+
+    made: str
+    strategy: str
+    prices: PriceSource
+    sessions: Sequence[str]
+    equity: Sequence[float]
+    backtest: Sequence[float]
+    same: bool
+    differences: Sequence[str]
+    attribution: Mapping[str, float]
+    unexplained_limit: float
+    alarm: bool
+    strategies: Mapping[str, TrackedStrategy]
+
+
 def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> BacktestDifference:
     """Backtest the daemon's current strategies over the journal's sessions, with the orders that it would send.
 
@@ -112,7 +151,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
             StrategyDifference(name, own, tested[part.name], attribute(history, tested[part.name], terms, rules))
         )
     # The last decision's orders fill after the last mark: the backtest's period ends there.
-    sent = [order for order in orders(store) if order["bar"] < marks[-1][0].isoformat()]
+    sent = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
     if config.strategies:
         differences = compare_account(config, marks, {part.name: part.marks for part in found}, tested, sent)
     else:
@@ -122,41 +161,42 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     return BacktestDifference(tuple(marks), expected, differences, tuple(found), limit, panel)
 
 
-def save_difference(journal: Path, difference: BacktestDifference) -> dict[str, Any]:
-    """Write the result next to the journal and return it, with one equity per session that both have."""
+def save_difference(journal: Path, difference: BacktestDifference) -> TrackReport:
+    """Write the result next to the journal and return it."""
     both = [(day, equity) for day, equity in difference.marks if day in difference.backtest]
-    document = {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "strategy": ", ".join(part.backtest.result.name for part in difference.strategies),
-        "prices": {"name": difference.panel.name, "source": difference.panel.source, "sha256": difference.panel.sha256},
-        "sessions": [str(day) for day, _ in both],
-        "equity": [float(equity) for _, equity in both],
-        "backtest": [float(difference.backtest[day]) for day, _ in both],
-        "same": not difference.differences,
-        "differences": difference.differences,
-        "attribution": difference.attribution,
-        "unexplained_limit": difference.unexplained_limit,
-        "alarm": difference.alarm,
-        "strategies": {part.name: _strategy_document(part) for part in difference.strategies},
-    }
-    write_json(difference_file(journal), document)
-    return document
+    panel = difference.panel
+    report = TrackReport(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        strategy=", ".join(part.backtest.result.name for part in difference.strategies),
+        prices=PriceSource(panel.name, panel.source, panel.sha256),
+        sessions=[str(day) for day, _ in both],
+        equity=[float(equity) for _, equity in both],
+        backtest=[float(difference.backtest[day]) for day, _ in both],
+        same=not difference.differences,
+        differences=difference.differences,
+        attribution=difference.attribution,
+        unexplained_limit=difference.unexplained_limit,
+        alarm=difference.alarm,
+        strategies={part.name: _tracked_strategy(part) for part in difference.strategies},
+    )
+    write_json(difference_file(journal), record_values(report))
+    return report
 
 
-def _strategy_document(part: StrategyDifference) -> dict[str, Any]:
-    found = part.attribution
-    return {
-        "strategy": part.backtest.result.name,
-        "equity": float(part.marks[-1][1]),
-        "backtest": float(part.backtest.equity[-1]),
-        "attribution": found.total,
-        "by_symbol": {s: {c.value: v for c, v in row.items()} for s, row in found.by_symbol.items()},
-        "by_session": {c.value: [float(v) for v in values] for c, values in found.by_session.items()},
-    }
+def _tracked_strategy(part: StrategyDifference) -> TrackedStrategy:
+    causes = part.attribution
+    return TrackedStrategy(
+        strategy=part.backtest.result.name,
+        equity=float(part.marks[-1][1]),
+        backtest=float(part.backtest.equity[-1]),
+        attribution=causes.total,
+        by_symbol={symbol: {c.value: v for c, v in row.items()} for symbol, row in causes.by_symbol.items()},
+        by_session={c.value: [float(v) for v in values] for c, values in causes.by_session.items()},
+    )
 
 
-def compare_journal(config: PaperConfig, panel: str = "") -> dict[str, Any]:
-    """Compare the journal of a config with the backtest, save the result and return it as JSON values.
+def compare_journal(config: PaperConfig, panel: str = "") -> TrackReport:
+    """Compare the journal of a config with the backtest, save the result and return it.
 
     panel: name of stored prices; empty for the daemon's own feed. Raises FinrlPodError.
     """

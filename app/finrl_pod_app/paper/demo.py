@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -24,10 +25,10 @@ from finrl_pod.files import write_text
 from finrl_pod.paper.domain.records import SUMMARY
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.status import read_heartbeat, status
+from finrl_pod.paper.monitoring.status import AlertStatus, Slippage, read_heartbeat, status
 from finrl_pod.paper.settings import load
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.backtest_difference import compare_with_backtest, save_difference
+from finrl_pod_app.paper.backtest_difference import TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
 from finrl_pod_app.services.presets import preset
@@ -78,11 +79,33 @@ heartbeat = "heartbeat.json"
 Progress = Callable[[str], None]
 
 
-def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DemoReport:
+    """Result of the demo. agrees: journal and server have the same shares. summary: last end-of-day summary."""
+
+    state: str
+    positions: Mapping[str, Decimal]
+    cash: Decimal
+    counts: Mapping[str, int]
+    slippage: Slippage
+    alerts: Sequence[AlertStatus]
+    capital: Decimal
+    first: str
+    last: str
+    sessions: int
+    days: Sequence[str]
+    equity: Decimal
+    backtest_equity: Decimal
+    agrees: bool
+    summary: str
+    track: TrackReport
+    folder: str
+
+
+def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoReport:
     """Train a champion unless `out` holds one, trade `sessions` sessions, and compare with the backtest.
 
-    progress: called with one line at each step. Returns JSON values. Raises SetupError if the daemon does not
-    start or exits early.
+    progress: called with one line at each step. Raises SetupError if the daemon does not start or exits early.
     """
     run = out / "champion"
     if not (run / "report.json").is_file():
@@ -138,32 +161,37 @@ def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
     )  # fmt: skip
 
 
-def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days: Sequence[date]) -> dict[str, Any]:
+def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days: Sequence[date]) -> DemoReport:
     """Return the journal's result, compared with the server's positions (held) and the equivalent backtest."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
     try:
-        document = status(store, config)
+        account = status(store, config)
         difference = compare_with_backtest(config, store, load_panel(preset("quick")))
         summary = store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
     finally:
         store.close()
     track = save_difference(Path(config.journal), difference)
     marks = difference.marks
-    return {
-        **{key: document[key] for key in ("state", "positions", "cash", "counts", "slippage", "alerts")},
-        "capital": str(Decimal(CASH)),
-        "first": str(marks[0][0]),
-        "last": str(marks[-1][0]),
-        "sessions": len(marks),
-        "days": [str(day) for day in days],
-        "equity": str(marks[-1][1].quantize(CENT)),
-        "backtest_equity": str(difference.backtest[marks[-1][0]].quantize(CENT)),
-        "agrees": {s: Decimal(q) for s, q in document["positions"].items()} == held,
-        "summary": "" if summary is None else summary.message,
-        "track": track,
-        "folder": str(folder),
-    }
+    return DemoReport(
+        state=account.state,
+        positions=account.positions,
+        cash=account.cash,
+        counts=account.counts,
+        slippage=account.slippage,
+        alerts=account.alerts,
+        capital=Decimal(CASH),
+        first=str(marks[0][0]),
+        last=str(marks[-1][0]),
+        sessions=len(marks),
+        days=[str(day) for day in days],
+        equity=marks[-1][1].quantize(CENT),
+        backtest_equity=difference.backtest[marks[-1][0]].quantize(CENT),
+        agrees=account.positions == held,
+        summary="" if summary is None else summary.message,
+        track=track,
+        folder=str(folder),
+    )
 
 
 def _start_daemon(config: Path, output: Any, folder: Path) -> subprocess.Popen[bytes]:
@@ -171,7 +199,7 @@ def _start_daemon(config: Path, output: Any, folder: Path) -> subprocess.Popen[b
     keys = {"APCA_API_KEY_ID": "no-key-needed-here", "APCA_API_SECRET_KEY": "no-secret-needed-here"}
     daemon = subprocess.Popen(command, env={**os.environ, **keys}, stdout=output, stderr=subprocess.STDOUT)
     end = time.monotonic() + START_TIMEOUT
-    while not read_heartbeat(str(folder / "heartbeat.json")).get("trading"):
+    while not read_heartbeat(str(folder / "heartbeat.json")).trading:
         if daemon.poll() is not None or time.monotonic() > end:
             daemon.kill()
             raise SetupError(f"the daemon did not start: see {folder / 'daemon.log'}")

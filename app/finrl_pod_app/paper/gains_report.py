@@ -1,72 +1,89 @@
-"""`finrl-pod paper gains`: realised gains, open tax lots and figures by symbol, as JSON values and CSV files."""
+"""`finrl-pod paper gains`: realised gains, open tax lots and figures by symbol, as a record and as CSV files."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from finrl_pod.errors import InputError
 from finrl_pod.files import write_text
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.journal.tax_lots import read_selection, tax_lots
-from finrl_pod.paper.monitoring.symbols import symbol_figures
-
-FILES = {
-    "realised": (
-        "realised.csv",
-        ("strategy", "symbol", "lot", "sale", "opened", "closed", "shares", "cost", "proceeds", "gain"),
-    ),
-    "open_lots": ("open_lots.csv", ("strategy", "symbol", "lot", "opened", "shares", "cost")),
-    "symbols": (
-        "symbols.csv",
-        ("symbol", "shares", "value", "unrealised_gain", "realised_gain", "dividends", "sold_value"),
-    ),
-}
+from finrl_pod.paper.monitoring.symbols import SymbolFigures, symbol_figures
 
 
-def gains_document(store: Store, selection: Path | None = None) -> dict[str, Any]:
-    """Return JSON values; amounts as text with all decimals. selection: file of lots that sales close (FIFO without).
+@dataclass(frozen=True)
+class GainRow:
+    """Shares of a lot that were sold, see `RealisedGain`. sale: number of the sale."""
+
+    strategy: str
+    symbol: str
+    lot: int
+    sale: int
+    opened: str
+    closed: str
+    shares: Decimal
+    cost: Decimal
+    proceeds: Decimal
+    gain: Decimal
+
+
+@dataclass(frozen=True)
+class LotRow:
+    """Shares of a purchase that are still held."""
+
+    strategy: str
+    symbol: str
+    lot: int
+    opened: str
+    shares: Decimal
+    cost: Decimal
+
+
+@dataclass(frozen=True)
+class GainsReport:
+    """Realised gains, open lots, and figures by symbol in currency."""
+
+    method: str
+    realised: Sequence[GainRow]
+    open_lots: Sequence[LotRow]
+    symbols: Mapping[str, SymbolFigures]
+
+
+def gains_report(store: Store, selection: Path | None = None) -> GainsReport:
+    """Return the gains of a journal. selection: file with the lots that sales close; FIFO without one.
 
     Raises InputError for a selection that cannot be read or does not fit the journal.
     """
-    found = tax_lots(store, None if selection is None else read_selection(selection))
-    return {
-        "method": "first in, first out" if selection is None else "named lots, then first in, first out",
-        "realised": [
-            {
-                "strategy": gain.strategy, "symbol": gain.symbol, "lot": gain.lot, "sale": gain.sale,
-                "opened": gain.opened, "closed": gain.closed, "shares": str(gain.shares), "cost": str(gain.cost),
-                "proceeds": str(gain.proceeds), "gain": str(gain.gain),
-            }
-            for gain in found.realised
-        ],
-        "open_lots": [
-            {
-                "strategy": lot.strategy, "symbol": lot.symbol, "lot": lot.number, "opened": lot.opened,
-                "shares": str(lot.shares), "cost": str(lot.cost),
-            }
-            for lot in found.open
-        ],
-        "symbols": symbol_figures(store),
-    }  # fmt: skip
+    lots = tax_lots(store, None if selection is None else read_selection(selection))
+    return GainsReport(
+        method="first in, first out" if selection is None else "named lots, then first in, first out",
+        realised=[GainRow(**vars(gain), gain=gain.gain) for gain in lots.realised],
+        open_lots=[LotRow(lot.strategy, lot.symbol, lot.number, lot.opened, lot.shares, lot.cost) for lot in lots.open],
+        symbols=symbol_figures(store),
+    )
 
 
-def write_gains(document: Mapping[str, Any], folder: Path) -> None:
-    """Write the CSV files into a folder. Raises InputError if it cannot be written."""
-    rows: dict[str, Sequence[Mapping[str, Any]]] = {
-        **{name: document[name] for name in ("realised", "open_lots")},
-        "symbols": [{"symbol": symbol, **figures} for symbol, figures in document["symbols"].items()],
-    }
+def write_gains(report: GainsReport, folder: Path) -> None:
+    """Write realised.csv, open_lots.csv and symbols.csv. Raises InputError if the folder cannot be written."""
+    symbols = [{"symbol": symbol, **asdict(figures)} for symbol, figures in report.symbols.items()]
+    names = {record: [field.name for field in fields(record)] for record in (GainRow, LotRow, SymbolFigures)}
+    tables = (
+        ("realised.csv", names[GainRow], map(asdict, report.realised)),
+        ("open_lots.csv", names[LotRow], map(asdict, report.open_lots)),
+        ("symbols.csv", ["symbol", *names[SymbolFigures]], symbols),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (file, columns) in FILES.items():
+        for file, columns, rows in tables:
             text = io.StringIO()
             writer = csv.DictWriter(text, columns, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows[name])
+            writer.writerows(rows)
             write_text(folder / file, text.getvalue())
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.monitoring.status import orders
+from finrl_pod.paper.monitoring.status import OrderStatusRow, orders
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import PaperConfig, allocations
 from finrl_pod.types import Panel
@@ -32,13 +32,41 @@ from finrl_pod_app.paper.sources import strategy_sources
 CENT = Decimal("0.01")
 
 
+@dataclass(frozen=True)
+class ReplayedStrategy:
+    """Final equity of one of several strategies, in the replay and in the backtest. share: of the capital."""
+
+    strategy: str
+    share: float
+    equity: Decimal
+    backtest_equity: Decimal
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """A replay and its differences from the backtest. alerts: warnings of the daemon. journal: None if temporary."""
+
+    strategy: str
+    first: str
+    last: str
+    sessions: int
+    orders: int
+    fills: int
+    equity: Decimal
+    backtest_equity: Decimal
+    strategies: Mapping[str, ReplayedStrategy]
+    distance_to_target: float
+    same: bool
+    differences: Sequence[str]
+    alerts: Sequence[str]
+    journal: str | None
+    metrics: Mapping[str, float]
+
+
 def run_replay(
     config: PaperConfig, start: date, end: date, journal: Path, progress: Callable[[date], None] = lambda _: None
-) -> dict[str, Any]:
-    """Replay a period, run the equivalent backtest, and compare orders, fills, and equity to the cent.
-
-    Returns JSON values: `differences` lists all differences, `alerts` the daemon's warnings.
-    """
+) -> ReplayReport:
+    """Replay a period, run the equivalent backtest, and compare orders, fills, and equity to the cent."""
     panel = select(PanelStore().load(config.broker.panel), config.symbols)
     first, last = _bar_range(panel, start, end)
     # A champion that was not promoted may be replayed: no order leaves this machine.
@@ -57,23 +85,23 @@ def run_replay(
         differences = compare(replayed.equity, tested[config.name], sent)
     total = account_equity(config, tested)
     metrics = tested[config.name].result.metrics if not config.strategies else _metrics(panel, total, tested)
-    return {
-        "strategy": ", ".join(part.result.name for part in tested.values()),
-        "first": str(replayed.first),
-        "last": str(replayed.last),
-        "sessions": len(replayed.equity),
-        "orders": replayed.orders,
-        "fills": replayed.fills,
-        "equity": str(replayed.equity[-1][1].quantize(CENT)),
-        "backtest_equity": str(total[-1].quantize(CENT)),
-        "strategies": _strategies(config, replayed.strategies, tested),
-        "distance_to_target": replayed.distance_to_target,
-        "same": not differences,
-        "differences": differences,
-        "alerts": warnings,
-        "journal": str(journal),
-        "metrics": {k: float(v) for k, v in metrics.items() if np.isfinite(v)},
-    }
+    return ReplayReport(
+        strategy=", ".join(part.result.name for part in tested.values()),
+        first=str(replayed.first),
+        last=str(replayed.last),
+        sessions=len(replayed.equity),
+        orders=replayed.orders,
+        fills=replayed.fills,
+        equity=replayed.equity[-1][1].quantize(CENT),
+        backtest_equity=total[-1].quantize(CENT),
+        strategies=_strategies(config, replayed.strategies, tested),
+        distance_to_target=replayed.distance_to_target,
+        same=not differences,
+        differences=differences,
+        alerts=warnings,
+        journal=str(journal),
+        metrics={k: float(v) for k, v in metrics.items() if np.isfinite(v)},
+    )
 
 
 def _metrics(panel: Panel, total: Sequence[Decimal], tested: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
@@ -113,12 +141,12 @@ def account_equity(config: PaperConfig, tested: Mapping[str, PaperBacktest]) -> 
 
 def compare_account(
     config: PaperConfig, marks: Iterable[tuple[date, Decimal]], parts: Mapping[str, Iterable[tuple[date, Decimal]]],
-    tested: Mapping[str, PaperBacktest], sent: Sequence[dict[str, Any]],
+    tested: Mapping[str, PaperBacktest], sent: Sequence[OrderStatusRow],
 ) -> list[str]:  # fmt: skip
     """Return all differences of several strategies and of their sum as sentences. parts: own equity by name."""
     found = []
     for named, allocation in zip(config.strategies, allocations(config), strict=True):
-        own = [order for order in sent if order["run"] == allocation.name]
+        own = [order for order in sent if order.run == allocation.name]
         found += [f"{named.name}: {s}" for s in compare(parts[named.name], tested[allocation.name], own)]
     days = [str(d) for d in next(iter(tested.values())).result.times.astype("datetime64[D]")]
     expected = dict(zip(days, account_equity(config, tested), strict=True))
@@ -131,15 +159,15 @@ def compare_account(
 
 def _strategies(
     config: PaperConfig, parts: Mapping[str, Sequence[tuple[date, Decimal]]], tested: Mapping[str, PaperBacktest]
-) -> dict[str, dict[str, Any]]:
-    """Return the end of each of several strategies as JSON values, by name."""
+) -> dict[str, ReplayedStrategy]:
+    """Return the end of each of several strategies, by name."""
     return {
-        named.name: {
-            "strategy": tested[allocation.name].result.name,
-            "share": named.share,
-            "equity": str(parts[named.name][-1][1].quantize(CENT)),
-            "backtest_equity": str(tested[allocation.name].equity[-1].quantize(CENT)),
-        }
+        named.name: ReplayedStrategy(
+            strategy=tested[allocation.name].result.name,
+            share=named.share,
+            equity=parts[named.name][-1][1].quantize(CENT),
+            backtest_equity=tested[allocation.name].equity[-1].quantize(CENT),
+        )
         for named, allocation in zip(config.strategies, allocations(config), strict=False)
     }
 
@@ -156,7 +184,7 @@ def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
     return int(inside[0]), int(inside[-1])
 
 
-def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[dict[str, Any]]) -> list[str]:
+def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[OrderStatusRow]) -> list[str]:
     """Return all differences as sentences. marks: own equity by session. sent: rows of `status.orders`."""
     found = []
     days = [str(day) for day in tested.result.times.astype("datetime64[D]")]
@@ -168,7 +196,7 @@ def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: 
         elif abs(equity - other) >= CENT / 2:
             found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
     found += [f"{session}: the backtest has an equity value, the journal has none" for session in backtest]
-    journal_orders = {(o["bar"], o["symbol"]): _signed(o["side"], o["quantity"], o["filled"]) for o in sent}
+    journal_orders = {(o.bar, o.symbol): _signed(o) for o in sent}
     backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
     for key in sorted({*journal_orders, *backtest_orders}):
         if journal_orders.get(key) != backtest_orders.get(key):
@@ -179,9 +207,10 @@ def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: 
     return found
 
 
-def _signed(side: str, quantity: str, filled: str) -> tuple[Decimal, Decimal]:
-    sign = 1 if side == "buy" else -1
-    return sign * Decimal(quantity), sign * Decimal(filled)
+def _signed(order: OrderStatusRow) -> tuple[Decimal, Decimal]:
+    """Signed quantity and signed filled shares."""
+    sign = 1 if order.side == "buy" else -1
+    return sign * order.quantity, sign * order.filled
 
 
 def _format_pair(pair: tuple[Decimal, Decimal] | None) -> str:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
-from typing import Any
+from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress
@@ -14,161 +15,170 @@ from rich.table import Table
 from rich.text import Text
 
 from finrl_pod.paper.domain.records import SUMMARY
+from finrl_pod.paper.execution.target_distance import TargetStatus
+from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus, StrategyStatus
+
+if TYPE_CHECKING:
+    from finrl_pod_app.paper.adopted_journal import AdoptionReport
+    from finrl_pod_app.paper.backtest_difference import TrackReport
+    from finrl_pod_app.paper.demo import DemoReport
+    from finrl_pod_app.paper.gains_report import GainsReport
+    from finrl_pod_app.paper.replay_report import ReplayReport
 
 _PIPE_WIDTH = 160
 _MAX_DIFFERENCES = 20
 
 
-def show_status(document: Mapping[str, Any]) -> None:
+def show_status(report: PaperStatus) -> None:
     """Print state and account, then positions, then alerts."""
     console = _console()
-    beat, mark = document["daemon"], document["equity"]
-    alive = f"last heartbeat {beat['age_seconds']:.0f} s ago" if beat["known"] else "no heartbeat found"
-    slip, last = document["slippage"], document["last_decision"]
-    realised = "none yet" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp of value"
+    beat, mark = report.daemon, report.equity
+    alive = f"last heartbeat {beat.age_seconds:.0f} s ago" if beat.known else "no heartbeat found"
+    slip, last = report.slippage, report.last_decision
+    realised = "none yet" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp of value"
     rows = {
-        "state": document["state"] + (f" ({document['reason']})" if document["reason"] else ""),
+        "state": report.state + (f" ({report.reason})" if report.reason else ""),
         "daemon": alive,
-        "account": document["account"] or "unknown yet",
-        "equity": "none yet" if mark is None else f"{float(mark['value']):,.2f} at the close of {mark['session']}",
-        "cash": f"{float(document['cash']):,.2f} of {float(document['capital']):,.2f} allocated",
-        "distance to target": _distances(document["targets"]),
-        "active return": _active_return(document["active_return"]),
-        "last decision": "none yet" if last is None else f"{last['bar']}: {last['outcome']} ({last['strategy']})",
-        "orders": f"{document['counts']['orders']}, {document['counts']['fills']} fills",
-        "slippage": f"{realised}, modelled {slip['modelled_bps']:+.1f} bp",
-        "pending commands": ", ".join(document["waiting_commands"]),
+        "account": report.account or "unknown yet",
+        "equity": "none yet" if mark is None else f"{mark.value:,.2f} at the close of {mark.session}",
+        "cash": f"{report.cash:,.2f} of {report.capital:,.2f} allocated",
+        "distance to target": _distances(report.targets),
+        "active return": _active_return(report.active_return),
+        "last decision": "none yet" if last is None else f"{last.bar}: {last.outcome} ({last.strategy})",
+        "orders": f"{report.counts['orders']}, {report.counts['fills']} fills",
+        "slippage": f"{realised}, modelled {slip.modelled_bps:+.1f} bp",
+        "pending commands": ", ".join(report.waiting_commands),
     }
-    table = Table(title=Text(document["name"]), title_justify="left", show_header=False)
+    table = Table(title=Text(report.name), title_justify="left", show_header=False)
     for key, value in rows.items():
         if value:
             table.add_row(Text(key, style="bold"), Text(value))
     console.print(table)
-    _print_strategies(console, document["strategies"])
-    _print_positions(console, "own shares", document["positions"])
-    _print_positions(console, "external shares (never traded)", document["foreign_positions"])
-    for intent in document["open_intents"]:
-        console.print(
-            Text(f"open: {intent['side']} {intent['symbol']}, {intent['filled']} of {intent['quantity']} filled")
-        )
-    for alert in document["alerts"]:
-        console.print(Text(f"{alert['at'][:19]} {alert['level']}: {alert['message']}"), soft_wrap=True)
+    _print_strategies(console, report.strategies)
+    _print_positions(console, "own shares", report.positions)
+    _print_positions(console, "external shares (never traded)", report.foreign_positions)
+    for intent in report.open_intents:
+        console.print(Text(f"open: {intent.side} {intent.symbol}, {intent.filled} of {intent.quantity} filled"))
+    for alert in report.alerts:
+        console.print(Text(f"{alert.at[:19]} {alert.level}: {alert.message}"), soft_wrap=True)
 
 
-def show_orders(rows: Sequence[Mapping[str, Any]]) -> None:
+def show_orders(rows: Sequence[OrderStatusRow]) -> None:
     """Print one line per order."""
     table = Table(header_style="bold")
     columns = ("bar", "symbol", "side", "quantity", "filled", "time_in_force", "limit_price", "state", "status")
     for column in (*columns, "client_order_id"):
         table.add_column(column.replace("_", " "), no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(str(row[column] or "")) for column in (*columns, "client_order_id")))
+        values = (getattr(row, column) for column in (*columns, "client_order_id"))
+        table.add_row(*(Text("" if value is None else str(value)) for value in values))
     _console().print(table)
 
 
-def show_adoption(document: Mapping[str, Any]) -> None:
+def show_adoption(report: AdoptionReport) -> None:
     """Print the books of a rebuilt journal, and what to do next."""
     table = Table("symbol", "own shares", "other shares", header_style="bold")
-    for symbol in sorted({*document["positions"], *document["external"]}):
-        table.add_row(Text(symbol), document["positions"].get(symbol, "0"), document["external"].get(symbol, "0"))
+    for symbol in sorted({*report.positions, *report.external}):
+        shares = (report.positions.get(symbol, 0), report.external.get(symbol, 0))
+        table.add_row(Text(symbol), *map(str, shares))
     console = _console()
     console.print(table)
-    counts = f"{document['orders']} orders, {document['fills']} fills"
-    console.print(Text(f"Cash of this run: {float(document['cash']):,.2f}; {counts}"))
-    for action in document["unsupported"]:
+    counts = f"{report.orders} orders, {report.fills} fills"
+    console.print(Text(f"Cash of this run: {report.cash:,.2f}; {counts}"))
+    for action in report.unsupported:
         console.print(Text(f"not recorded: {action}; compare the shares with the broker's"))
-    if not document["written"]:
-        console.print(Text(f"Nothing was written. To write it to {document['journal']}, repeat the command with --yes"))
+    if not report.written:
+        console.print(Text(f"Nothing was written. To write it to {report.journal}, repeat the command with --yes"))
         return
-    console.print(Text(f"Written to {document['journal']}: the next `paper run` trades on from it"))
-    if document["kept"]:
-        console.print(Text(f"The former file is kept as {document['kept']}"))
+    console.print(Text(f"Written to {report.journal}: the next `paper run` trades on from it"))
+    if report.kept:
+        console.print(Text(f"The former file is kept as {report.kept}"))
 
 
-def show_gains(document: Mapping[str, Any]) -> None:
+def show_gains(report: GainsReport) -> None:
     """Print figures by symbol."""
     names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends")
     table = Table("symbol", *(name.replace("_", " ") for name in names), header_style="bold")
-    for symbol, figures in document["symbols"].items():
-        table.add_row(Text(symbol), *(f"{figures[name]:,.2f}" for name in names))
+    for symbol, figures in report.symbols.items():
+        table.add_row(Text(symbol), *(f"{getattr(figures, name):,.2f}" for name in names))
     console = _console()
     console.print(table)
-    total = sum(figures["realised_gain"] for figures in document["symbols"].values())
-    console.print(Text(f"{len(document['realised'])} sales of lots, realised gain {total:+,.2f}"))
+    total = sum(figures.realised_gain for figures in report.symbols.values())
+    console.print(Text(f"{len(report.realised)} sales of lots, realised gain {total:+,.2f}"))
 
 
-def show_replay(document: Mapping[str, Any]) -> None:
+def show_replay(report: ReplayReport) -> None:
     """Print the result of a replay and its differences from the backtest."""
     console = _console()
     console.print(
         Text(
-            f"{document['strategy']}, {document['first']} to {document['last']}: {document['sessions']} sessions, "
-            f"{document['orders']} orders, {document['fills']} fills, equity {float(document['equity']):,.2f}"
+            f"{report.strategy}, {report.first} to {report.last}: {report.sessions} sessions, "
+            f"{report.orders} orders, {report.fills} fills, equity {report.equity:,.2f}"
         )
     )
-    for name, part in document["strategies"].items():
-        console.print(Text(f"{name} ({part['strategy']}, {part['share']:.0%}): equity {float(part['equity']):,.2f}"))
-    console.print(Text(f"Largest distance to a target at its end: {document['distance_to_target']:.2%} of equity"))
-    if document["same"]:
+    for name, part in report.strategies.items():
+        console.print(Text(f"{name} ({part.strategy}, {part.share:.0%}): equity {part.equity:,.2f}"))
+    console.print(Text(f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity"))
+    if report.same:
         console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
-    for sentence in document["differences"][:_MAX_DIFFERENCES]:
+    for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(document["differences"]) - _MAX_DIFFERENCES) > 0:
+    if (more := len(report.differences) - _MAX_DIFFERENCES) > 0:
         console.print(Text(f"and {more} more differences (see --json)"))
-    for sentence in document["alerts"][:_MAX_DIFFERENCES]:
+    for sentence in report.alerts[:_MAX_DIFFERENCES]:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
 
-def show_track(document: Mapping[str, Any]) -> None:
+def show_track(report: TrackReport) -> None:
     """Print final equity of account and backtest, and the causes of their difference."""
     console = _console()
-    equity, backtest = document["equity"][-1], document["backtest"][-1]
+    equity, backtest = report.equity[-1], report.backtest[-1]
     console.print(
         Text(
-            f"{document['strategy']}, {document['sessions'][0]} to {document['sessions'][-1]}: equity {equity:,.2f}, "
+            f"{report.strategy}, {report.sessions[0]} to {report.sessions[-1]}: equity {equity:,.2f}, "
             f"backtest {backtest:,.2f}, difference {(equity / backtest - 1) * 10_000:+.1f} bp"
         ),
         soft_wrap=True,
     )
-    if document["same"]:
+    if report.same:
         console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
         return
-    strategies = document["strategies"]
+    strategies = report.strategies
     table = Table("cause", *(strategies if len(strategies) > 1 else ()), "account", header_style="bold")
-    for cause, value in document["attribution"].items():
-        parts = [part["attribution"][cause] for part in strategies.values()] if len(strategies) > 1 else []
+    for cause, value in report.attribution.items():
+        parts = [part.attribution[cause] for part in strategies.values()] if len(strategies) > 1 else []
         table.add_row(cause.replace("_", " "), *(f"{part:+,.2f}" for part in (*parts, value)))
     console.print(table)
-    if not document["alarm"]:
+    if not report.alarm:
         return
-    console.print(Text(f"ALARM: the unexplained difference is above {document['unexplained_limit']:,.2f}"))
-    for sentence in document["differences"][:_MAX_DIFFERENCES]:
+    console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
+    for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(document["differences"]) - _MAX_DIFFERENCES) > 0:
+    if (more := len(report.differences) - _MAX_DIFFERENCES) > 0:
         console.print(Text(f"and {more} more differences (see --json)"))
 
 
-def show_demo(document: Mapping[str, Any]) -> None:
+def show_demo(report: DemoReport) -> None:
     """Print what the daemon traded, its last end-of-day summary, and the causes of its difference from the backtest."""
     console = _console()
-    counts, slip = document["counts"], document["slippage"]
-    realised = "none" if slip["realised_bps"] is None else f"{slip['realised_bps']:+.1f} bp"
-    if alerts := [alert["message"] for alert in document["alerts"] if alert["kind"] != SUMMARY]:
+    counts, slip = report.counts, report.slippage
+    realised = "none" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp"
+    if alerts := [alert.message for alert in report.alerts if alert.kind != SUMMARY]:
         console.print(Text("Last alerts:", style="bold"))
     for message in alerts:
         console.print(Text(message), soft_wrap=True)
-    folder = document["folder"]
+    folder = report.folder
     console.print(Text("Last end-of-day summary:", style="bold"))
-    console.print(Text(document["summary"]), soft_wrap=True)
+    console.print(Text(report.summary), soft_wrap=True)
     console.print(Text("Difference from the backtest that sends the same orders, by cause:", style="bold"))
-    show_track(document["track"])
+    show_track(report.track)
     for line in (
         "The comparison ends one session before the summary, since equity is recorded at the next decision. Paper "
         "accounts are paid no dividends, which the backtest has.",
-        f"The daemon traded from {document['days'][0]} to {document['days'][-1]}: {counts['decisions']} decisions, "
-        f"{counts['orders']} orders, {counts['fills']} fills, {len(document['positions'])} open positions, state "
-        f"{document['state']}.",
-        f"Journal and broker: {'Reconciled' if document['agrees'] else 'NOT reconciled, their shares differ'}.",
+        f"The daemon traded from {report.days[0]} to {report.days[-1]}: {counts['decisions']} decisions, "
+        f"{counts['orders']} orders, {counts['fills']} fills, {len(report.positions)} open positions, state "
+        f"{report.state}.",
+        f"Journal and broker: {'Reconciled' if report.agrees else 'NOT reconciled, their shares differ'}.",
         f"Slippage against the decision's closing prices: {realised} (it includes the market's move until the fill).",
         f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server's log is in that folder.",
     ):
@@ -186,39 +196,37 @@ def replay_progress(start: date, end: date, *, quiet: bool) -> Iterator[Callable
         yield lambda day: bars.update(task, completed=(day - start).days, description=f"replaying {day}")
 
 
-def _distances(targets: Mapping[str, Mapping[str, Any]]) -> str:
+def _distances(targets: Mapping[str, TargetStatus]) -> str:
     """The value that open targets still miss, empty without one."""
-    missing = {run: target for run, target in targets.items() if target["state"] == "open"}
-    return ", ".join(
-        f"{run}: {target['distance']:.2%} of equity, until {target['until']}" for run, target in missing.items()
-    )
+    missing = {run: target for run, target in targets.items() if target.state == "open"}
+    return ", ".join(f"{run}: {target.distance:.2%} of equity, until {target.until}" for run, target in missing.items())
 
 
-def _print_strategies(console: Console, strategies: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_strategies(console: Console, strategies: Mapping[str, StrategyStatus]) -> None:
     if not strategies:
         return
     table = Table("strategy", "share", "equity", "cash", "symbols held")
     for name, part in strategies.items():
-        amounts = (f"{float(part[column]):,.2f}" for column in ("equity", "cash"))
-        table.add_row(*map(Text, (name, f"{part['share']:.0%}", *amounts, str(len(part["positions"])))))
+        amounts = (f"{amount:,.2f}" for amount in (part.equity, part.cash))
+        table.add_row(*map(Text, (name, f"{part.share:.0%}", *amounts, str(len(part.positions)))))
     console.print(table)
 
 
-def _active_return(measured: Mapping[str, Any] | None) -> str:
+def _active_return(measured: ActiveReturnStatus | None) -> str:
     """The active return with the band's edge, empty if it is not measured."""
     if measured is None:
         return ""
-    text = f"{measured['value']:+.2%} over {measured['bars']} sessions"
-    if measured["lower"] is None:
+    text = f"{measured.value:+.2%} over {measured.bars} sessions"
+    if measured.lower is None:
         return text
-    return f"{text}, {'BELOW' if measured['left'] else 'above'} the band's lower edge of {measured['lower']:+.2%}"
+    return f"{text}, {'BELOW' if measured.left else 'above'} the band's lower edge of {measured.lower:+.2%}"
 
 
-def _print_positions(console: Console, title: str, positions: Mapping[str, str]) -> None:
+def _print_positions(console: Console, title: str, positions: Mapping[str, Decimal]) -> None:
     if positions:
         table = Table("symbol", title)
         for symbol, quantity in positions.items():
-            table.add_row(Text(symbol), Text(quantity))
+            table.add_row(Text(symbol), Text(str(quantity)))
         console.print(table)
 
 

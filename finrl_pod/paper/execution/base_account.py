@@ -6,56 +6,63 @@ Targets are bought in the next session's auction and leave the same share of equ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from finrl_pod.evaluate.backtest import lookback_of, window_at
+from finrl_pod.paper.journal.decision_state import BaseAccount
 from finrl_pod.protocols import MandatedStrategy
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 
 def advance(
-    base: MandatedStrategy, state: Mapping[str, Any] | None, panel: Panel, cash_buffer: float,
+    base: MandatedStrategy,
+    account: BaseAccount | None,
+    panel: Panel,
+    cash_buffer: float,
     auction: Literal["open", "close"],
-) -> dict[str, Any]:  # fmt: skip
-    """The base account after its decision on the panel's last bar, as plain JSON values.
+) -> BaseAccount:
+    """Return the base account after its decision on the last bar of the panel.
 
-    state: after the decision before; None, or one older than the base's price window, starts a new account in cash.
-    growth: of the account since it started with 1. held, target: weights by symbol; the target is bought in the next
-    auction, None keeps the holdings. strategy: virtual holdings of the base.
+    account: account after the previous decision; None, or one older than the price window of the base, starts a new
+    account in cash.
     """
     window = window_at(panel, len(panel.times) - 1, lookback_of(base))
-    before = None if state is None else np.flatnonzero(window.times[:-1] == np.datetime64(state["time"]))
-    held, growth, started = np.zeros(len(window.symbols)), 1.0, str(window.times[-1])
-    if state is None or before is None or not len(before):
+    now = str(window.times[-1])
+    rows = [] if account is None else np.flatnonzero(window.times[:-1] == np.datetime64(account.time)).tolist()
+    weights = np.zeros(len(window.symbols))
+    growth = 1.0
+    started = now
+    if account is None or not rows:
         base.restore(None, window.symbols)
     else:
-        base.restore(state["strategy"], window.symbols)
-        held, grown = _advanced(state, window, int(before[0]), auction)
-        growth, started = state["growth"] * grown, state["started"]
-    target = base.target_weights(window, Positions(weights=held, cash=1 - float(held.sum()), equity=1.0))
-    return {
-        "time": str(window.times[-1]),
-        "started": started,
-        "growth": growth,
-        "held": _by_symbol(window, held),
-        "target": None if target is None else _by_symbol(window, target * (1 - cash_buffer)),
-        "strategy": base.state(),
-    }
+        base.restore(account.strategy, window.symbols)
+        weights, growth = _advanced(account, window, rows[0], auction)
+        growth *= account.growth
+        started = account.started
+    target = base.target_weights(window, Positions(weights=weights, cash=1 - float(weights.sum()), equity=1.0))
+    return BaseAccount(
+        time=now,
+        started=started,
+        growth=growth,
+        held=_by_symbol(window, weights),
+        target=None if target is None else _by_symbol(window, target * (1 - cash_buffer)),
+        strategy=base.state(),
+    )
 
 
-def _advanced(state: Mapping[str, Any], window: Window, t: int, auction: str) -> tuple[Floats, float]:
-    """Holdings at the last bar and growth since bar t, with the target bought in the auction of the bar after it."""
+def _advanced(account: BaseAccount, window: Window, t: int, auction: str) -> tuple[Floats, float]:
+    """Weights at the last bar and growth since bar t, with the target bought in the auction of the next bar."""
     close = _forward_filled(window.close)
     fills = close[t + 1]
     if auction == "open" and window.open is not None:
         fills = np.where(np.isfinite(window.open[t + 1]), window.open[t + 1], fills)
-    held, growth = _drifted(_weights(state["held"], window), fills / close[t])
-    if state["target"] is not None:
-        held, _ = _drifted(_weights(state["target"], window), fills / close[t])
-    held, later = _drifted(held, close[-1] / fills)
-    return held, growth * later
+    weights, growth = _drifted(_weights(account.held, window), fills / close[t])
+    if account.target is not None:
+        weights, _ = _drifted(_weights(account.target, window), fills / close[t])
+    weights, later = _drifted(weights, close[-1] / fills)
+    return weights, growth * later
 
 
 def _drifted(weights: Floats, ratio: Floats) -> tuple[Floats, float]:

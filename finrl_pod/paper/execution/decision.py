@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from finrl_pod.market.weights import weights_error
 from finrl_pod.paper.domain.port import BarTable, DataFeed
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
+from finrl_pod.paper.journal.decision_state import StrategyState
 from finrl_pod.paper.settings import DataSettings
 from finrl_pod.protocols import MandatedStrategy, Strategy
 from finrl_pod.types import Floats, Positions
@@ -49,7 +50,7 @@ class Decision:
     prices: CheckedPrices
     inputs: str
     feed: str
-    state: Mapping[str, Any] | None = None
+    state: StrategyState | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def fetch_checked_prices(
 
 def decide(
     strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False,
-    state: Mapping[str, Any] | None = None,
+    state: StrategyState | None = None,
 ) -> Decision:  # fmt: skip
     """Return the strategy's decision on the last bar. Raises StrategyFailed.
 

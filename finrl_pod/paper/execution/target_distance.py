@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from finrl_pod.market.orders import distance_to_target, missing_shares
 from finrl_pod.paper.execution.sizing import sizing_rules
@@ -16,21 +16,25 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 ZERO = Decimal(0)
 
 
-def current_targets(
-    ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None
-) -> dict[str, dict[str, Any]]:
-    """The newest row of each run's target as JSON values, by run.
+@dataclass(frozen=True)
+class TargetStatus:
+    """The newest target of a run. distance: value that own shares miss now, as a share of the equity of the run."""
 
-    The distance is the value that own shares miss now, at `prices` (the last known closes without them), as a share of
-    the strategy's equity.
-    """
-    found = {}
+    bar: str
+    until: str
+    state: str
+    distance: float
+
+
+def current_targets(ledger: Ledger, config: PaperConfig) -> dict[str, TargetStatus]:
+    """Return the newest target of each run, with its distance at the last known closes."""
+    targets = {}
     for part in allocations(config):
         row = ledger.store.last(schema.targets, schema.targets.c.run == part.name)
         if row is not None:
-            distance, _ = _distance_now(ledger, config, part, prices or ledger.closes.prices)
-            found[part.name] = {"bar": row.bar, "until": row.until, "state": row.state, "distance": float(distance)}
-    return found
+            distance, _ = _distance_now(ledger, config, part, ledger.closes.prices)
+            targets[part.name] = TargetStatus(row.bar, row.until, row.state, float(distance))
+    return targets
 
 
 def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None) -> float:

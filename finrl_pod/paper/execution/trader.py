@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_DOWN, Decimal
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Connection
 
@@ -33,6 +33,7 @@ from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.execution.stream_monitor import StreamMonitor
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.decision_state import BaseAccount, DecisionState
 from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
 from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.journal.targets import (
@@ -202,7 +203,7 @@ class StrategyTrader:
             loaded = self._strategy()
             own = Holdings(self._book.positions, self.cash, ledger.closes.prices)
             saved = self._saved_state()
-            decision = decide(loaded.strategy, inputs.prices, own, state=saved.get("strategy"))
+            decision = decide(loaded.strategy, inputs.prices, own, state=saved.strategy)
         except (StrategyFailed, FinrlPodError) as error:
             self.skip(cycle, "failed", str(error))
             return
@@ -215,8 +216,8 @@ class StrategyTrader:
         self._alert_cut_weights(limits_note(decision, rules))
         intents, skipped = self._without_blocked(plan, inputs.halted)
         # The active return is measured between closes.
-        base = None if cycle.time is not None else self._base_account(loaded, inputs.prices, saved.get("base"))
-        state = None if decision.state is None and base is None else {"strategy": decision.state, "base": base}
+        base = None if cycle.time is not None else self._base_account(loaded, inputs.prices, saved.base)
+        state = DecisionState(decision.state, base)
         outcome = "orders" if decision.weights is not None else "hold" if targets is None else "target"
         with ledger.store.write() as connection:
             self._write_decision(connection, cycle, loaded.strategy.name, decision, outcome, skipped, state)
@@ -230,8 +231,8 @@ class StrategyTrader:
             self.alert("warning", "target", message)
         for symbol, reason in skipped.items():
             self.alert("warning", "symbol", f"{symbol} is not traded: {reason}")
-        before = saved.get("base") or {}
-        if base is not None and (warning := stop_rule.warning(base["active_return"], before.get("active_return"))):
+        previous = None if saved.base is None else saved.base.active_return
+        if base is not None and (warning := stop_rule.warning(base.active_return, previous)):
             self.alert("warning", stop_rule.ALERT, warning)
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
@@ -316,34 +317,34 @@ class StrategyTrader:
             self.alert("warning", "registry", loaded.warning)
         return loaded
 
-    def _saved_state(self) -> Mapping[str, Any]:
+    def _saved_state(self) -> DecisionState:
         """Return the virtual holdings of strategy and base after the last decision that had some; empty without any."""
         decisions = schema.decisions.c
         row = self._c.ledger.store.last(
             schema.decisions, decisions.run == self.config.name, decisions.state.is_not(None)
         )
-        return {} if row is None else json.loads(row.state)
+        return DecisionState() if row is None else DecisionState.decode(row.state)
 
     def _base_account(
-        self, loaded: LoadedStrategy, checked: CheckedPrices, saved: Mapping[str, Any] | None
-    ) -> dict[str, Any] | None:
+        self, loaded: LoadedStrategy, checked: CheckedPrices, account: BaseAccount | None
+    ) -> BaseAccount | None:
         """Return the base account after this decision, with the active return over it; None if it has no base."""
         c, config = self._c, self.config
         if loaded.base is None:
             return None
         try:
             with strategy_failures("the base"):
-                base = advance(loaded.base, saved, checked.panel, config.orders.cash_buffer, config.schedule.mode)
+                base = advance(loaded.base, account, checked.panel, config.orders.cash_buffer, config.schedule.mode)
         except FinrlPodError as error:  # must not stop the trading
             self.alert("warning", stop_rule.ALERT, f"the active return is unknown: {error}")
             return None
         marks = schema.strategy_equity if self.label else schema.equity
         measured = stop_rule.measure(c.ledger.store, config.name, base, self.equity(), loaded.band, marks)
-        return {**base, "active_return": measured}
+        return replace(base, active_return=measured)
 
     def _write_decision(
         self, connection: Connection, cycle: TradingCycle, strategy: str, decision: Decision, outcome: str,
-        skipped: Mapping[str, str], state: Mapping[str, Any] | None,
+        skipped: Mapping[str, str], state: DecisionState,
     ) -> None:  # fmt: skip
         weights = None
         if decision.weights is not None:
@@ -353,7 +354,7 @@ class StrategyTrader:
             connection, schema.decisions, self._c.clock.now(), run=self.config.name, bar=cycle.id,
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
             detail=json.dumps(dict(skipped), sort_keys=True),
-            state=None if state is None else json.dumps(state, sort_keys=True),
+            state=state.encode(),
         )  # fmt: skip
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -42,7 +40,6 @@ class Command:
     id: int
     at: datetime
     name: CommandName
-    arguments: Mapping[str, Any]
     user: str = ""
     address: str = ""
 
@@ -62,21 +59,17 @@ def submit_command(store: Store, name: CommandName, *, user: str, address: str =
     return enqueue(store, name, now, user=user, address=address)
 
 
-def enqueue(
-    store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "", **arguments: Any
-) -> int:
+def enqueue(store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "") -> int:
     """Write a command to the journal and return its number."""
-    values = {"name": name.value, "arguments": json.dumps(arguments, sort_keys=True)}
-    return store.add(schema.commands, at, **values, user=user or None, address=address or None)
+    source = {"user": user or None, "address": address or None}
+    return store.add(schema.commands, at, name=name.value, arguments="{}", **source)
 
 
 def pending_commands(store: Store) -> list[Command]:
     """Return the commands without a result, oldest first."""
     done = select(schema.command_results.c.command_id)
     return [
-        Command(
-            row.id, moment(row.at), CommandName(row.name), json.loads(row.arguments), row.user or "", row.address or ""
-        )
+        Command(row.id, moment(row.at), CommandName(row.name), row.user or "", row.address or "")
         for row in store.rows(schema.commands, schema.commands.c.id.not_in(done))
     ]
 

@@ -127,9 +127,13 @@ price_fetches = _table(
 risk_states = _table("risk_states", _text("at"), _text("state"), _text("reason"))
 symbol_halts = _table("symbol_halts", _text("at"), _text("symbol"), Column("halted", Integer), _text("reason"))
 commands = _table(
-    "commands", _text("at"), _text("name"), _text("arguments"), _text("user", optional=True),
+    "commands",
+    _text("at"),
+    _text("name"),
+    _text("arguments"),
+    _text("user", optional=True),
     _text("address", optional=True),
-)  # fmt: skip
+)  # fmt: skip; arguments: a JSON object, empty for all commands so far
 command_results = _table(
     "command_results", _text("at"), _foreign_key("command_id", "commands"), _text("outcome"),
     Column("refused", Integer, nullable=False),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from sqlalchemy import select
 
@@ -88,64 +88,85 @@ def read_selection(path: Path) -> Selection:
     return found
 
 
+@dataclass(frozen=True)
+class _Event:
+    """A purchase, a sale or a split. number: of the fill, 0 for sales of other clients. shares: of a split, the change.
+
+    value: shares times price.
+    """
+
+    at: str
+    kind: Literal["buy", "sell", "split"]
+    number: int
+    strategy: str
+    symbol: str
+    time: str
+    shares: Decimal
+    value: Decimal = ZERO
+    fee: Decimal = ZERO
+
+
 def tax_lots(store: Store, selection: Selection | None = None) -> TaxLots:
     """Return the lots of a journal.
 
     selection: lots and shares that a sale closes, by its number; the rest is first in, first out. Raises InputError if
-    it names a lot that the sale's strategy does not hold then, or more shares than the sale or the lot has.
+    it names a lot that the strategy of the sale does not hold then, or more shares than the sale or the lot has.
     """
-    chosen = dict(selection or {})
+    remaining_selection = dict(selection or {})
     lots: dict[tuple[str, str], list[Lot]] = defaultdict(list)
     realised: list[RealisedGain] = []
-    for _, kind, row in sorted([*_fills(store), *_changes(store)], key=lambda item: item[0]):
-        held = lots[row["strategy"], row["symbol"]]
-        if kind == "buy":
-            held.append(
-                Lot(
-                    row["number"], row["strategy"], row["symbol"], row["time"], row["shares"], row["value"] + row["fee"]
-                )
-            )
-        elif kind == "sell":
-            realised += _sell(held, row, chosen.pop(row["number"], ()))
-        elif kind == "split":
-            _split(held, row["shares"])
-    if chosen:
-        raise InputError(f"there is no sale {min(chosen)}; the sales are numbered in the column `sale`")
-    return TaxLots(
-        tuple(sorted((lot for held in lots.values() for lot in held if lot.shares), key=lambda lot: lot.number)),
-        tuple(realised),
-    )
+    for event in sorted([*_fills(store), *_changes(store)], key=lambda event: event.at):
+        open_lots = lots[event.strategy, event.symbol]
+        if event.kind == "buy":
+            cost = event.value + event.fee
+            open_lots.append(Lot(event.number, event.strategy, event.symbol, event.time, event.shares, cost))
+        elif event.kind == "sell":
+            realised += _sell(open_lots, event, remaining_selection.pop(event.number, ()))
+        else:
+            _split(open_lots, event.shares)
+    if remaining_selection:
+        raise InputError(f"there is no sale {min(remaining_selection)}; the sales are numbered in the column `sale`")
+    remaining_lots = (lot for open_lots in lots.values() for lot in open_lots if lot.shares)
+    return TaxLots(tuple(sorted(remaining_lots, key=lambda lot: lot.number)), tuple(realised))
 
 
-def _sell(held: list[Lot], sale: Mapping[str, Any], named: Sequence[tuple[int, Decimal]]) -> list[RealisedGain]:
-    left, found = sale["shares"], []
-    by_number = {lot.number: lot for lot in held if lot.shares}
-    order = []
-    for number, shares in named:
+def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Decimal]]) -> list[RealisedGain]:
+    """Close lots with a sale, the selected ones first. Removes empty lots from `open_lots`."""
+    by_number = {lot.number: lot for lot in open_lots if lot.shares}
+    selected = []
+    for number, shares in selection:
         lot = by_number.get(number)
         if lot is None or shares > lot.shares:
             has = "no shares" if lot is None else f"{lot.shares} shares"
-            raise InputError(
-                f"sale {sale['number']} cannot close {shares} shares of lot {number}, which has {has} then"
-            )
-        order.append((lot, shares))
-    if sum((shares for _, shares in order), ZERO) > left:
-        raise InputError(f"sale {sale['number']} has {left} shares, fewer than its selection")
-    for lot, limit in [*order, *((lot, None) for lot in held)]:
-        shares = min(left, lot.shares if limit is None else limit)
+            raise InputError(f"sale {sale.number} cannot close {shares} shares of lot {number}, which has {has} then")
+        selected.append((lot, shares))
+    if sum((shares for _, shares in selected), ZERO) > sale.shares:
+        raise InputError(f"sale {sale.number} has {sale.shares} shares, fewer than its selection")
+    remaining = sale.shares
+    gains = []
+    for lot, limit in [*selected, *((lot, None) for lot in open_lots)]:
+        shares = min(remaining, lot.shares if limit is None else limit)
         if shares <= 0:
             continue
         cost = lot.cost * shares / lot.shares
-        proceeds = (sale["value"] - sale["fee"]) * shares / sale["shares"]
-        found.append(
+        gains.append(
             RealisedGain(
-                sale["strategy"], sale["symbol"], lot.number, sale["number"], lot.opened, sale["time"], shares, cost,
-                proceeds,
+                strategy=sale.strategy,
+                symbol=sale.symbol,
+                lot=lot.number,
+                sale=sale.number,
+                opened=lot.opened,
+                closed=sale.time,
+                shares=shares,
+                cost=cost,
+                proceeds=(sale.value - sale.fee) * shares / sale.shares,
             )
-        )  # fmt: skip
-        lot.shares, lot.cost, left = lot.shares - shares, lot.cost - cost, left - shares
-    held[:] = [lot for lot in held if lot.shares]
-    return found
+        )
+        lot.shares -= shares
+        lot.cost -= cost
+        remaining -= shares
+    open_lots[:] = [lot for lot in open_lots if lot.shares]
+    return gains
 
 
 def _split(held: list[Lot], change: Decimal) -> None:
@@ -159,7 +180,7 @@ def _split(held: list[Lot], change: Decimal) -> None:
         held[-1].shares += left
 
 
-def _fills(store: Store) -> list[tuple[str, str, dict[str, Any]]]:
+def _fills(store: Store) -> list[_Event]:
     fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
     query = (
         select(schema.fills, intents.run, intents.symbol, intents.side)
@@ -170,20 +191,22 @@ def _fills(store: Store) -> list[tuple[str, str, dict[str, Any]]]:
     with store.read() as connection:
         rows = connection.execute(query).all()
     return [
-        (
-            row.at,
-            Side(row.side).value,
-            {
-                "number": row.id, "strategy": row.run, "symbol": row.symbol, "time": row.time,
-                "shares": Decimal(row.quantity), "value": Decimal(row.quantity) * Decimal(row.price),
-                "fee": Decimal(row.fee),
-            },
+        _Event(
+            at=row.at,
+            kind="buy" if Side(row.side) is Side.BUY else "sell",
+            number=row.id,
+            strategy=row.run,
+            symbol=row.symbol,
+            time=row.time,
+            shares=Decimal(row.quantity),
+            value=Decimal(row.quantity) * Decimal(row.price),
+            fee=Decimal(row.fee),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
-def _changes(store: Store) -> list[tuple[str, str, dict[str, Any]]]:
+def _changes(store: Store) -> list[_Event]:
     """Splits and sales by other clients, by strategy."""
     actions, parts = schema.corporate_actions.c, schema.action_parts.c
     query = (
@@ -193,16 +216,11 @@ def _changes(store: Store) -> list[tuple[str, str, dict[str, Any]]]:
     )
     with store.read() as connection:
         rows = connection.execute(query).all()
-    found = []
+    events = []
     for row in rows:
         change = Decimal(row.own_change)
-        if not change:
-            continue
-        values = {
-            "number": 0, "strategy": row.run, "symbol": row.symbol, "time": row.at, "shares": change, "value": ZERO,
-            "fee": ZERO,
-        }  # fmt: skip
-        if row.kind == SOLD_BY_OTHERS:
-            values |= {"shares": -change, "value": Decimal(row.cash)}
-        found.append((row.at, "sell" if row.kind == SOLD_BY_OTHERS else "split", values))
-    return found
+        if row.kind == SOLD_BY_OTHERS and change:
+            events.append(_Event(row.at, "sell", 0, row.run, row.symbol, row.at, -change, Decimal(row.cash)))
+        elif change:
+            events.append(_Event(row.at, "split", 0, row.run, row.symbol, row.at, change))
+    return events

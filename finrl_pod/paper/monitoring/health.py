@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any
 
 from finrl_pod.errors import SetupError
 from finrl_pod.files import replace_file
+from finrl_pod.paper.monitoring.symbols import SymbolFigures
 
 ADDRESS = "127.0.0.1"
 HEARTBEAT_INTERVAL = 1.0  # real seconds between two writes
 STALE_AFTER = 60.0  # real seconds; every call to a broker ends sooner, so an older heartbeat means a hanging loop
 Metrics = Callable[[], Mapping[str, float]]
-SymbolMetrics = Callable[[], Mapping[str, Mapping[str, float]]]
+SymbolMetrics = Callable[[], Mapping[str, SymbolFigures]]
 
 
 class Heartbeat:
@@ -92,7 +94,7 @@ def _handler(heartbeat: Heartbeat, metrics: Metrics, by_symbol: SymbolMetrics) -
                 yield GaugeMetricFamily(f"finrl_pod_{name}", name.replace("_", " "), value=value)
             families: dict[str, Any] = {}
             for symbol, figures in by_symbol().items():
-                for name, value in figures.items():
+                for name, value in asdict(figures).items():
                     if name not in families:
                         title = f"{name.replace('_', ' ')} of a symbol"
                         families[name] = GaugeMetricFamily(f"finrl_pod_symbol_{name}", title, labels=["symbol"])

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import select
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.records import Side
-from finrl_pod.paper.execution.target_distance import account_distance, current_targets
+from finrl_pod.paper.execution.target_distance import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
-from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
+from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -23,92 +24,211 @@ from finrl_pod.paper.settings import PaperConfig, allocations
 LATEST_ALERTS = 5
 
 
-def status(store: Store, config: PaperConfig) -> dict[str, Any]:
-    """Return the status of a run as JSON values; amounts as text with all decimals."""
+@dataclass(frozen=True)
+class HeartbeatStatus:
+    """Content and age of the heartbeat file. known: False if there is none, and the other fields are None."""
+
+    known: bool
+    age_seconds: float | None = None
+    at: str | None = None
+    pid: int | None = None
+    trading: bool | None = None
+
+
+@dataclass(frozen=True)
+class EquityMark:
+    """Own equity at the close of a session, recorded at the time `at`."""
+
+    session: str
+    value: Decimal
+    at: str
+
+
+@dataclass(frozen=True)
+class OpenIntent:
+    """An intent without a final state. order: state of its live order, "none" without one."""
+
+    symbol: str
+    side: str
+    quantity: Decimal
+    filled: Decimal
+    order: str
+
+
+@dataclass(frozen=True)
+class LastDecision:
+    """The newest decision of any strategy."""
+
+    bar: str
+    outcome: str
+    strategy: str
+    feed: str
+
+
+@dataclass(frozen=True)
+class ActiveReturnStatus(ActiveReturn):
+    """The active return over the base of the mandate at the decision on `bar`."""
+
+    bar: str
+
+
+@dataclass(frozen=True)
+class StrategyStatus:
+    """One of several strategies. share: of the capital. equity: at the last known closes."""
+
+    share: float
+    capital: Decimal
+    equity: Decimal
+    cash: Decimal
+    positions: Mapping[str, Decimal]
+
+
+@dataclass(frozen=True)
+class Slippage:
+    """Slippage of fills against the prices of the decision, in basis points of value; positive is a cost.
+
+    The realised one includes the market move between decision and fill, which averages out. None without fills.
+    """
+
+    realised_bps: float | None
+    modelled_bps: float
+    fills: int
+
+
+@dataclass(frozen=True)
+class AlertStatus:
+    """An alert of the journal."""
+
+    at: str
+    level: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PaperStatus:
+    """Status of an account, as the journal knows it. Amounts in currency; targets by run, strategies by name."""
+
+    name: str
+    journal: str
+    account: str | None
+    state: str
+    reason: str
+    daemon: HeartbeatStatus
+    capital: Decimal
+    cash: Decimal
+    equity: EquityMark | None
+    positions: Mapping[str, Decimal]
+    foreign_positions: Mapping[str, Decimal]
+    open_intents: tuple[OpenIntent, ...]
+    last_decision: LastDecision | None
+    active_return: ActiveReturnStatus | None
+    targets: Mapping[str, TargetStatus]
+    strategies: Mapping[str, StrategyStatus]
+    counts: Mapping[str, int]
+    slippage: Slippage
+    waiting_commands: tuple[str, ...]
+    alerts: tuple[AlertStatus, ...]
+
+
+@dataclass(frozen=True)
+class OrderStatusRow:
+    """An order of the journal with its last known state. filled: shares. value: sum of price times quantity."""
+
+    at: str
+    run: str
+    bar: str
+    client_order_id: str
+    symbol: str
+    side: str
+    quantity: Decimal
+    time_in_force: str
+    limit_price: Decimal | None
+    state: str
+    status: str
+    filled: Decimal
+    value: Decimal
+
+
+def status(store: Store, config: PaperConfig) -> PaperStatus:
+    """Return the status of a run."""
     ledger = Ledger(store)
-    risk, mark = store.last(schema.risk_states), store.last(schema.equity)
+    risk = store.last(schema.risk_states)
+    mark = store.last(schema.equity)
     decision = store.last(schema.decisions)
-    return {
-        "name": config.name,
-        "journal": str(store.path),
-        "account": store.fact("account"),
-        "state": RiskState.ACTIVE.value if risk is None else risk.state,
-        "reason": "" if risk is None else risk.reason,
-        "daemon": read_heartbeat(config.monitoring.heartbeat),
-        "capital": str(Decimal(str(config.capital))),
-        "cash": str(Decimal(str(config.capital)) + ledger.cash),
-        "equity": None if mark is None else {"session": mark.session, "value": mark.equity, "at": mark.at},
-        "positions": {s: str(q) for s, q in sorted(ledger.positions.items()) if q},
-        "foreign_positions": {s: str(q) for s, q in sorted(ledger.external_positions().items())},
-        "open_intents": [open_intent(t.intent.symbol, t) for t in ledger.open.values()],
-        "last_decision": None
+    capital = Decimal(str(config.capital))
+    return PaperStatus(
+        name=config.name,
+        journal=str(store.path),
+        account=store.fact("account"),
+        state=RiskState.ACTIVE.value if risk is None else risk.state,
+        reason="" if risk is None else risk.reason,
+        daemon=read_heartbeat(config.monitoring.heartbeat),
+        capital=capital,
+        cash=capital + ledger.cash,
+        equity=None if mark is None else EquityMark(mark.session, Decimal(mark.equity), mark.at),
+        positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
+        foreign_positions=dict(sorted(ledger.external_positions().items())),
+        open_intents=tuple(_open_intent(tracked) for tracked in ledger.open.values()),
+        last_decision=None
         if decision is None
-        else {"bar": decision.bar, "outcome": decision.outcome, "strategy": decision.strategy, "feed": decision.feed},
-        "active_return": _active_return(store),
-        "targets": current_targets(ledger, config),
-        "strategies": _strategies(ledger, config),
-        "counts": {t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
-        "slippage": slippage(store, config.broker.cost_bps),
-        "waiting_commands": [command.name.value for command in commands.pending_commands(store)],
-        "alerts": [
-            {"at": row.at, "level": row.level, "kind": row.kind, "message": row.message}
-            for row in store.rows(schema.alerts)[-LATEST_ALERTS:]
-        ],
-    }
+        else LastDecision(decision.bar, decision.outcome, decision.strategy, decision.feed),
+        active_return=_active_return(store),
+        targets=current_targets(ledger, config),
+        strategies=_strategies(ledger, config),
+        counts={t.name: store.count(t) for t in (schema.decisions, schema.intents, schema.orders, schema.fills)},
+        slippage=slippage(store, config.broker.cost_bps),
+        waiting_commands=tuple(command.name.value for command in commands.pending_commands(store)),
+        alerts=tuple(
+            AlertStatus(row.at, row.level, row.kind, row.message) for row in store.rows(schema.alerts)[-LATEST_ALERTS:]
+        ),
+    )
 
 
 def status_text(store: Store, config: PaperConfig) -> str:
     """Return the status in a few lines, for messages."""
-    found = status(store, config)
-    mark = found["equity"]
+    account = status(store, config)
+    mark = account.equity
     lines = [
-        f"{found['name']}: {found['state']}" + (f" ({found['reason']})" if found["reason"] else ""),
-        "equity: none yet"
-        if mark is None
-        else f"equity: {float(mark['value']):,.2f} at the close of {mark['session']}",
-        f"positions: {', '.join(f'{s} {q}' for s, q in found['positions'].items()) or 'none'}",
-        f"open intents: {len(found['open_intents'])}",
+        f"{account.name}: {account.state}" + (f" ({account.reason})" if account.reason else ""),
+        "equity: none yet" if mark is None else f"equity: {mark.value:,.2f} at the close of {mark.session}",
+        f"positions: {', '.join(f'{s} {q}' for s, q in account.positions.items()) or 'none'}",
+        f"open intents: {len(account.open_intents)}",
         f"distance to target: {account_distance(Ledger(store), config):.2%} of equity",
     ]
     return "\n".join(lines)
 
 
-def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, dict[str, Any]]:
-    """Return equity at the last known closes, cash and shares of each of several strategies, by name."""
-    found = {}
+def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, StrategyStatus]:
+    """Return the status of each of several strategies, by name."""
+    prices = ledger.closes.prices
+    strategies = {}
     for part, allocation in zip(config.strategies, allocations(config), strict=False):
-        book, prices = ledger.books[allocation.name], ledger.closes.prices
-        cash = Decimal(str(allocation.capital)) + book.cash
-        held = {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
-        equity = cash + sum((shares * prices.get(symbol, Decimal(0)) for symbol, shares in held.items()), Decimal(0))
-        positions = {symbol: str(shares) for symbol, shares in held.items()}
-        found[part.name] = {
-            "share": part.share, "capital": str(Decimal(str(allocation.capital))), "equity": str(equity),
-            "cash": str(cash), "positions": positions,
-        }  # fmt: skip
-    return found
+        book = ledger.books[allocation.name]
+        capital = Decimal(str(allocation.capital))
+        positions = {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
+        value = sum((shares * prices.get(symbol, Decimal(0)) for symbol, shares in positions.items()), Decimal(0))
+        cash = capital + book.cash
+        strategies[part.name] = StrategyStatus(part.share, capital, cash + value, cash, positions)
+    return strategies
 
 
-def _active_return(store: Store) -> dict[str, Any] | None:
-    """Return the active return over the mandate's base at the last decision that measured it, with the band's edge."""
+def _active_return(store: Store) -> ActiveReturnStatus | None:
+    """Return the active return of the newest decision that has a base."""
     row = store.last(schema.decisions, schema.decisions.c.state.is_not(None))
-    base = None if row is None else json.loads(row.state)["base"]
-    measured: dict[str, Any] | None = None if base is None else base["active_return"]
-    return None if row is None or measured is None else {"bar": row.bar, **measured}
+    base = None if row is None else DecisionState.decode(row.state).base
+    if row is None or base is None or base.active_return is None:
+        return None
+    return ActiveReturnStatus(**asdict(base.active_return), bar=row.bar)
 
 
-def open_intent(symbol: str, tracked: Any) -> dict[str, str]:
-    """Return an open intent as JSON values."""
-    return {
-        "symbol": symbol,
-        "side": tracked.intent.side.value,
-        "quantity": str(tracked.intent.quantity),
-        "filled": str(tracked.filled),
-        "order": tracked.live.state.value if tracked.live else "none",
-    }
+def _open_intent(tracked: TrackedIntent) -> OpenIntent:
+    intent = tracked.intent
+    order = "none" if tracked.live is None else tracked.live.state.value
+    return OpenIntent(intent.symbol, intent.side.value, intent.quantity, tracked.filled, order)
 
 
-def orders(store: Store) -> list[dict[str, Any]]:
+def orders(store: Store) -> list[OrderStatusRow]:
     """Return every order with its last known state, oldest first."""
     events, order, intents = schema.order_events, schema.orders.c, schema.intents.c
     with store.read() as connection:
@@ -119,21 +239,27 @@ def orders(store: Store) -> list[dict[str, Any]]:
             .order_by(order.id)
         ).all()
     return [
-        {
-            "at": row.at, "run": row.run, "bar": row.bar, "client_order_id": row.client_order_id, "symbol": row.symbol,
-            "side": row.side, "quantity": row.quantity, "time_in_force": row.time_in_force,
-            "limit_price": row.limit_price, "state": last[row.id].state, "status": last[row.id].status,
-            "filled": last[row.id].filled, "value": last[row.id].value,
-        }
+        OrderStatusRow(
+            at=row.at,
+            run=row.run,
+            bar=row.bar,
+            client_order_id=row.client_order_id,
+            symbol=row.symbol,
+            side=row.side,
+            quantity=Decimal(row.quantity),
+            time_in_force=row.time_in_force,
+            limit_price=None if row.limit_price is None else Decimal(row.limit_price),
+            state=last[row.id].state,
+            status=last[row.id].status,
+            filled=Decimal(last[row.id].filled),
+            value=Decimal(last[row.id].value),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
-def slippage(store: Store, modelled_bps: float) -> dict[str, float | None]:
-    """Return realised and modelled slippage of fills against the decision's prices, in basis points of value.
-
-    Positive is a cost. It includes the market's move between decision and fill, which averages out over time.
-    """
+def slippage(store: Store, modelled_bps: float) -> Slippage:
+    """Return realised and modelled slippage of the fills, without those of flatten commands."""
     fills, order, intents = schema.fills.c, schema.orders.c, schema.intents.c
     with store.read() as connection:
         rows = connection.execute(
@@ -148,7 +274,7 @@ def slippage(store: Store, modelled_bps: float) -> dict[str, float | None]:
         Decimal(0),
     )
     realised = float(moved / value * 10_000) if value else None
-    return {"realised_bps": realised, "modelled_bps": modelled_bps, "fills": float(len(rows))}
+    return Slippage(realised, modelled_bps, len(rows))
 
 
 def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
@@ -167,13 +293,13 @@ def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
     }
 
 
-def read_heartbeat(path: str) -> dict[str, Any]:
-    """Return the content and age of the heartbeat file; {"known": False} if there is none."""
-    if not path:
-        return {"known": False}
+def read_heartbeat(path: str) -> HeartbeatStatus:
+    """Return content and age of the heartbeat file."""
     try:
-        beat = read_json(Path(path))
+        beat = read_json(Path(path)) if path else {}
     except RunError:
-        return {"known": False}
+        beat = {}
+    if not beat:
+        return HeartbeatStatus(known=False)
     age = (datetime.now(UTC) - datetime.fromisoformat(beat["at"])).total_seconds()
-    return {"known": True, "age_seconds": round(age, 1), **beat}
+    return HeartbeatStatus(True, round(age, 1), beat["at"], beat["pid"], beat["trading"])

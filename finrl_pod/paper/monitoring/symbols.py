@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass
 from decimal import Decimal
 
 from finrl_pod.paper.domain.records import ActionKind
@@ -13,28 +15,36 @@ from finrl_pod.paper.journal.tax_lots import tax_lots
 ZERO = Decimal(0)
 
 
-def symbol_figures(store: Store) -> dict[str, dict[str, float]]:
-    """Return shares, value, unrealised and realised gain, dividends and sold value by symbol, in currency.
+@dataclass(frozen=True)
+class SymbolFigures:
+    """Figures of one symbol, in currency except for `shares`. Gains are first in, first out, with fees.
 
-    Gains are first in, first out, with fees; values are at the last known closes.
+    value: at the last known close. sold_value: proceeds of all sales.
     """
+
+    shares: float = 0.0
+    value: float = 0.0
+    unrealised_gain: float = 0.0
+    realised_gain: float = 0.0
+    dividends: float = 0.0
+    sold_value: float = 0.0
+
+
+def symbol_figures(store: Store) -> dict[str, SymbolFigures]:
+    """Return the figures of each symbol that the account holds or held."""
     lots, prices = tax_lots(store), Closes(store).prices
-    found: dict[str, dict[str, Decimal]] = {}
-
-    def row(symbol: str) -> dict[str, Decimal]:
-        names = ("shares", "value", "unrealised_gain", "realised_gain", "dividends", "sold_value")
-        return found.setdefault(symbol, dict.fromkeys(names, ZERO))
-
+    sums: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for lot in lots.open:
         value = lot.shares * prices.get(lot.symbol, ZERO)
-        figures = row(lot.symbol)
-        figures["shares"] += lot.shares
-        figures["value"] += value
-        figures["unrealised_gain"] += value - lot.cost
+        sums[lot.symbol]["shares"] += lot.shares
+        sums[lot.symbol]["value"] += value
+        sums[lot.symbol]["unrealised_gain"] += value - lot.cost
     for gain in lots.realised:
-        figures = row(gain.symbol)
-        figures["realised_gain"] += gain.gain
-        figures["sold_value"] += gain.proceeds
+        sums[gain.symbol]["realised_gain"] += gain.gain
+        sums[gain.symbol]["sold_value"] += gain.proceeds
     for action in store.rows(schema.corporate_actions, schema.corporate_actions.c.kind == ActionKind.CASH_DIVIDEND):
-        row(action.symbol)["dividends"] += Decimal(action.cash)
-    return {symbol: {name: float(v) for name, v in figures.items()} for symbol, figures in sorted(found.items())}
+        sums[action.symbol]["dividends"] += Decimal(action.cash)
+    return {
+        symbol: SymbolFigures(**{name: float(value) for name, value in row.items()})
+        for symbol, row in sorted(sums.items())
+    }

@@ -122,11 +122,9 @@ def books(harness: DaemonHarness) -> tuple[Any, ...]:
     """Own positions and cash, the number of fills, and the orders, as `paper status` and `paper orders` show them."""
     store = Store.open(harness.journal)
     found = status(store, load(harness.toml))
-    rows = sorted(
-        (o["client_order_id"], o["symbol"], o["side"], o["quantity"], float(o["filled"])) for o in order_rows(store)
-    )
+    rows = sorted((o.client_order_id, o.symbol, o.side, str(o.quantity), float(o.filled)) for o in order_rows(store))
     store.close()
-    return found["positions"], found["cash"], found["counts"]["fills"], rows
+    return found.positions, found.cash, found.counts["fills"], rows
 
 
 def adopted(harness: DaemonHarness, *options: str) -> dict[str, Any]:

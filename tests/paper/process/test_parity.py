@@ -46,8 +46,8 @@ def test_orders_fills_and_equity_equal_the_backtest(
         harness.run_until(harness.days[SESSIONS].close + 1200, harness.slow_clock)
         assert harness.stop() == 0
         found = compare_journal(load(harness.toml))
-        assert found["differences"] == []
-        assert found["same"]
+        assert found.differences == []
+        assert found.same
         assert len(found["sessions"]) >= SESSIONS
         assert [round(e, 2) for e in found["equity"]] == [round(e, 2) for e in found["backtest"]]
         assert len(harness.orders()) >= 2 * SESSIONS
