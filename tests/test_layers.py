@@ -89,7 +89,7 @@ CORE_NEEDS = {"torch", "numpy", "pandas"}
 # Adapters for other libraries, and kernels in Triton: not imported by the core, which imports kernels on first use.
 ADAPTERS = {
     "finrl_pod.native.triton_philox",
-    "finrl_pod.rl.native.triton_policy",
+    "finrl_pod.rl.fused.triton_policy",
     "finrl_pod_envs.triton_step",
     "finrl_pod_envs.gym",
     "finrl_pod_envs.multi_agent.pettingzoo_view",

@@ -21,7 +21,7 @@ from finrl_pod.data.worlds import REWARD_LAG
 from finrl_pod.evaluate.active_management import active_share
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.simulate import Ledger
-from finrl_pod.rl.closed_form import scaled, solve, tilt_returns
+from finrl_pod.rl.acting.closed_form import scaled, solve, tilt_returns
 from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import Floats, Panel

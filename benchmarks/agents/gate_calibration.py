@@ -25,7 +25,13 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
 from finrl_pod.files import write_json
-from finrl_pod.promotion.edge_test import ActivePeriod, SelectedPeriod, edge_test, selected_z_score, validation_weight
+from finrl_pod.promotion.edge_significance import (
+    ActivePeriod,
+    SelectedPeriod,
+    edge_test,
+    selected_z_score,
+    validation_weight,
+)
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 

@@ -25,7 +25,7 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.simulated_markets import REWARD_LAG, prices, without_edge
 from benchmarks.learning.training import BASIS_POINT, log_progress
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, to_device
 from finrl_pod.evaluate.backtest import backtest

@@ -27,8 +27,8 @@ from benchmarks.learning.training import BASIS_POINT, Recipe, log_progress
 from finrl_pod.data.tensor import leaked_return, to_device, with_extra_feature
 from finrl_pod.market.rules import rules_of
 from finrl_pod.native.device import as_on_device
+from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, PPOConfig
 from finrl_pod.types import MarketTensor
 

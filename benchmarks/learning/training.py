@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from finrl_pod_envs.trading_envs import PortfolioEnv
 
+from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor

@@ -21,8 +21,8 @@ import numpy as np
 
 from finrl_pod.data.flaws import check
 from finrl_pod.data.manifest import Manifest, describe, read_manifest
-from finrl_pod.data.sources.sample import SAMPLE, load_sample
-from finrl_pod.data.sources.us74 import US74, load_us74
+from finrl_pod.data.sample_panel import SAMPLE, load_sample
+from finrl_pod.data.us74_panel import US74, load_us74
 from finrl_pod.errors import DataError, FinrlPodError, closest_name
 from finrl_pod.files import ROOT_VARIABLE, default_root, replace_file
 from finrl_pod.prices import Benchmark, Panel, Times

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.active_management import LEVEL, annual_mean
 from finrl_pod.evaluate.intervals import Interval
-from finrl_pod.evaluate.mean_test import REGRESSION, alpha_series, detectable_ratio
+from finrl_pod.evaluate.mean_significance import REGRESSION, alpha_series, detectable_ratio
 from finrl_pod.evaluate.metrics import BARS_PER_YEAR, RISK_EPSILON, max_drawdown
 from finrl_pod.evaluate.selection_null import DRAWS
-from finrl_pod.promotion.edge_test import ActivePeriod, EdgeTest, SelectedPeriod, edge_test
+from finrl_pod.promotion.edge_significance import ActivePeriod, EdgeTest, SelectedPeriod, edge_test
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 

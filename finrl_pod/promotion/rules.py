@@ -18,7 +18,7 @@ from finrl_pod.evaluate.metrics import bars_per_year, excess_returns, max_drawdo
 from finrl_pod.evaluate.selection_null import Selection
 from finrl_pod.files import to_plain
 from finrl_pod.promotion.edge import Edge, measure_edge
-from finrl_pod.promotion.edge_test import SelectedPeriod
+from finrl_pod.promotion.edge_significance import SelectedPeriod
 from finrl_pod.promotion.effective_trials import effective_trial_count
 from finrl_pod.promotion.trial_registry import TrialCounts
 from finrl_pod.settings.run import GateConfig

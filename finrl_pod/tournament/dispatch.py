@@ -10,7 +10,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from finrl_pod.tournament.event_log import EventLog
-from finrl_pod.tournament.executors.protocol import (
+from finrl_pod.tournament.executor import (
     Event,
     Executor,
     Finished,

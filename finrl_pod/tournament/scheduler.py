@@ -17,7 +17,7 @@ from finrl_pod.tournament.assignment import AssignmentResult, Group, learning_cu
 from finrl_pod.tournament.budget import Budget
 from finrl_pod.tournament.dispatch import Dispatcher
 from finrl_pod.tournament.event_log import EventLog
-from finrl_pod.tournament.executors.protocol import Executor
+from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.next_generation import Sample, SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.ranking import PastScore

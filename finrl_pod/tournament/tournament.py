@@ -15,10 +15,10 @@ from finrl_pod.settings.run import RunConfig, validate_tournament
 from finrl_pod.tournament.assignment import Group, make_groups
 from finrl_pod.tournament.asynchronous import AsynchronousScheduler
 from finrl_pod.tournament.cohort import CohortTrainer, MakeEnv
-from finrl_pod.tournament.executors.local import LocalExecutor
-from finrl_pod.tournament.executors.protocol import Executor
+from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.generational import GenerationalScheduler
 from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.local_executor import LocalExecutor
 from finrl_pod.tournament.progress import ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import initial_state, restored_state

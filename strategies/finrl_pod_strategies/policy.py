@@ -17,10 +17,10 @@ from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.rl.acting.actor import Actor
+from finrl_pod.rl.acting.decisions import DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.training.acting import DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
 from finrl_pod_strategies.mandate_account import MandateAccount

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finrl_pod.data.sources import SOURCES, open_source, sample
+from finrl_pod.data import sample_panel as sample
+from finrl_pod.data.sample_panel import SampleSource, load_sample
+from finrl_pod.data.sources import SOURCES, open_source
 from finrl_pod.data.sources.files import FileSource
 from finrl_pod.data.sources.retry import Retry
-from finrl_pod.data.sources.sample import SampleSource, load_sample
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.protocols import DataSource
 

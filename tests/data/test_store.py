@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finrl_pod.data import sample_panel as sample
 from finrl_pod.data.manifest import describe
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.sources import sample
 from finrl_pod.data.store import BUILT_IN, MANIFESTS, Store
 from finrl_pod.errors import DataError, SetupError
 from finrl_pod.types import Benchmark, Panel

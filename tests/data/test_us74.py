@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finrl_pod.data.sources import us74
-from finrl_pod.data.sources.us74 import load_us74
+from finrl_pod.data import us74_panel as us74
 from finrl_pod.data.splits import make_splits
+from finrl_pod.data.us74_panel import load_us74
 from finrl_pod.errors import SetupError
 from finrl_pod.settings.run import BUILT_IN_SPLITS
 

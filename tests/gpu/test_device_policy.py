@@ -17,7 +17,7 @@ from finrl_pod.native.device import as_on_device
 from finrl_pod.random import MemberGenerators, generators
 from finrl_pod.rl.algorithms import ppo
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.native import device_policy
+from finrl_pod.rl.fused import device_policy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import (
     A2CConfig,

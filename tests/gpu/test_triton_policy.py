@@ -13,7 +13,7 @@ import torch
 
 from finrl_pod.native import philox
 from finrl_pod.native.device import is_interpreted, is_triton_installed
-from finrl_pod.rl.native import device_operations as ops
+from finrl_pod.rl.fused import device_operations as ops
 
 pytestmark = pytest.mark.skipif(
     not (is_triton_installed() and is_interpreted()), reason="needs triton and TRITON_INTERPRET=1"

@@ -11,7 +11,7 @@ import torch
 from finrl_pod.errors import InputError
 from finrl_pod.native import philox
 from finrl_pod.native.device import GRID_LIMITS, is_triton_installed, launch, matmul_precision
-from finrl_pod.rl.native import device_operations as ops
+from finrl_pod.rl.fused import device_operations as ops
 
 
 def test_tf32_is_used_inside_only() -> None:

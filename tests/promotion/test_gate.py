@@ -15,7 +15,7 @@ from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
 from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
 from finrl_pod.promotion.diagnostics import null_sharpe_variance, trial_sharpes, varying_trials
-from finrl_pod.promotion.edge_test import ActivePeriod, edge_test
+from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import Verdict, apply_gate, check, min_bars, read_verdict, write_verdict
 from finrl_pod.promotion.rules import (
     PromotionEvidence,

@@ -8,8 +8,8 @@ from torch.distributions import Normal
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.a2c import A2C
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae

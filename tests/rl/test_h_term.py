@@ -10,9 +10,9 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import PPO
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.distributions import log_probability
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from tests.markets import random_market
 from tests.rl.all_algorithms import small_config, small_learner, training_state

@@ -11,7 +11,7 @@ import torch
 from finrl_pod.native.prebuild import find_compiler
 from finrl_pod.rl.native import kernels
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
-from finrl_pod.rl.training.optimiser import Adam
+from finrl_pod.rl.optimisation.optimiser import Adam
 from finrl_pod.types import Tensor
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C++ compiler")

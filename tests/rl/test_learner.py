@@ -10,9 +10,9 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS
-from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.learner import Learner, Metrics
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.types import Observation
 from tests.markets import random_market
 from tests.rl import all_algorithms

@@ -14,8 +14,8 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import generator
 from finrl_pod.rl.algorithms.factory import make_actor
+from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.normalisation import RunningNormaliser
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import EnvStep

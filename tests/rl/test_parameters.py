@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
+from finrl_pod.rl.optimisation.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
 
 P, D = 4, 7
 RATES = (1e-3, 1e-2, 0.1, 1.0)

@@ -11,9 +11,9 @@ from torch.distributions import Normal, kl_divergence
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
-from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae
 from tests.rl.small_learners import ruin_threshold, small_env, small_learner

@@ -6,10 +6,10 @@ import pytest
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 
-from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.distributions import log_probability
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
 from finrl_pod.types import EnvStep, Observation
 from tests.markets import random_market
 from tests.rl.small_learners import ruin_threshold, small_env, small_learner

@@ -17,8 +17,8 @@ from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.networks.distributions import entropy, log_probability
 from finrl_pod.rl.networks.policies import PolicyInit, PolicySpec
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
+from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.rl.training.learner import Learner
-from finrl_pod.rl.training.optimiser import Parameters
 from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market

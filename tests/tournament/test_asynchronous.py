@@ -16,7 +16,7 @@ from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import Assignment, groups_of_slots, make_groups
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import read_events, read_run
-from finrl_pod.tournament.executors.protocol import Event, Finished, Lost, NodeLost, ReportSamples
+from finrl_pod.tournament.executor import Event, Finished, Lost, NodeLost, ReportSamples
 from finrl_pod.tournament.executors.replay import ReplayExecutor
 from finrl_pod.tournament.executors.virtual import VirtualExecutor
 from finrl_pod.tournament.executors.waiting import WaitingTrainer

@@ -16,8 +16,8 @@ import torch
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.metrics import METRIC_NAMES
+from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.training.member_accounts import metrics_of, run_members
 from finrl_pod.settings.run import TournamentConfig, validate_tournament
 from finrl_pod.tournament.progress import Progress
 from finrl_pod.tournament.tournament import Tournament

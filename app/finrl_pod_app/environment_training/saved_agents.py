@@ -15,11 +15,11 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import other_folder
-from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.rl.acting.actor import Actor
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.observation_adapter import spec_of
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.training.normalisation import MEAN, VARIANCE
+from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from finrl_pod.evaluate.mean_test import upper_tail
+from finrl_pod.evaluate.mean_significance import upper_tail
 from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
 from finrl_pod_app.report.edge_text import next_level, verdict_paragraph
@@ -196,7 +196,7 @@ def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
 
     bars: of the test split. level: significance level of its test for an edge.
     """
-    from finrl_pod.evaluate.mean_test import detectable_ratio
+    from finrl_pod.evaluate.mean_significance import detectable_ratio
 
     returns = bars - 1
     if returns < 2 or (smallest := detectable_ratio(returns, bars_per_year, level)) <= CREDIBLE_RATIO:

@@ -24,7 +24,7 @@ from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.files import write_bytes, write_json
-from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.rl.acting.actor import Actor
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.types import Normaliser, Tensor
 from finrl_pod_app.environment_training.saved_agents import load_agents, network_dtype

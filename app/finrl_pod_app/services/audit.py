@@ -36,7 +36,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.promotion.rules import REFERENCE
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.training.member_accounts import metrics_of
+from finrl_pod.rl.acting.member_accounts import metrics_of
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory

@@ -18,12 +18,12 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import LoggedRun, read_run
-from finrl_pod.tournament.executors.local import LocalExecutor
+from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
-from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.executors.ray_cluster import ONE_NODE, check_listening, import_ray
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.replay import ReplayExecutor
+from finrl_pod.tournament.local_executor import LocalExecutor
 from finrl_pod.types import Panel
 from finrl_pod.user_files import keep, keep_neighbours, kept_files, kept_neighbours
 from finrl_pod_app.services.doctor import pick_device

@@ -20,17 +20,17 @@ from finrl_pod.data.splits import Span
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.mean_test import alpha_series
+from finrl_pod.evaluate.mean_significance import alpha_series
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
 from finrl_pod.files import to_plain
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import CHAMPION
-from finrl_pod.rl.algorithms.on_policy import MeanActor
-from finrl_pod.rl.closed_form import scaled
+from finrl_pod.rl.acting.actor import MeanActor
+from finrl_pod.rl.acting.closed_form import scaled
+from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.networks.start import LINEAR
-from finrl_pod.rl.training.member_accounts import run_members
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import (
     START_SIGNIFICANCE,

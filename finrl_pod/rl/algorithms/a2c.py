@@ -14,9 +14,9 @@ import torch
 
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.ppo import PPO, ROLLOUT_SETTINGS, explained_variance, flatten, to_items
-from finrl_pod.rl.buffers.rollout import Rollout
-from finrl_pod.rl.training.optimiser import clip_by_member
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.optimisation.optimiser import clip_by_member
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.types import Tensor
 
 NO_CLIP = 1e9

@@ -10,12 +10,12 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.native.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
+from finrl_pod.rl.fused.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
 from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
 from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
 from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, repeat
 from finrl_pod.rl.networks.start import started
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
 

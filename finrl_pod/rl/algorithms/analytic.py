@@ -20,6 +20,7 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.native.philox import random_source
 from finrl_pod.protocols import DifferentiableVecEnv, MarketVecEnv
 from finrl_pod.random import RandomState, generators, members_of
+from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
@@ -27,14 +28,13 @@ from finrl_pod.rl.algorithms.base import (
     settings_of,
     spread_of_rewards,
 )
-from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
 from finrl_pod.rl.networks.start import started
-from finrl_pod.rl.training.optimiser import CRITIC_PREFIXES
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor, TrainState
+from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES
+from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
 from finrl_pod.settings.algorithm_configs import DifferentiableConfig
 from finrl_pod.types import Observation, Tensor
 

@@ -9,9 +9,10 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import RandomState
+from finrl_pod.rl.acting.actor import Actor
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor
@@ -19,22 +20,6 @@ from finrl_pod.types import Tensor
 Metrics = dict[str, Tensor]
 COMMON_MEMBER_SETTINGS = ("learning_rate", "gamma")  # of every algorithm
 MIN_REWARD_STD = 1e-8  # below it rewards count as constant
-
-
-class Actor(Protocol):
-    """A trained agent's decisions as a pure function; backtests and paper accounts run it."""
-
-    spec: PolicySpec
-
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
-        """Actions [P, K, A, D] without exploration, as the environment takes them.
-
-        features: [P, K, N, F]; account: [P, K, A, 1 + N]; tradable: [P, K, N] bool, None if all assets are. With an
-        encoder features [P, K, B, N, F] and tradable [P, K, B, N] of the last B <= L bars, the decision bar last.
-        """
-        ...
 
 
 class Algorithm(Protocol):

@@ -1,4 +1,4 @@
-"""Agents whose linear policy is solved instead of trained (`finrl_pod.rl.closed_form`): the same for every seed."""
+"""Agents with a linear policy that is solved instead of trained (`rl.acting.closed_form`): the same for every seed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.random import RandomState, generators
+from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.on_policy import MeanActor
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.rl.networks.start import started
-from finrl_pod.rl.training.optimiser import CRITIC_PREFIXES, Parameters
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES, Parameters
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.types import Observation, Tensor
 

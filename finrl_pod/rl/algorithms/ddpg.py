@@ -10,7 +10,7 @@ import torch
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import TD3Config
 from finrl_pod.types import Tensor
 

@@ -10,7 +10,7 @@ import torch
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
 from finrl_pod.rl.networks.q_networks import GreedyActor, make_q_network
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.types import Tensor
 

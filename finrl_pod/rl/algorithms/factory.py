@@ -9,19 +9,19 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
+from finrl_pod.rl.acting.actor import Actor, MeanActor
+from finrl_pod.rl.acting.closed_form import solved_weights
 from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy, on_policy, shac
 from finrl_pod.rl.algorithms.a2c import A2C
 from finrl_pod.rl.algorithms.analytic import Analytic, DifferentiableAlgorithm
-from finrl_pod.rl.algorithms.base import Actor, Algorithm
+from finrl_pod.rl.algorithms.base import Algorithm
 from finrl_pod.rl.algorithms.closed_form import ClosedForm
 from finrl_pod.rl.algorithms.ddpg import DDPG, TD3
 from finrl_pod.rl.algorithms.dqn import D3QN, DQN, DoubleDQN, DuelingDQN
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
-from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.algorithms.ppo import PPO
 from finrl_pod.rl.algorithms.sac import REDQ, SAC
 from finrl_pod.rl.algorithms.shac import SHAC
-from finrl_pod.rl.closed_form import solved_weights
 from finrl_pod.rl.networks.actors import BoundedActor, make_actor_network
 from finrl_pod.rl.networks.observation_adapter import make_adapter, spec_of
 from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, make_policy, policy_maker
@@ -99,7 +99,7 @@ def make_algorithm(
 
 
 def is_solved(config: AgentConfig) -> bool:
-    """Whether an agent is, or starts from, the policy that `finrl_pod.rl.closed_form` solves."""
+    """Whether an agent is, or starts from, the policy that `finrl_pod.rl.acting.closed_form` solves."""
     return isinstance(config, ClosedFormConfig) or (
         isinstance(config, TrainedAgentConfig) and config.start == "closed_form"
     )

@@ -16,12 +16,13 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.native.philox import random_source
 from finrl_pod.protocols import VecEnv, group_shape
 from finrl_pod.random import RandomState, generators, members_of
-from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Actor, Metrics, scale_of_rewards, settings_of
-from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.acting.actor import Actor
+from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Metrics, scale_of_rewards, settings_of
+from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor, TrainState
+from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 

@@ -11,36 +11,18 @@ import torch
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
 from finrl_pod.random import RandomSource, RandomState, members_of
+from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
-from finrl_pod.rl.buffers.rollout import Rollout
-from finrl_pod.rl.networks.distributions import Distribution, distribution_of
-from finrl_pod.rl.networks.lookback import make_lookback_encoder
-from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.training.normalisation import MEAN, VARIANCE, RunningNormaliser, normalised
-from finrl_pod.rl.training.optimiser import Optimiser, Parameters
-from finrl_pod.rl.training.rollout_collector import IDENTITY, ObservationNormaliser, RolloutCollector, as_pair
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.experience.rollout_collector import IDENTITY, ObservationNormaliser, RolloutCollector, as_pair
+from finrl_pod.rl.networks.distributions import Distribution
+from finrl_pod.rl.networks.policies import Policy, PolicySpec
+from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
+from finrl_pod.rl.optimisation.optimiser import Optimiser, Parameters
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
-
-
-class MeanActor:
-    """Acts by the mean of a Gaussian policy, or by its most likely choice."""
-
-    def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.policy, self.encoder = spec, make_policy(spec), make_lookback_encoder(spec)
-
-    def action(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> Tensor:
-        """[P, K, A, D] scores, or choices [P, K, A, 1]."""
-        if MEAN in params:  # trained on rows normalised by running statistics
-            account = normalised(account, params[MEAN], params[VARIANCE]).to(account.dtype)
-        if self.encoder is not None:
-            features, tradable = self.encoder.join_windows(params, features, tradable)
-        mean = self.policy.mean(params, features, account, tradable)
-        return distribution_of(self.spec.action).best(mean)
 
 
 class OnPolicy(ABC):

@@ -26,19 +26,19 @@ from finrl_pod.rl.algorithms.base import (
 )
 from finrl_pod.rl.algorithms.on_policy import OnPolicy
 from finrl_pod.rl.algorithms.regularisers import Regularisers
-from finrl_pod.rl.buffers.rollout import Rollout, gae
-from finrl_pod.rl.native.device_policy import DevicePolicy, make_device_policy
-from finrl_pod.rl.native.policy_kernel import PolicyKernel, make_policy_kernel
+from finrl_pod.rl.experience.rollout import Rollout, gae
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.fused.device_policy import DevicePolicy, make_device_policy
+from finrl_pod.rl.fused.policy_kernel import PolicyKernel, make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
 from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
 from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
 from finrl_pod.rl.networks.start import started
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
-from finrl_pod.rl.training.normalisation import RunningNormaliser
-from finrl_pod.rl.training.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
+from finrl_pod.rl.optimisation.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig, PPOConfig
 from finrl_pod.types import Tensor
 

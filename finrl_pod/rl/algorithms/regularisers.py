@@ -39,11 +39,11 @@ import torch
 
 from finrl_pod.native.philox import random_source
 from finrl_pod.random import RandomSource
-from finrl_pod.rl.buffers.replay import Replay
-from finrl_pod.rl.buffers.rollout import Rollout
+from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl.experience.rollout import Rollout
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.policies import PolicySpec, spread_of
-from finrl_pod.rl.training.optimiser import Parameters
+from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 from finrl_pod.types import Tensor
 

@@ -16,8 +16,8 @@ from finrl_pod.native.device import on_device
 from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.buffers.rollout import gae
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.experience.rollout import gae
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import SHACConfig
 from finrl_pod.types import Tensor
 

@@ -17,8 +17,8 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.random import generator
+from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics
-from finrl_pod.rl.algorithms.on_policy import MeanActor
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import PPOConfig

@@ -15,9 +15,9 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.random import generators
 from finrl_pod.rl.algorithms.base import Metrics, scale_of_rewards
-from finrl_pod.rl.buffers.replay import Replay
+from finrl_pod.rl.experience.replay import Replay
 from finrl_pod.rl.networks.layers import mlp, mlp_init
-from finrl_pod.rl.training.train_state import TrainState
+from finrl_pod.rl.optimisation.train_state import TrainState
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import MADDPGConfig
 from finrl_pod.types import JointObservation, Tensor

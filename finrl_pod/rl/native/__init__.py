@@ -1,1 +1,1 @@
-"""C++ kernels for training on the CPU, and the Python modules that call them."""
+"""C++ kernels of the operations that networks and optimisers share."""

@@ -1,1 +1,1 @@
-"""Workers, learners and what they share: optimisers, normalisation, the pipeline."""
+"""Learners of whole populations, the asynchronous pipeline, and captured training graphs."""

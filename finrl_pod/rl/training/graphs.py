@@ -18,8 +18,8 @@ from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.random import RandomState
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
-from finrl_pod.rl.training.train_state import RateFactor
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.types import Tensor
 
 WARM_UP = 2  # iterations before the capture, in which buffers are allocated and libraries initialised

@@ -28,8 +28,8 @@ from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_proces
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
-from finrl_pod.rl.buffers.replay import Replay
-from finrl_pod.rl.training.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.replay import Replay
+from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 

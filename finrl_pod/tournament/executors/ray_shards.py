@@ -19,8 +19,7 @@ from typing import Any
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
 from finrl_pod.own_code import own_failures
 from finrl_pod.tournament.assignment import Assignment
-from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.protocol import (
+from finrl_pod.tournament.executor import (
     Event,
     Finished,
     Lost,
@@ -29,6 +28,7 @@ from finrl_pod.tournament.executors.protocol import (
     ReportSamples,
     last_line,
 )
+from finrl_pod.tournament.executors import shard as messages
 from finrl_pod.tournament.executors.ray_cluster import connect, leave
 from finrl_pod.tournament.executors.shard import MakeTrainer
 from finrl_pod.tournament.executors.wire import decode_assignment, decode_result, encode_assignment, encode_result

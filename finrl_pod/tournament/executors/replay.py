@@ -10,8 +10,8 @@ from finrl_pod.errors import RunError
 from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import LoggedRun
-from finrl_pod.tournament.executors.local import NODE
-from finrl_pod.tournament.executors.protocol import Event, Exhausted, Finished, ReportSamples
+from finrl_pod.tournament.executor import Event, Exhausted, Finished, ReportSamples
+from finrl_pod.tournament.local_executor import NODE
 
 
 class ReplayExecutor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from finrl_pod.tournament.assignment import Assignment
-from finrl_pod.tournament.executors.protocol import Event, Finished, Lost, ReportSamples
+from finrl_pod.tournament.executor import Event, Finished, Lost, ReportSamples
 from finrl_pod.tournament.executors.shard import Trainer
 
 # Assignment -> seconds that it takes on a shard of speed 1.

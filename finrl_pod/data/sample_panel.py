@@ -16,7 +16,7 @@ from finrl_pod.errors import DataError, SetupError
 from finrl_pod.prices import Benchmark, Floats, Panel
 
 SAMPLE = "sample"
-FOLDER = Path(__file__).parents[1] / "sample"
+FOLDER = Path(__file__).parent / "sample"
 _SESSIONS_PER_YEAR = 252
 _LARGE_MOVE = 0.30
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from finrl_pod.native.library import load
-from finrl_pod.rl.training.optimiser import Parameters
+from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.types import Tensor
 
 SOURCE = Path(__file__).with_name("actor_critic_update.cpp")

@@ -24,7 +24,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from finrl_pod.evaluate.mean_test import MAX_Z_SCORE, REGRESSION, alpha_series, mean_z_score, upper_tail
+from finrl_pod.evaluate.mean_significance import MAX_Z_SCORE, REGRESSION, alpha_series, mean_z_score, upper_tail
 from finrl_pod.evaluate.metrics import RISK_EPSILON
 from finrl_pod.evaluate.selection_null import (
     DRAWS,

@@ -14,7 +14,7 @@ import torch
 from finrl_pod.errors import RunError
 from finrl_pod.native.device import on_device
 from finrl_pod.rl.native import kernels
-from finrl_pod.rl.training.optimiser import CONSTANTS, Adam, Parameters, WeightDecay, clip_by_member
+from finrl_pod.rl.optimisation.optimiser import CONSTANTS, Adam, Parameters, WeightDecay, clip_by_member
 from finrl_pod.types import Tensor
 
 CRITIC = "critic"  # name of the part whose weights decay to zero

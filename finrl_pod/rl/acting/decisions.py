@@ -12,7 +12,7 @@ import torch
 
 from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_to_weights, trades_as_weights
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.algorithms.base import Actor
+from finrl_pod.rl.acting.actor import Actor
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Tensor
 

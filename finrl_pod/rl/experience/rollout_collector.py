@@ -9,8 +9,8 @@ import torch
 
 from finrl_pod.native.device import on_device
 from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
-from finrl_pod.rl.buffers.rollout import Rollout
-from finrl_pod.rl.training.normalisation import IdentityNormaliser
+from finrl_pod.rl.experience.rollout import Rollout
+from finrl_pod.rl.optimisation.normalisation import IdentityNormaliser
 from finrl_pod.types import EnvStep, Observation, Tensor
 
 Explore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -28,7 +28,7 @@ SUMS = 4  # of the loss, before those of log_std: KL, clipped, policy loss, valu
 
 
 def _kernels() -> ModuleType:
-    from finrl_pod.rl.native import triton_policy
+    from finrl_pod.rl.fused import triton_policy
 
     return triton_policy
 

@@ -16,7 +16,7 @@ import torch
 from finrl_pod.native.device import on_device
 from finrl_pod.native.library import load
 from finrl_pod.rl.networks.policies import EquivariantPolicy, MlpPolicy, Policy
-from finrl_pod.rl.training.optimiser import Adam, Parameters
+from finrl_pod.rl.optimisation.optimiser import Adam, Parameters
 from finrl_pod.types import Tensor
 
 MLP, EQUIVARIANT = (Path(__file__).with_name(f"{name}_policy.cpp") for name in ("mlp", "equivariant"))

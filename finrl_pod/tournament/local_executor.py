@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.cohort import CohortTrainer
-from finrl_pod.tournament.executors.protocol import Event, Finished, NodeJoined, ReportSamples
+from finrl_pod.tournament.executor import Event, Finished, NodeJoined, ReportSamples
 
 NODE = "local"
 

@@ -17,7 +17,7 @@ from finrl_pod.errors import SetupError
 from finrl_pod.prices import Floats, Panel
 
 US74 = "us74"
-FOLDER = Path(__file__).parents[1] / "us74"
+FOLDER = Path(__file__).parent / "us74"
 _SESSIONS_PER_YEAR = 252
 _LARGE_MOVE = 0.40
 

@@ -1,0 +1,1 @@
+"""Decisions of trained agents in accounts, and the solved linear policy."""

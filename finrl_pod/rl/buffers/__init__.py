@@ -1,1 +1,0 @@
-"""Rollouts of on-policy and replay buffers of off-policy algorithms."""

@@ -1,0 +1,1 @@
+"""Rollouts, replay buffers, and the collector that fills them."""

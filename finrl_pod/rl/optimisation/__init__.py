@@ -1,0 +1,1 @@
+"""Optimisers, normalisation and the training state of members."""
