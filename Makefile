@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -qq torch
 	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,tpe,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
-	@$(BIN)/python -m finrl_pod_app.services.kernels
+	@$(BIN)/python -m finrl_pod_app.setup.kernels
 	@touch $(STAMP)
 	@echo "set up: the program is $(BIN)/finrl-pod; try $(BIN)/finrl-pod doctor, or $(BIN)/finrl-pod --help" >&2
 
@@ -52,7 +52,7 @@ demo: setup ## train a tournament on the sample prices and backtest its champion
 	$(BIN)/finrl-pod demo $(ARGS)
 
 cluster-demo: setup ## a tournament on two Ray nodes on this machine, one of which is killed in the middle, some minutes
-	@$(BIN)/python -m finrl_pod_app.cluster_demo $(ARGS)
+	@$(BIN)/python -m finrl_pod_app.cli.cluster_demo $(ARGS)
 
 load: setup ## 20 sessions on the dashboard at once, some minutes
 	$(BIN)/python -m benchmarks dashboard-load --runs runs $(ARGS)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from finrl_pod_app.services.presets import preset
-from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.start_policy import score_updates
-from finrl_pod_app.services.training_setup import make_market
+from finrl_pod_app.prices.market_setup import make_market
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.setup.presets import preset
+from finrl_pod_app.training.start_policy import score_updates
 
 from benchmarks.agents import accounts, statistics
 from finrl_pod import random

@@ -29,10 +29,10 @@ from typing import Any, Literal
 
 import numpy as np
 import psutil
-from finrl_pod_app.services.engines import shard_trainer
-from finrl_pod_app.services.presets import PRESETS
-from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.ray_nodes import LocalCluster, local_cluster
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.setup.presets import PRESETS
+from finrl_pod_app.training.engines import shard_trainer
+from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
 from benchmarks.cluster import simulation as cluster_simulation
 from benchmarks.harness.results import FOLDER

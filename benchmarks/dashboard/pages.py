@@ -101,8 +101,8 @@ def machine() -> dict[str, Any]:
 
 def make(folder: Path) -> None:
     """Create 200 copies of a run of 50 pods with different names and ages, and the journal of a year."""
-    from finrl_pod_app.services.presets import preset
-    from finrl_pod_app.services.training import run_tournament
+    from finrl_pod_app.setup.presets import preset
+    from finrl_pod_app.training.tournaments import run_tournament
 
     quick = preset("quick")
     budget = dataclasses.replace(

@@ -1,4 +1,4 @@
-// Adam (Kingma and Ba 2015): the one update rule of all kernels. The definition is `rl/training/optimiser.py: Adam`.
+// Adam (Kingma and Ba 2015): the one update rule of all kernels. The definition is `rl/optimisation/optimiser.py: Adam`.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -134,7 +134,7 @@ class AgentRegistry:
             write_bytes(out / path, self.object(digest))
 
     def pull_agent(self, agent: AgentRecord, champion: Champion, out: Path) -> Path:
-        """Write one agent into an empty folder, as `finrl_pod_app.api.load` reads it. Returns its JSON file."""
+        """Write one agent into an empty folder, as `finrl_pod_app.api.setup.load` reads it. Returns its JSON file."""
         _check_empty(out)
         for suffix in ("safetensors", "json"):
             name = f"{agent.id}.{suffix}"

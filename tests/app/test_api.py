@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_app import api
+from finrl_pod_app.api import setup as api
 
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.rl.networks.policies import register_policy

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_app import api
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.api import setup as api
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.data.worlds import LEAD_BARS
 from finrl_pod.errors import ConfigError, Interrupted

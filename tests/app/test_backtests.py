@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.backtests import prepare, run_backtest, run_references
-from finrl_pod_app.services.sweeps import run_sweep
+from finrl_pod_app.evaluation.backtests import prepare, run_backtest, run_references
+from finrl_pod_app.evaluation.sweeps import run_sweep
 
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.store import Store
@@ -301,7 +301,7 @@ def test_sweep_does_not_depend_on_the_size_of_its_batches(
         ]
 
     whole = sweep_rows()
-    monkeypatch.setattr("finrl_pod_app.services.sweeps.MAX_TABLE_BYTES", 1)
+    monkeypatch.setattr("finrl_pod_app.evaluation.sweeps.MAX_TABLE_BYTES", 1)
     assert sweep_rows() == whole
 
 

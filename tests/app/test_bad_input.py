@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.setup.presets import config_text
 
 from finrl_pod.data.store import Store
 from finrl_pod.settings.run import RunConfig

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import finrl_pod_app
-import finrl_pod_app.services
+import finrl_pod_app.evaluation
+import finrl_pod_app.training
 import pytest
 import typer
 from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
-from finrl_pod_app.services.presets import PRESETS, preset, write_preset
+from finrl_pod_app.setup.presets import PRESETS, preset, write_preset
 
 from finrl_pod import __version__
 from finrl_pod.errors import DataError, Interrupted
@@ -33,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class FakeServices(types.SimpleNamespace):
-    """Fake of `finrl_pod_app.services.training` that records its calls."""
+    """Fake of `finrl_pod_app.training.tournaments` that records its calls."""
 
     calls: ClassVar[list[tuple[Any, dict[str, Any]]]]
     failure: BaseException | None = None
@@ -71,8 +72,8 @@ def progress(**changes: Any) -> Progress:
 def services(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeServices:
     fake = FakeServices()
     fake.calls = []  # type: ignore[misc]
-    for module in ("training", "backtests"):
-        monkeypatch.setattr(finrl_pod_app.services, module, fake, raising=False)
+    monkeypatch.setattr(finrl_pod_app.training, "tournaments", fake, raising=False)
+    monkeypatch.setattr(finrl_pod_app.evaluation, "backtests", fake, raising=False)
     monkeypatch.chdir(tmp_path)
     return fake
 

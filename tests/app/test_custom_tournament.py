@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services import custom_tournament
+from finrl_pod_app.training import custom_tournament
 from finrl_pod_envs.custom import template
 from finrl_pod_envs.custom.loader import load_env
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services import doctor
-from finrl_pod_app.services.doctor import Finding, check_installation, installed_versions
-from finrl_pod_app.services.kernels import kernel_sources
+from finrl_pod_app.setup import doctor
+from finrl_pod_app.setup.doctor import Finding, check_installation, installed_versions
+from finrl_pod_app.setup.kernels import kernel_sources
 
 from finrl_pod.errors import DataError
 from finrl_pod.native import library, prebuild

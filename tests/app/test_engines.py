@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.services.engines import EngineOptions, logged_run
+from finrl_pod_app.training.engines import EngineOptions, logged_run
 from typer.testing import CliRunner
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
@@ -83,7 +83,7 @@ def test_the_log_of_another_config_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_exits_with_2_and_writes_nothing(tmp_path: Path) -> None:
     from finrl_pod_app.cli.main import app
-    from finrl_pod_app.services.presets import write_preset
+    from finrl_pod_app.setup.presets import write_preset
 
     write_preset("quick", tmp_path / "quick.toml")
     arguments = ["tournament", str(tmp_path / "quick.toml"), "--engine", "ray", "--address", "127.0.0.2:9"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.extensions import GROUPS, find_extension, packaged_parts
+from finrl_pod_app.setup.extensions import GROUPS, find_extension, packaged_parts
 from finrl_pod_envs.custom.loader import load_env, source_sha256
 from finrl_pod_strategies.base_portfolios import base_strategy
 from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
@@ -180,7 +180,7 @@ def test_names_of_a_package_stand_in_configs(package: Path) -> None:
 
 
 def test_feature_of_a_package_is_computed(package: Path) -> None:
-    from finrl_pod_app.services.feature_check import random_panel
+    from finrl_pod_app.setup.feature_check import random_panel
 
     panel = random_panel()
     own, file = (compute(panel, (name,)) for name in ("acme_feature", f"{package / 'feature.py'}:my_feature"))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.backtests import run_backtest
-from finrl_pod_app.services.extension_checks import check_extension
-from finrl_pod_app.services.extensions import NEW_KINDS
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.setup.extension_checks import check_extension
+from finrl_pod_app.setup.extensions import NEW_KINDS
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod import user_files
 from finrl_pod.data.store import Store
@@ -509,8 +509,8 @@ def test_pinned_references_name_the_text(own: Path) -> None:
 
 
 def test_cost_of_ones_own_is_charged_in_environments_and_backtests(own: Path) -> None:
-    from finrl_pod_app.services.extension_checks import random_market
-    from finrl_pod_app.services.feature_check import random_panel
+    from finrl_pod_app.setup.extension_checks import random_market
+    from finrl_pod_app.setup.feature_check import random_panel
     from finrl_pod_envs.trading_envs import make_env
     from finrl_pod_strategies.baselines import run_baseline
 
@@ -548,7 +548,7 @@ def test_algorithms_can_be_registered_by_name(own: Path) -> None:
 
 
 def test_policies_of_ones_own_are_for_algorithms_that_use_them(tmp_path: Path) -> None:
-    from finrl_pod_app.services.extension_checks import random_market
+    from finrl_pod_app.setup.extension_checks import random_market
     from finrl_pod_envs.trading_envs import make_env
 
     from finrl_pod.rl.algorithms.factory import make_algorithm

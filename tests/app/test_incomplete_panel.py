@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app import api
-from finrl_pod_app.services.training import run_tournament
-from finrl_pod_app.services.walkforward import run_walkforward
+from finrl_pod_app.api import setup as api
+from finrl_pod_app.training.tournaments import run_tournament
+from finrl_pod_app.training.walkforward import run_walkforward
 
 from finrl_pod.data.store import Store
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig

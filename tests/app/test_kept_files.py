@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
+from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.report.edge_text import verdict_paragraph
-from finrl_pod_app.services.backtests import run_backtest
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod import user_files
 from finrl_pod.settings.run import FeatureConfig, MandateConfig

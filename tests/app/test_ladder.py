@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run as cli
+from finrl_pod_app.evaluation.audit_targets import audit_run
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
-from finrl_pod_app.services.audit_targets import audit_run
-from finrl_pod_app.services.start_policy import _outside
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.training.start_policy import _outside
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, PPOConfig

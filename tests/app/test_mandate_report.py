@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from finrl_pod_app.services.mandate_report import (
+from finrl_pod_app.evaluation.mandate_report import (
     MandatePeriod,
     added,
     comparison,

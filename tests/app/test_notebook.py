@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.notebook_results import AuditResult, TournamentResult, VerdictResult
-from finrl_pod_app.services import audit_targets
+from finrl_pod_app.api.results import AuditResult, TournamentResult, VerdictResult
+from finrl_pod_app.evaluation import audit_targets
 
 import finrl_pod as fp
 from finrl_pod.data.store import Store

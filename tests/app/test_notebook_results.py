@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.notebook_figures import STATUS_COLOURS
-from finrl_pod_app.notebook_results import (
+from finrl_pod_app.api.figures import STATUS_COLOURS
+from finrl_pod_app.api.results import (
     AuditResult,
     Backtest,
     TournamentResult,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.services.output_folder import (
+from finrl_pod_app.setup.output_folder import (
     BACKTEST,
     RUN,
     SWEEP,
@@ -23,7 +23,7 @@ from finrl_pod.errors import RunError
 HOLDER = """
 import sys
 from pathlib import Path
-from finrl_pod_app.services.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.output_folder import RUN, locked_folder
 with locked_folder(Path(sys.argv[1]), RUN):
     print("held", flush=True)
     sys.stdin.read()

@@ -15,12 +15,12 @@ from unittest.mock import Mock
 
 import pytest
 from finrl_pod_app.cli import main
+from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.paper import demo
 from finrl_pod_app.paper.backtest_difference import PriceSource, TrackedStrategy, TrackReport
 from finrl_pod_app.paper.runner import _handle_signals
 from finrl_pod_app.paper.sources import PromotedRun, load_promoted
 from finrl_pod_app.paper.status_view import show_demo
-from finrl_pod_app.services.backtests import prepare
 
 from finrl_pod.errors import Interrupted, RunError
 from finrl_pod.paper.journal.commands import CommandName, CommandResult, enqueue, pending_commands, record_result

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.services.presets import (
+from finrl_pod_app.setup.presets import (
     CHANGED_FIRST,
     PRESETS,
     config_text,

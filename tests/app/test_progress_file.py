@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from finrl_pod_app.services import progress_file
+from finrl_pod_app.setup import progress_file
 
 from finrl_pod.errors import RunError
 from finrl_pod.tournament.progress import Progress

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.services.audit_targets import audit_env, audit_run, audit_strategy
-from finrl_pod_app.services.backtests import run_backtest
-from finrl_pod_app.services.sweeps import run_sweep
-from finrl_pod_app.services.training import run_tournament
-from finrl_pod_app.services.trial_log import strategy_identity
+from finrl_pod_app.evaluation.audit_targets import audit_env, audit_run, audit_strategy
+from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.evaluation.sweeps import run_sweep
+from finrl_pod_app.evaluation.trial_log import strategy_identity
+from finrl_pod_app.training.tournaments import run_tournament
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.panel import select
@@ -82,7 +82,7 @@ def test_returns_of_trials_are_saved_with_the_run(finished: Path) -> None:
     excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
     splits = make_splits(small_panel().times, small_config().splits)
     assert excess.shape == (len(splits.validation) - 1, AGENTS)
-    from finrl_pod_app.services.trial_log import reference_strategy
+    from finrl_pod_app.evaluation.trial_log import reference_strategy
 
     from finrl_pod.evaluate.backtest import backtest
     from finrl_pod.market.rules import rules_of

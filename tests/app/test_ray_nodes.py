@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.services.ray_nodes import plain_python
+from finrl_pod_app.training.ray_nodes import plain_python
 
 from finrl_pod.errors import SetupError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from finrl_pod_app import api
+from finrl_pod_app.api import setup as api
 from finrl_pod_app.cli import main
 from finrl_pod_app.paper.sources import load_promoted
 

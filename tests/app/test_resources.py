@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services import resources
-from finrl_pod_app.services.overrides import override_run
-from finrl_pod_app.services.presets import fitting_features, preset
-from finrl_pod_app.services.resources import check_memory, estimate_run
+from finrl_pod_app.setup.overrides import override_run
+from finrl_pod_app.setup.presets import fitting_features, preset
+from finrl_pod_app.training import resources
+from finrl_pod_app.training.resources import check_memory, estimate_run
 from torch import device
 
 from finrl_pod.data.store import Store

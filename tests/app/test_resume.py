@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_app.services.presets import config_text
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.setup.presets import config_text
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.settings.run import load
 from tests.app.command import call, start

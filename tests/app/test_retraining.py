@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli import main
-from finrl_pod_app.services import data_refresh, promotion
-from finrl_pod_app.services.data_refresh import refresh_panel
-from finrl_pod_app.services.retraining import moved_splits
+from finrl_pod_app.evaluation import promotion
+from finrl_pod_app.prices import data_refresh
+from finrl_pod_app.prices.data_refresh import refresh_panel
+from finrl_pod_app.training.retraining import moved_splits
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store

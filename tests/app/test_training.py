@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from finrl_pod_app.services.audit_targets import audit_run
-from finrl_pod_app.services.backtests import run_backtest
-from finrl_pod_app.services.prices import backtest_period
-from finrl_pod_app.services.sweeps import run_sweep
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.evaluation.audit_targets import audit_run
+from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.evaluation.sweeps import run_sweep
+from finrl_pod_app.prices.panels import backtest_period
+from finrl_pod_app.training.tournaments import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError

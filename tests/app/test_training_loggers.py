@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.services.extension_checks import random_market
-from finrl_pod_app.services.training_loggers import LOGGERS, TrainingLogger, open_logger
+from finrl_pod_app.setup.extension_checks import random_market
+from finrl_pod_app.setup.training_loggers import LOGGERS, TrainingLogger, open_logger
 from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.errors import InputError

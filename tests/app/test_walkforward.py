@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.services import progress_file
-from finrl_pod_app.services.presets import config_text
-from finrl_pod_app.services.walkforward import fold_config, plan, run_walkforward
+from finrl_pod_app.setup import progress_file
+from finrl_pod_app.setup.presets import config_text
+from finrl_pod_app.training.walkforward import fold_config, plan, run_walkforward
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import DataError, InputError, Interrupted, RunError

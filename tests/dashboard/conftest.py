@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.dashboard.settings import RUNS_VARIABLE
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.training.tournaments import run_tournament
 
 from tests.app.small_run import fill_store, small_config
 

@@ -14,10 +14,11 @@ import pytest
 from argon2 import PasswordHasher
 from argon2.profiles import CHEAPEST
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.dashboard import access, passwords
-from finrl_pod_app.dashboard import server as server_module
+from finrl_pod_app.dashboard import passwords
+from finrl_pod_app.dashboard.actions import access
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.script.main import PAGES
+from finrl_pod_app.dashboard.serving import server as server_module
 from finrl_pod_app.dashboard.settings import JOURNAL_VARIABLE, RUNS_VARIABLE
 from streamlit.testing.v1 import AppTest
 from websockets.exceptions import InvalidStatus

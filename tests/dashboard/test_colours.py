@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from finrl_pod_app.dashboard import server, theme
+from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import comparison
+from finrl_pod_app.dashboard.serving import server
 
 PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
 

@@ -12,9 +12,9 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.queries import comparison
+from finrl_pod_app.evaluation.backtests import prepare
+from finrl_pod_app.evaluation.sweeps import DecisionTable
 from finrl_pod_app.report.document import bootstrap_band
-from finrl_pod_app.services.backtests import prepare
-from finrl_pod_app.services.sweeps import DecisionTable
 
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import account_intervals

@@ -6,8 +6,9 @@ import gc
 import weakref
 
 import pytest
-from finrl_pod_app.dashboard import garbage, server
+from finrl_pod_app.dashboard import garbage
 from finrl_pod_app.dashboard.pages import widgets
+from finrl_pod_app.dashboard.serving import server
 
 
 class Cycle:

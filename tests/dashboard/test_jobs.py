@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.dashboard import jobs
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.queries import runs
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.settings.run import RunConfig, load

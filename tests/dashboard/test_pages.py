@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod_app.report.edge_text import verdict_paragraph
-from finrl_pod_app.services.presets import PRESETS, config_text, for_panel
+from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store
 from finrl_pod.promotion.trial_registry import FILE, Look, TrialRegistry

@@ -10,8 +10,9 @@ import pytest
 from argon2 import PasswordHasher
 from argon2.profiles import CHEAPEST
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.dashboard import passwords, server
+from finrl_pod_app.dashboard import passwords
 from finrl_pod_app.dashboard.passwords import MAX_LENGTH, Password, PasswordGuard, PasswordRefused
+from finrl_pod_app.dashboard.serving import server
 
 from finrl_pod.errors import InputError
 

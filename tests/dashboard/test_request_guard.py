@@ -6,8 +6,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard import report_route
-from finrl_pod_app.dashboard.request_guard import HEADERS, RequestGuard
+from finrl_pod_app.dashboard.actions import report_route
+from finrl_pod_app.dashboard.serving.request_guard import HEADERS, RequestGuard
 
 from tests.dashboard.run_async import run_async
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.dashboard import jobs
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.folder import RunFolder
-from finrl_pod_app.services import progress_file
+from finrl_pod_app.setup import progress_file
 
 from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig

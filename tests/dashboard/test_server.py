@@ -13,7 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from finrl_pod_app.dashboard import access, server
+from finrl_pod_app.dashboard.actions import access
+from finrl_pod_app.dashboard.serving import server
 from finrl_pod_app.dashboard.settings import HOSTS_VARIABLE, Settings
 
 from finrl_pod.errors import InputError, SetupError

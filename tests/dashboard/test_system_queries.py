@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard.queries import checks, machine
-from finrl_pod_app.services.doctor import Finding
+from finrl_pod_app.setup.doctor import Finding
 
 
 def test_audit_failures_come_first_in_order() -> None:

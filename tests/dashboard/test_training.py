@@ -13,7 +13,7 @@ import pytest
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.queries import runs, training
-from finrl_pod_app.services import progress_file
+from finrl_pod_app.setup import progress_file
 
 from finrl_pod.files import write_json
 

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 from finrl_pod_app.dashboard.training_form import build_config, merge, number_field
-from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.setup.presets import config_text
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS

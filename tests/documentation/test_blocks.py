@@ -24,7 +24,7 @@ import torch
 import typer
 from finrl_pod_app.cli.main import app
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.setup.presets import config_text
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.paper.settings import load as load_paper_config

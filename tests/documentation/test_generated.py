@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from finrl_pod_app.cli.command_reference import reference
-from finrl_pod_app.services.glossary import page
+from finrl_pod_app.setup.glossary import page
 
 from tests.documentation.blocks import PAGES, ROOT
 
@@ -29,7 +29,7 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 
 def test_the_glossary_is_up_to_date() -> None:
     assert (ROOT / "docs/glossary.md").read_text(encoding="utf-8") == page(), (
-        "run: python -m finrl_pod_app.services.glossary > docs/glossary.md"
+        "run: python -m finrl_pod_app.setup.glossary > docs/glossary.md"
     )
 
 

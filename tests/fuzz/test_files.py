@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.services.presets import config_text
+from finrl_pod_app.setup.presets import config_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

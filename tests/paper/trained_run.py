@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import EnvironmentConfig, FeatureConfig, RunConfig, SplitConfig, TournamentConfig

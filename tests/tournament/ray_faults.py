@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finrl_pod_app.services.ray_nodes import LocalCluster, local_cluster
+from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.event_log import read_events

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.services.champions import load_champion
+from finrl_pod_app.evaluation.champions import load_champion
 from hypothesis import given
 from hypothesis import strategies as st
 

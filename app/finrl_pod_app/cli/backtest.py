@@ -123,7 +123,7 @@ def backtest(
         given["orders"] = _orders(orders)
     if capacity or adv is not None:
         given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
-    from finrl_pod_app.services import backtests
+    from finrl_pod_app.evaluation import backtests
 
     document = backtests.run_backtest(
         target,
@@ -176,7 +176,7 @@ def sweep(
         check_run_folder(folder)
     check_panel(data)
     costs, periods, numbers = _numbers(cost_bps), [_period(text) for text in period or ()], _seeds(seeds)
-    from finrl_pod_app.services import sweeps
+    from finrl_pod_app.evaluation import sweeps
 
     with console.progress_display(quiet=as_json) as progress:
         document = sweeps.run_sweep(
@@ -240,7 +240,7 @@ def _period(text: str) -> tuple[str | None, str | None]:
 def _seeds(text: str | None) -> list[int]:
     """Parse "0-4,9" as [0, 1, 2, 3, 4, 9]."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app.services.sweeps import MAX_COMBINATIONS
+    from finrl_pod_app.evaluation.sweeps import MAX_COMBINATIONS
 
     found: list[int] = []
     for part in text.split(",") if text else ():

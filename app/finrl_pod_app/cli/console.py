@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from finrl_pod.tournament.progress import Progress, ProgressCallback
-    from finrl_pod_app.services.doctor import Finding
+    from finrl_pod_app.setup.doctor import Finding
 
 PIPE_WIDTH = 160
 EARLY_SHARE, EARLY_SECONDS = 0.05, 10.0  # of the training, before which there is no estimate of its end

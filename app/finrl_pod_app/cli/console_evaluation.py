@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from finrl_pod.promotion.gate import Verdict
-    from finrl_pod_app.services.audit import Audit
+    from finrl_pod_app.evaluation.audit import Audit
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
 

@@ -35,7 +35,7 @@ def dashboard(
     """Serve the dashboard until Ctrl-C; trainings started from it continue."""
     if context.invoked_subcommand is not None:
         return
-    from finrl_pod_app.dashboard.server import serve
+    from finrl_pod_app.dashboard.serving.server import serve
     from finrl_pod_app.dashboard.settings import Settings
 
     serve(Settings(runs=runs, journals=tuple(journal or ()), hosts=tuple(host or ())), address, port)

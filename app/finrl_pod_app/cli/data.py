@@ -15,7 +15,7 @@ from finrl_pod_app.cli.options import Json, check_exists, print_json
 
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
-    from finrl_pod_app.services.stored_prices import StoredPrices
+    from finrl_pod_app.prices.stored_prices import StoredPrices
 
 HARD_FLAWS = 1
 TIMES_OF_PRESETS = "one to three minutes; with init --preset quick less than one, too short to learn much"
@@ -86,7 +86,7 @@ def fetch(
     from finrl_pod.data.sources import open_source
     from finrl_pod.data.store import Store
     from finrl_pod.errors import DataError
-    from finrl_pod_app.services.stored_prices import check_free, store_prices
+    from finrl_pod_app.prices.stored_prices import check_free, store_prices
 
     tickers = tuple(dict.fromkeys(s.strip().upper() for s in symbols.split(",") if s.strip()))
     if not tickers:
@@ -167,8 +167,8 @@ def import_file(
     from finrl_pod.data.sources.files import UnfitOptionsError
     from finrl_pod.data.store import Store
     from finrl_pod.errors import DataError
-    from finrl_pod_app.services.data_import import import_prices
-    from finrl_pod_app.services.stored_prices import store_prices
+    from finrl_pod_app.prices.data_import import import_prices
+    from finrl_pod_app.prices.stored_prices import store_prices
 
     Store().check_name(name)
     given: dict[str, str | bool | None] = {
@@ -237,7 +237,7 @@ def rename(
 def delete(name: Stored, as_json: Json = False) -> None:
     """Delete a stored panel, without asking. Runs made on it keep their reports and agents."""
     from finrl_pod.data.store import Store
-    from finrl_pod_app.services.stored_prices import consequences, existing, runs_on
+    from finrl_pod_app.prices.stored_prices import consequences, existing, runs_on
 
     store = Store()
     old = None if store.is_built_in(name) else existing(store, name)
@@ -290,7 +290,7 @@ def _show_saved(stored: StoredPrices, as_json: bool) -> None:
     if stored.status == "unchanged" and not as_json:
         typer.echo(f"{manifest.name} was already stored, unchanged.")
     if stored.replaced_sha256 is not None:
-        from finrl_pod_app.services.stored_prices import consequences
+        from finrl_pod_app.prices.stored_prices import consequences
 
         typer.echo(
             f"note: replaced the earlier prices of {manifest.name}. {consequences(stored.replaced_sha256)}", err=True

@@ -17,7 +17,7 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the class, such as PairsTrading.")],
 ) -> None:
     """Write a working environment and its test into this folder: pairs_trading.py and test_pairs_trading.py."""
-    from finrl_pod_app.services.environments import write_environment
+    from finrl_pod_app.setup.environments import write_environment
 
     file, test = write_environment(name)
     typer.echo(
@@ -39,7 +39,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check that an environment keeps the contract of the learner, by random actions. Exit code 1 if it does not."""
-    from finrl_pod_app.services.environments import check_environment
+    from finrl_pod_app.setup.environments import check_environment
 
     faults = check_environment(environment, steps, members)
     show_faults(faults, {"environment": environment}, "contract", as_json)

@@ -57,7 +57,7 @@ def audit(
     if strategy is not None:
         check_strategy_name(strategy)
     check_panel(data)
-    from finrl_pod_app.services import audit_targets
+    from finrl_pod_app.evaluation import audit_targets
 
     with console.step_display(quiet=as_json) as on_step:
         options = {"probes": probes, "warm_up_bars": warm_up}
@@ -87,8 +87,8 @@ def promote(
     from finrl_pod_app.cli.console_evaluation import show_rules
 
     verdict = read_verdict(run_dir)
-    from finrl_pod_app.services.stored_prices import run_prices
-    from finrl_pod_app.services.verdict_parts import paragraph_parts
+    from finrl_pod_app.evaluation.verdict_parts import paragraph_parts
+    from finrl_pod_app.prices.stored_prices import run_prices
 
     prices, parts = run_prices(run_dir), paragraph_parts(run_dir)
     if as_json:
@@ -140,7 +140,7 @@ def walkforward(
     settings = load(config)
     check_panel(settings.data.name)
     from finrl_pod.promotion.gate import Verdict
-    from finrl_pod_app.services.walkforward import run_walkforward
+    from finrl_pod_app.training.walkforward import run_walkforward
 
     folder = run_folder(out, config, resume=resume)
     with console.progress_display(quiet=as_json) as progress:

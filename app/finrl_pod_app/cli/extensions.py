@@ -42,7 +42,7 @@ def new(
     Change the function or class, run `finrl-pod check` on it, then name it as file.py:Name in a config or a command.
     Features and rewards are functions (my_feature), the others classes (MyStrategy in my_strategy.py).
     """
-    from finrl_pod_app.services.extensions import how_to_use, write_extension
+    from finrl_pod_app.setup.extensions import how_to_use, write_extension
 
     made = write_extension(kind, name)
     if as_json:
@@ -80,8 +80,8 @@ def check(
 
     if is_file_reference(target):
         check_file_defines(target, f"the check of {target}")
-    from finrl_pod_app.services.extension_checks import check_extension
-    from finrl_pod_app.services.extensions import find_extension
+    from finrl_pod_app.setup.extension_checks import check_extension
+    from finrl_pod_app.setup.extensions import find_extension
 
     found, _ = find_extension(target, kind)
     if found != "environment" and (steps or members):

@@ -52,7 +52,7 @@ def analyse(
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.cli.console_evaluation import show_features
-    from finrl_pod_app.services import feature_analysis
+    from finrl_pod_app.evaluation import feature_analysis
 
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"--split must be train, validation, test or all, got {split!r}")

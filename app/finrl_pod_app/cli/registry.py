@@ -43,7 +43,7 @@ Entry = Annotated[
 @app.command("list", epilog="Example: finrl-pod registry list --json")
 def list_entries(registry: Address = "", as_json: Json = False) -> None:
     """List the stored champions, and the champion that each strategy trades."""
-    from finrl_pod_app.services.registry import list_registry
+    from finrl_pod_app.training.registry import list_registry
 
     document = list_registry(_open(registry))
     if as_json:
@@ -64,7 +64,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a champion, an agent with its ancestors, or the changes of a strategy."""
-    from finrl_pod_app.services.registry import show_entry
+    from finrl_pod_app.training.registry import show_entry
 
     document = show_entry(_open(registry), entry)
     if as_json:
@@ -115,7 +115,7 @@ def pull(
 ) -> None:
     """Write a champion as a run folder that all commands read, or an agent's two files. Hashes are verified."""
     from finrl_pod.registry.records import Champion
-    from finrl_pod_app.services.registry import find
+    from finrl_pod_app.training.registry import find
 
     store = _open(registry)
     found = find(store, entry)
@@ -176,7 +176,7 @@ def retrain(
 
     settings, folder = load(config), run_folder(out, config, resume=resume)
     check_panel(settings.data.name)
-    from finrl_pod_app.services.retraining import retrain as run
+    from finrl_pod_app.training.retraining import retrain as run
 
     with console.progress_display(quiet=as_json) as progress:
         document = run(

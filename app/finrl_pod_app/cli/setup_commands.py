@@ -26,7 +26,7 @@ def init(
 ) -> None:
     """Write a commented config file with the settings that are changed first; --full writes all."""
     from finrl_pod.errors import InputError
-    from finrl_pod_app.services.presets import few_test_bars, tournament_command, write_config, write_preset
+    from finrl_pod_app.setup.presets import few_test_bars, tournament_command, write_config, write_preset
 
     if env is None:
         if algorithm is not None:
@@ -35,7 +35,7 @@ def init(
     else:
         if full:
             raise InputError("--full is only valid without --env; docs/configuration.md lists all settings")
-        from finrl_pod_app.services.custom_tournament import custom_config_text
+        from finrl_pod_app.training.custom_tournament import custom_config_text
 
         write_config(custom_config_text(env, algorithm or "ppo", file), file)
     command = tournament_command(file)
@@ -76,7 +76,7 @@ def glossary(
 ) -> None:
     """Explain the words of verdicts, reports and commands."""
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.glossary import meanings
+    from finrl_pod_app.setup.glossary import meanings
 
     found = meanings(word)
     if as_json:
@@ -94,7 +94,7 @@ def algorithms(
 
     from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.extensions import packaged_algorithms
+    from finrl_pod_app.setup.extensions import packaged_algorithms
 
     packaged = packaged_algorithms()
     broken = [(name, package, reason) for name, package, reason in packaged if isinstance(reason, str)]
@@ -136,7 +136,7 @@ def doctor(
     import dataclasses
 
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.services.doctor import check_installation
+    from finrl_pod_app.setup.doctor import check_installation
 
     findings = check_installation()
     works = all(finding.status != "broken" for finding in findings)

@@ -103,7 +103,7 @@ def export(
 ) -> None:
     """Write trained agents for programs without finrl_pod: networks with their normalisation, and a description."""
     check_run_folder(run_dir)
-    from finrl_pod_app.services.agent_export import Format, export_run
+    from finrl_pod_app.training.agent_export import Format, export_run
 
     both: tuple[Format, ...] = ("torch", "onnx")
     chosen = tuple(name for name in both if format.value in (name, "both"))

@@ -28,7 +28,7 @@ from finrl_pod_app.cli.options import (
 
 if TYPE_CHECKING:
     from finrl_pod.settings.run import RunConfig
-    from finrl_pod_app.services.engines import EngineOptions
+    from finrl_pod_app.training.engines import EngineOptions
 
 
 class Engine(StrEnum):
@@ -77,7 +77,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on the sample prices and backtest the champion: the whole pipeline, 1 to 3 minutes on two cores."""
-    from finrl_pod_app.services.presets import preset
+    from finrl_pod_app.setup.presets import preset
 
     settings = preset("quick" if quick else "laptop", data)
     if seed is not None:
@@ -124,7 +124,7 @@ def tournament(
 ) -> None:
     """Train a population, pick its champion on the validation period and report its results on the test period."""
     from finrl_pod.settings.run import load
-    from finrl_pod_app.services.overrides import override_run
+    from finrl_pod_app.setup.overrides import override_run
 
     check_exists(replay, "log")
     settings = override_run(load(config), data, cost_bps, setting or ())
@@ -132,7 +132,7 @@ def tournament(
         settings = dataclasses.replace(settings, seed=seed)
     if settings.environment.kind != "custom" and not resume:  # a run finds its prices under any name
         check_panel(settings.data.name)
-    from finrl_pod_app.services.engines import EngineOptions
+    from finrl_pod_app.training.engines import EngineOptions
 
     options = EngineOptions(engine.value, shards, address, shard_cpus, shard_gpus, timeout=shard_timeout, replay=replay)
     if dry_run:
@@ -243,7 +243,7 @@ def train(
             raise InputError(f"{extra[0]} is only valid with --env; with a config file use --set section.name=value")
         single = _single_agent(config, data, cost_bps, setting, seed)
         if dry_run:
-            from finrl_pod_app.services.engines import LOCAL
+            from finrl_pod_app.training.engines import LOCAL
 
             _show_plan(single, device, LOCAL, as_json=as_json, test=not no_test)
             return
@@ -349,8 +349,8 @@ def _run_tournament(
     """
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
-    from finrl_pod_app.services import training
-    from finrl_pod_app.services.engines import LOCAL
+    from finrl_pod_app.training import tournaments as training
+    from finrl_pod_app.training.engines import LOCAL
 
     notes: list[str] = []
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
@@ -379,8 +379,8 @@ def _run_tournament(
 
 def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_json: bool, test: bool) -> None:
     """Check a config and print what its run will take. test: whether the run will look at the test period."""
-    from finrl_pod_app.services.kernels import SECONDS, uncompiled_kernels
-    from finrl_pod_app.services.training import plan_tournament
+    from finrl_pod_app.setup.kernels import SECONDS, uncompiled_kernels
+    from finrl_pod_app.training.tournaments import plan_tournament
 
     planned = plan_tournament(config, device=device.value, engine=engine)
     plan = planned.estimate
@@ -421,7 +421,7 @@ def _single_agent(
 ) -> RunConfig:
     """The config with overrides, for the one agent of [agent] whatever its [tournament] and [[cohorts]] say."""
     from finrl_pod.settings.run import load
-    from finrl_pod_app.services.overrides import override_run
+    from finrl_pod_app.setup.overrides import override_run
 
     changed = override_run(load(config), data, cost_bps, settings or ())
     single = dataclasses.replace(changed.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)

@@ -6,6 +6,7 @@ wrong password all sessions wait, twice as long after each further one, so paral
 
 from __future__ import annotations
 
+import ipaddress
 import stat
 import threading
 import time
@@ -111,3 +112,8 @@ def _hasher() -> PasswordHasher:
     from argon2 import PasswordHasher
 
     return PasswordHasher()  # Argon2id with the low-memory parameters of RFC 9106
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach the address. Raises ValueError if it is not an IP address or localhost."""
+    return address == "localhost" or ipaddress.ip_address(address).is_loopback

@@ -29,7 +29,7 @@ from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder
 from finrl_pod_app.environment_training.scores import Scores
 from finrl_pod_app.environment_training.training import catch_stop_signals
-from finrl_pod_app.services.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.output_folder import RUN, locked_folder
 
 
 @restored_threads()

@@ -15,8 +15,8 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPoli
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.environment_training.environments import is_custom, open_env
-from finrl_pod_app.services.doctor import pick_device
-from finrl_pod_app.services.overrides import parse_setting
+from finrl_pod_app.setup.doctor import pick_device
+from finrl_pod_app.setup.overrides import parse_setting
 
 NEVER = 1e9  # disables a limit
 MINIBATCH, ON_POLICY_SAMPLES = 64, 2048

@@ -27,8 +27,8 @@ from finrl_pod_app.environment_training.environments import open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
 from finrl_pod_app.environment_training.folder import RunFolder
 from finrl_pod_app.environment_training.scores import Scores
-from finrl_pod_app.services.output_folder import RUN, locked_folder
-from finrl_pod_app.services.training_loggers import TrainingLogger, open_logger
+from finrl_pod_app.setup.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.training_loggers import TrainingLogger, open_logger
 
 SAVE_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2

@@ -22,7 +22,7 @@ from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 from finrl_pod.settings.toml import build_record
 from finrl_pod_app.multi_agent.evaluation import excess_cost, execution_trades, exploitability, quote_score
 from finrl_pod_app.multi_agent.recipes import Recipe, recipe
-from finrl_pod_app.services.overrides import parse_setting
+from finrl_pod_app.setup.overrides import parse_setting
 
 T = TypeVar("T")
 CONFIG, RESULT, WEIGHTS = "config.json", "result.json", "weights.safetensors"

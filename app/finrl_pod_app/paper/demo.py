@@ -31,9 +31,9 @@ from finrl_pod.types import Panel
 from finrl_pod_app.paper.backtest_difference import TrackReport, compare_with_backtest, save_difference
 from finrl_pod_app.paper.replay_report import CENT
 from finrl_pod_app.paper.sources import load_promoted
-from finrl_pod_app.services.presets import preset
-from finrl_pod_app.services.prices import load_panel
-from finrl_pod_app.services.training import run_tournament
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.setup.presets import preset
+from finrl_pod_app.training.tournaments import run_tournament
 
 # Simulated seconds per real second: before the daemon starts, while it works, while it waits. Timeouts of 15 simulated
 # seconds scale with the clock but computation does not: responses must be in time on slow machines as well.

@@ -85,7 +85,7 @@ def return_sentence(document: Mapping[str, Any]) -> str:
 def comparison_sentence(found: Mapping[str, Any]) -> str:
     """The mean return of a strategy against a baseline, with the interval and the p-value of no edge.
 
-    found: of `services.mandate_report.comparison`.
+    found: of `evaluation.mandate_report.comparison`.
     """
     clause = _mean_return(in_sentence(str(found["of"])), found)
     return f"After costs {clause}; p-value of no edge {found['p_value']:.2g}, for this backtest alone."

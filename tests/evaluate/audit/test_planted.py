@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.services.audit import run_checks
+from finrl_pod_app.evaluation.audit import run_checks
 
 from finrl_pod import opened_files
 from finrl_pod.evaluate.audit.external_data import opened_file_findings

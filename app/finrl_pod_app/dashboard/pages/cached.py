@@ -162,7 +162,7 @@ def feature_analysis(name: str, sha256: str, feature: str) -> dict[str, Any]:  #
     Raises FinrlPodError for a feature that cannot rank assets.
     """
     from finrl_pod.settings.run import BUILT_IN_SPLITS, DataConfig
-    from finrl_pod_app.services.feature_analysis import analyse_features
+    from finrl_pod_app.evaluation.feature_analysis import analyse_features
 
     if name == DataConfig().name:
         return analyse_features([feature])
@@ -186,7 +186,7 @@ def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[
 
     _on_step: called with each step; the underscore excludes it from Streamlit's cache key.
     """
-    from finrl_pod_app.services import audit_targets
+    from finrl_pod_app.evaluation import audit_targets
 
     _use_one_thread()
     if isinstance(target, str):
@@ -197,7 +197,7 @@ def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")
 def doctor() -> list[Any]:
     """The findings of `doctor`."""
-    from finrl_pod_app.services.doctor import check_installation
+    from finrl_pod_app.setup.doctor import check_installation
 
     return check_installation()
 

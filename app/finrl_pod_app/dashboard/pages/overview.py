@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
@@ -17,7 +18,7 @@ from finrl_pod_app.dashboard.pages.verdict_view import paragraph_of
 from finrl_pod_app.dashboard.pages.widgets import page_of, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
-from finrl_pod_app.services.presets import preset
+from finrl_pod_app.setup.presets import preset
 
 METRIC_WIDTH = 140  # pixels; two fit side by side on a phone
 ACCOUNTS_SHOWN = 6  # the paper page has all

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages import paper_columns as columns
 from finrl_pod_app.dashboard.pages import paper_commands, paper_replay

@@ -8,7 +8,7 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.access import default_user_name, password_guard, visitor_address
+from finrl_pod_app.dashboard.actions.access import default_user_name, password_guard, visitor_address
 from finrl_pod_app.dashboard.passwords import Password
 from finrl_pod_app.dashboard.queries.paper_journal import Journal, load
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import streamlit as st
 
-from finrl_pod_app.cli.paper import DIFFERS
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import paper as figures
 from finrl_pod_app.dashboard.pages.figure_cache import PAPER_FIGURES
@@ -84,7 +83,7 @@ def run_replay(journal: Path, panel: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return f"the replay was stopped after {TIMEOUT:.0f} s: run finrl-pod paper track from a terminal"
-    if done.returncode == 0 or (done.returncode == DIFFERS and done.stdout.startswith("{")):
+    if done.returncode == 0 or (done.returncode == 1 and done.stdout.startswith("{")):
         return ""
     lines = done.stderr.strip().splitlines()
     return lines[-1].removeprefix("finrl-pod: ") if lines else f"the replay failed with exit code {done.returncode}"

@@ -133,7 +133,7 @@ def _allocation_figure(run: runs.RunFiles) -> Any:
 
 
 def _show_config(run: runs.RunFiles) -> None:
-    from finrl_pod_app.services.presets import config_text
+    from finrl_pod_app.setup.presets import config_text
 
     text = config_text(cached.config(run))
     st.download_button("Download TOML", text, f"{run.name}.toml", "application/toml", icon=":material/download:")
@@ -142,7 +142,7 @@ def _show_config(run: runs.RunFiles) -> None:
 
 def _show_report(run: runs.RunFiles) -> None:
     """Draw the HTML report in a frame, with its downloads."""
-    from finrl_pod_app.dashboard.report_route import read_page, report_url
+    from finrl_pod_app.dashboard.actions.report_route import read_page, report_url
 
     st.header("Report", anchor=False)
     if not run.has(runs.PAGE):

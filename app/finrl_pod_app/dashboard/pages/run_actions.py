@@ -9,7 +9,7 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.deployment import paper_command, paper_config, write_paper_config
+from finrl_pod_app.dashboard.actions.deployment import paper_command, paper_config, write_paper_config
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import page_of
 from finrl_pod_app.dashboard.queries import runs

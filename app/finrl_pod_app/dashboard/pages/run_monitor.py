@@ -9,7 +9,8 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig, describe_setting
-from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition

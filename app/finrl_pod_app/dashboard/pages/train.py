@@ -11,13 +11,14 @@ import streamlit as st
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, describe_setting
-from finrl_pod_app.dashboard import jobs, theme
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.run_monitor import show_run
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.training_form import BASES, DECIDE_EVERY, build_config, number_field, setting_label
 from finrl_pod_app.report.columns import display_name
-from finrl_pod_app.services.presets import PRESETS, PURPOSES, config_text, for_panel
+from finrl_pod_app.setup.presets import PRESETS, PURPOSES, config_text, for_panel
 
 MONITOR, CONFIGURE = "Monitor", "New training"
 MIN_DATE = date(1900, 1, 1)

@@ -24,8 +24,8 @@ from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
-from finrl_pod_app.services.backtests import prepare
-from finrl_pod_app.services.sweeps import (
+from finrl_pod_app.evaluation.backtests import prepare
+from finrl_pod_app.evaluation.sweeps import (
     DecisionTable,
     group_by_market,
     log_and_record_decisions,
@@ -169,7 +169,7 @@ def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cos
     """The comparison as a self-contained HTML report. decisions: of the first strategy, whose rules are stated."""
     from finrl_pod_app.report.document import bootstrap_band, build_document
     from finrl_pod_app.report.html import render
-    from finrl_pod_app.services.doctor import installed_versions
+    from finrl_pod_app.setup.doctor import installed_versions
 
     by_name = {result.name: result for result in results}
     config = decisions.prepared.config

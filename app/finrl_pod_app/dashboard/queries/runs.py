@@ -35,7 +35,7 @@ from finrl_pod_app.dashboard.queries.run_files import (
 )
 from finrl_pod_app.report.columns import CHAMPION, diversity_of
 from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS
-from finrl_pod_app.services import progress_file
+from finrl_pod_app.setup import progress_file
 
 __all__ = [
     "CONFIG", "CURVES", "JOB", "LOG", "MAX_BYTES", "PAGE", "REPORT", "STATE", "TAGS", "VERDICT", "RunFiles",

@@ -14,7 +14,7 @@ import streamlit as st
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.access import require_login
+from finrl_pod_app.dashboard.actions.access import require_login
 from finrl_pod_app.dashboard.garbage import collect_if_due, freeze_imports
 from finrl_pod_app.dashboard.mark import ICON, LOGO
 from finrl_pod_app.dashboard.pages.widgets import is_dark

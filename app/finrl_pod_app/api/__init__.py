@@ -1,0 +1,1 @@
+"""The Python API behind the public names of `finrl_pod`."""

@@ -1,0 +1,388 @@
+"""Backtests, tournaments, audits and verdicts of `import finrl_pod as fp`; the commands do the same from the shell.
+
+import finrl_pod as fp
+
+prices = fp.load_prices("sample")                     # or a DataFrame, a CSV or Parquet file
+market = fp.make_market(prices)                       # splits, features, normalised on the training split
+agent = fp.train(market, samples=500_000)
+fp.backtest(agent, market).plot()                     # on validation; split="test" once, at the end
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+from finrl_pod_strategies.baselines import index_market, index_rules
+from finrl_pod_strategies.external_model import ModelStrategy
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
+
+from finrl_pod.data.features import is_registered as is_registered_feature
+from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.store import Store
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import DataError, InputError, RunError
+from finrl_pod.evaluate.backtest import backtest as run_strategy
+from finrl_pod.evaluate.trades import trades_table
+from finrl_pod.files import read_json
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.trial_log import log_look
+from finrl_pod.protocols import Strategy
+from finrl_pod.rl.networks.policies import is_registered as is_registered_policy
+from finrl_pod.settings.algorithm_registry import is_registered as is_registered_algorithm
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.types import Panel
+from finrl_pod_app.api import setup as api
+from finrl_pod_app.api.arguments import as_path, flag, number, whole_number
+from finrl_pod_app.api.markets import (
+    DEFAULT_PRESET,
+    Prices,
+    load_config,
+    load_prices,
+    stored_name,
+    stored_panel,
+    with_settings,
+)
+from finrl_pod_app.api.results import (
+    AuditResult,
+    Backtest,
+    CheckResult,
+    TournamentResult,
+    VerdictResult,
+    WalkforwardResult,
+)
+from finrl_pod_app.api.training import TrainedAgent, progress_shown
+from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
+from finrl_pod_app.evaluation.trial_log import strategy_identity
+from finrl_pod_app.prices.panels import backtest_period
+from finrl_pod_app.setup.overrides import override_config
+from finrl_pod_app.setup.presets import for_stored_panel
+
+if TYPE_CHECKING:
+    from finrl_pod_app.evaluation.audit import Audit
+
+
+def backtest(
+    strategy: Strategy | TrainedAgent | str | object,
+    prices: api.Setup | Prices | None = None,
+    *,
+    split: SplitName = "validation",
+    start: str | None = None,
+    end: str | None = None,
+    cost_bps: float | None = None,
+    config: RunConfig | None = None,
+) -> Backtest:
+    """Backtest a strategy on one split of the prices, by default validation.
+
+    strategy: an agent or the path of a saved one, a baseline's name, file.py:Class, an object with
+    `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
+    was trained on `market.gym()`, or a tournament's result or folder, whose champion is tested on the run's own
+    prices and rules. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
+    agent was trained on, the prices of a run, and the built-in sample for others.
+
+    split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
+    basis points of its value, in place of the config's. config: rules of the market, by default those of the market.
+    Each test result of a strategy that is not a baseline counts as a look. Raises InputError and DataError for bad
+    input.
+    """
+    if split not in ("train", "validation", "test", "all"):
+        raise InputError(f"split must be train, validation, test or all, got {split!r}")
+    cost_bps = None if cost_bps is None else number("cost_bps", cost_bps)
+    if isinstance(strategy, Panel | pd.DataFrame | api.Setup):
+        raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
+    if (folder := _folder_of_run(strategy)) is not None:
+        return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
+    chosen, counted = _strategy_of(strategy, prices)
+    if prices is None:
+        prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(chosen)
+    if isinstance(prices, api.Setup):
+        panel, settings = prices.panel, config or prices.config
+        splits = settings.splits
+    else:
+        panel, settings = load_prices(prices), config or RunConfig()
+        splits = splits_of_panel(panel)
+    settings = override_config(settings, cost_bps=cost_bps)
+    if isinstance(chosen, PolicyStrategy):
+        chosen.check_universe(panel.symbols)
+    first, last = backtest_period(panel, start, end, splits, split)
+    fit = (0, len(panel.times) - 1) if chosen.feature_names else (first, last)
+    market = build_market(panel, chosen.feature_names, fit, settings.environment.fill)
+    environment = settings.environment
+    rules = rules_of(environment)
+    baselines = run_references(chosen.name, panel, market, first, last, rules, environment.cash)
+    if strategy == "index":  # a market of one asset
+        panel, market = index_market(panel, market.fill_rule)
+        rules = index_rules(rules)
+    identity = strategy_identity(chosen)  # before a strategy changes its attributes
+    result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
+    looks = None  # what fails shows nothing
+    if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
+        looks = log_look(panel, Span(first, last), identity, f"backtest of {chosen.name}").number
+    named = split if not (start or end) else "dates"
+    known = None
+    own = strategy.market if isinstance(strategy, TrainedAgent) else None
+    if isinstance(chosen, ModelStrategy) and isinstance(prices, api.Setup):
+        own = prices
+    if own is not None and own.panel.sha256 == panel.sha256:
+        learned = own.config.splits.train
+        known = in_sample(*learned, panel.times[first : last + 1], "the agent was trained")
+    return Backtest(result, named, looks, trades_table(result, market, rules), baselines, known)
+
+
+def _sample_for(strategy: Strategy) -> str:
+    """The built-in sample. Raises InputError for an agent that was trained on other prices."""
+    if isinstance(strategy, PolicyStrategy) and strategy.data_sha256 != Store().show("sample").sha256:
+        raise InputError(f"{strategy.name} was trained on other prices than the built-in sample: pass the prices")
+    return "sample"
+
+
+def _folder_of_run(given: object) -> Path | None:
+    """The folder of a run or of its result; None for anything else. Raises InputError for a result without one."""
+    if isinstance(given, TournamentResult):
+        if given.folder is None:
+            raise InputError("this result was loaded from a file; give the folder of its run")
+        return given.folder
+    return Path(given) if isinstance(given, str | Path) and Path(given).is_dir() else None
+
+
+def _backtest_champion(
+    folder: Path,
+    prices: api.Setup | Prices | None,
+    config: RunConfig | None,
+    cost_bps: float | None,
+    split: SplitName,
+    start: str | None,
+    end: str | None,
+) -> Backtest:
+    if prices is not None:
+        panel = prices.panel if isinstance(prices, api.Setup) else load_prices(prices)
+        if panel.sha256 != RunDirectory.open(folder).data_sha256:
+            raise InputError(f"the champion of {folder} is tested on the run's own prices; leave out others")
+        stored_panel(panel)  # where the run finds them
+    if config is not None:
+        raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
+    fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
+    prepared = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
+    first, last, rules, cash = prepared.terms
+    result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
+    looks = prepared.log_look()
+    trades = trades_table(result, prepared.market, rules)
+    baselines = run_references(result.name, prepared.panel, prepared.market, *prepared.terms)
+    number_of_look = None if looks is None else looks.number
+    return Backtest(result, prepared.period or "dates", number_of_look, trades, baselines, prepared.in_sample)
+
+
+def _test_start(panel: Panel, config: RunConfig | None) -> int:
+    """First bar of the test split; the end of the panel if it is too short for splits."""
+    try:
+        return make_splits(panel.times, splits_of_panel(panel) if config is None else config.splits).test.first
+    except DataError:
+        return len(panel.times)
+
+
+def _strategy_of(given: object, prices: object) -> tuple[Strategy, bool]:
+    """A strategy, and whether its results on test count as looks. prices: a market, of which a model needs one."""
+    if isinstance(given, TrainedAgent):
+        return given.strategy(), True
+    if not hasattr(given, "target_weights") and callable(getattr(given, "predict", None)):
+        if not isinstance(prices, api.Setup):
+            raise InputError(
+                f"a model with predict(), such as {type(given).__name__}, is tested on the market that it was trained "
+                "on: fp.backtest(model, market)"
+            )
+        model: Any = given
+        return prices.strategy(model), True
+    if isinstance(given, Path) or (isinstance(given, str) and api.is_saved(given)):
+        return api.load(given), True
+    if isinstance(given, str):
+        return load_strategy(given), is_user_strategy(given)
+    if isinstance(given, type):
+        made: object = given()
+        return UserStrategy(lambda: made, given.__name__), True
+    if not callable(getattr(given, "target_weights", None)):
+        raise InputError(
+            f"a strategy needs a method target_weights(window, positions), {type(given).__name__} has none"
+        )
+    if isinstance(given, Strategy):
+        return given, True
+    return UserStrategy(lambda: given, type(given).__name__), True
+
+
+def run_tournament(
+    config: RunConfig | str | Path = DEFAULT_PRESET,
+    prices: Prices | None = None,
+    *,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
+    test: bool = True,
+    resume: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    progress: bool | None = None,
+) -> TournamentResult:
+    """Train a population, pick its champion on validation and test it once; the run is written into `out`.
+
+    config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
+    prices: other prices than the config's, which are stored under their name; splits and features then fit them. test:
+    with False the test period stays unseen, and the result has the champion's metrics on validation and no verdict;
+    resume=True tests it later. settings, cost_bps: as in `make_market`. progress: show stages, rate and
+    time left; by default on a terminal and in a notebook.
+    """
+    from finrl_pod_app.cli.console import progress_display
+    from finrl_pod_app.training.tournaments import run_tournament as run
+
+    if isinstance(config, Panel | pd.DataFrame):
+        raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
+    test, resume = flag("test", test), flag("resume", resume)
+    chosen, out = load_config(config), as_path(out, "out must be a folder")
+    if prices is not None:
+        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
+    chosen = with_settings(chosen, settings, cost_bps)
+    _warn_of_registered(chosen)
+    with progress_display(quiet=not progress_shown(progress)) as report:
+        return TournamentResult(run(chosen, out, resume=resume, device=device, progress=report, test=test), out)
+
+
+def load_run(folder: str | Path) -> TournamentResult:
+    """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
+    path = as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
+    names = ("report.json", "result.json")  # the second on an environment without a market
+    found = next((path / name for name in names if (path / name).is_file()), None)
+    if found is None:
+        RunDirectory.open(path)  # a sentence for a folder that is none
+        raise RunError(
+            f"{path} holds no result: the tournament was not finished or not tested; repeat it with resume=True"
+        )
+    document: dict[str, Any] = read_json(found)
+    if "champion" not in document:
+        raise RunError(f"{found} is the report of a backtest, not of a tournament")
+    return TournamentResult(document, path)
+
+
+def _warn_of_registered(config: RunConfig) -> None:
+    """Warn of parts that only this process knows, which a run cannot keep as it keeps files."""
+    agents = (config.agent, *config.cohorts)
+    registered = [
+        *(f"the feature {name!r}" for name in config.features.names if is_registered_feature(name)),
+        *(f"the policy {name!r}" for name in {agent.policy for agent in agents} if is_registered_policy(name)),
+        *(f"the algorithm {name!r}" for name in {x.algorithm for x in agents} if is_registered_algorithm(name)),
+    ]
+    if registered:
+        warnings.warn(
+            f"{', '.join(registered)} {'is' if len(registered) == 1 else 'are'} registered in this process only: "
+            "another one, such as finrl-pod audit, cannot open the run without registering it too; write it to a file "
+            "and use file.py:Name, which runs keep",
+            stacklevel=3,
+        )
+
+
+def audit(
+    target: Strategy | TrainedAgent | TournamentResult | str | Path | object,
+    prices: api.Setup | Prices | None = None,
+    *,
+    progress: bool | None = None,
+) -> AuditResult:
+    """Audit the champion of a tournament's result or folder, an agent, or a strategy, on a stored panel.
+
+    target: also a baseline's name, file.py:Class, an object or class with `target_weights(window, positions)`, or a
+    model as in `backtest`. prices: a market, or prices, which are stored; by default the market that an agent was
+    trained on, else the sample. A market's rules are taken with it. progress: show the checks, as in `train`. Raises
+    InputError for an unknown target.
+    """
+    from finrl_pod_app.cli.console import step_display
+
+    folder = _folder_of_run(target)
+    if folder is None and isinstance(target, Path):
+        folder = target
+    with step_display(quiet=not progress_shown(progress)) as on_step:
+        return AuditResult(_audited(target, folder, prices, on_step).to_dict(), folder)
+
+
+def _audited(
+    target: object, folder: Path | None, prices: api.Setup | Prices | None, on_step: Callable[[str], None]
+) -> Audit:
+    from finrl_pod_app.evaluation.audit_targets import audit_object, audit_run, audit_strategy
+
+    if folder is not None:
+        return audit_run(folder, on_step=on_step)
+    if isinstance(target, TrainedAgent) and prices is None:
+        prices = target.market
+    if isinstance(prices, api.Setup):
+        stored, config = None, override_config(prices.config, data=stored_panel(prices.panel))
+    else:
+        stored, config = stored_name(prices), None
+    if isinstance(target, str) and config is None:
+        return audit_strategy(target, stored, on_step=on_step)
+    if not isinstance(target, str | TrainedAgent) and not _decides(target):
+        raise InputError(
+            "an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
+            f"strategy with target_weights(window, positions), got {target!r:.60}"
+        )
+    return audit_object(_strategy_of(target, prices)[0], stored, config, on_step=on_step)
+
+
+def _decides(given: object) -> bool:
+    """Whether an object or class is a strategy or a model of another library."""
+    return any(callable(getattr(given, name, None)) for name in ("target_weights", "predict"))
+
+
+def check(target: object, kind: str | None = None) -> CheckResult:
+    """Try a part of one's own on a small random market, as `finrl-pod check` does, and tell what is wrong.
+
+    target: a feature (a function of a panel), a strategy's class, or the name of any part as file.py:Name. kind: of a
+    named part, by default told from the object. Raises InputError for a part that cannot be found or used.
+    """
+    from finrl_pod_app.setup.extension_checks import check_extension, check_object
+    from finrl_pod_app.setup.extensions import find_extension
+
+    if isinstance(target, str | Path):
+        name, (kind, _) = str(target), find_extension(str(target), kind)
+        faults = check_extension(name, kind)
+    else:
+        name = getattr(target, "__name__", type(target).__name__)
+        kind, faults = check_object(target)
+    rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]
+    return CheckResult({"target": name, "kind": kind, "passed": not faults, "faults": rows})
+
+
+def walkforward(
+    config: RunConfig | str | Path = DEFAULT_PRESET,
+    prices: Prices | None = None,
+    *,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
+    folds: int = 6,
+    seeds: int = 3,
+    resume: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> WalkforwardResult:
+    """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
+
+    prices, settings, cost_bps: as in `run_tournament`. Raises InputError for invalid arguments.
+    """
+    from finrl_pod_app.training.walkforward import run_walkforward
+
+    chosen, out = load_config(config), as_path(out, "out must be a folder")
+    if prices is not None:
+        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
+    chosen = with_settings(chosen, settings, cost_bps)
+    resume = flag("resume", resume)
+    folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
+    _warn_of_registered(chosen)
+    document = run_walkforward(chosen, out, folds=folds, seeds=seeds, resume=resume, device=device)
+    return WalkforwardResult(document, out)
+
+
+def judge(run: str | Path | TournamentResult) -> VerdictResult:
+    """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
+    from finrl_pod.promotion.gate import read_verdict
+    from finrl_pod_app.evaluation.verdict_parts import paragraph_parts
+
+    folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")
+    return VerdictResult(read_verdict(folder).to_dict() | paragraph_parts(folder), folder)

@@ -1,0 +1,142 @@
+"""Prices, configs and markets of `import finrl_pod as fp`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from finrl_pod.data.manifest import describe
+from finrl_pod.data.panel import between, select
+from finrl_pod.data.sources.files import ReadOptions, read_file, read_frame
+from finrl_pod.data.sources.tables import without_suffix
+from finrl_pod.data.store import Store
+from finrl_pod.errors import ConfigError, DataError, InputError
+from finrl_pod.settings.run import BUILT_IN_SPLITS, FeatureConfig, RunConfig, SplitConfig, load, parse
+from finrl_pod.types import Panel
+from finrl_pod_app.api import setup as api
+from finrl_pod_app.api.arguments import as_path, number
+from finrl_pod_app.prices.stored_prices import names_of
+from finrl_pod_app.setup.overrides import apply_settings, override_config
+from finrl_pod_app.setup.presets import PRESETS, for_panel, preset
+
+Prices = Panel | pd.DataFrame | str | Path
+DEFAULT_PRESET = "laptop"
+FRAME = "frame"  # name of a panel made from a DataFrame
+_PRICES_RULE = (
+    "prices must be a panel, a DataFrame (of a Series: .to_frame(TICKER)), a file or the name of a stored panel"
+)
+
+
+def load_prices(
+    source: Prices,
+    *,
+    symbols: Sequence[str] = (),
+    start: str | None = None,
+    end: str | None = None,
+    name: str = FRAME,
+    **options: Any,
+) -> Panel:
+    """Prices as a panel.
+
+    source: a DataFrame of closes with dates as its index and one column for each ticker, a long one with columns date
+    (or time), symbol, close and optionally open, high, low, volume, or one of yfinance (download, or Ticker.history
+    with symbol=TICKER); the name of a stored panel; or a CSV or Parquet file.
+    symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`, such as
+    bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
+    objects and unknown options.
+    """
+    ReadOptions.checked(options)
+    if isinstance(source, Panel):
+        panel = source
+    elif isinstance(source, pd.DataFrame):
+        panel = read_frame(source, name=name, **options)
+    elif (path := as_path(source, _PRICES_RULE)).suffix or path.is_dir():
+        panel = dataclasses.replace(read_file(path, **options), name=without_suffix(path.name))
+    else:
+        panel = Store().load(str(source))
+    panel = select(panel, (symbols,) if isinstance(symbols, str) else tuple(symbols))
+    return between(panel, start, end) if start or end else panel
+
+
+def make_market(
+    prices: Prices = "sample",
+    config: RunConfig | str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    cost_bps: float | None = None,
+) -> api.Setup:
+    """A market to train on: prices with splits, features and rules.
+
+    config: a RunConfig, a TOML file, or a preset ("laptop", the default as on the command line, "quick", "gpu" or
+    "minutes"). Splits and features that it does not set fit the prices. settings: values in place of the config's, such
+    as {"agent.learning_rate": 1e-3, "environment.delay": 2}. cost_bps: cost of a trade in basis points of its value.
+    Raises as `api.prepare`, ConfigError for an unknown setting.
+    """
+    panel = load_prices(prices)
+    chosen = load_config(DEFAULT_PRESET if config is None else config)
+    fitted = for_panel(chosen, describe(panel))
+    if config is None or (isinstance(config, str) and config in PRESETS):
+        chosen = fitted
+    else:
+        usual = BUILT_IN_SPLITS.get(chosen.data.name, SplitConfig())
+        if dataclasses.replace(chosen.splits, embargo=usual.embargo) == usual:
+            chosen = dataclasses.replace(chosen, splits=fitted.splits)
+        if chosen.features == FeatureConfig():
+            chosen = dataclasses.replace(chosen, features=fitted.features)
+    chosen = with_settings(chosen, settings, cost_bps)
+    try:
+        return api.prepare(chosen, panel=panel)
+    except ConfigError as error:
+        if config is not None or settings:
+            raise
+        bars = len(panel.times)
+        raise DataError(
+            f"the default settings do not fit the {bars:,} bars of {panel.name!r} ({error}): use more bars or a config"
+        ) from None
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any] | None, cost_bps: float | None) -> RunConfig:
+    """The config with the arguments `settings` and `cost_bps`."""
+    if not isinstance(settings, Mapping | None):
+        raise InputError(f'settings must be a dict such as {{"tournament.pods": 4}}, got {settings!r}')
+    config = override_config(config, cost_bps=None if cost_bps is None else number("cost_bps", cost_bps))
+    return apply_settings(config, list((settings or {}).items()), "settings")
+
+
+def load_config(config: RunConfig | str | Path) -> RunConfig:
+    """A TOML file, or a preset ("quick", "laptop" or "gpu"), as a RunConfig.
+
+    Raises ConfigError for an invalid file and an unknown preset.
+    """
+    if isinstance(config, RunConfig):
+        return parse(dataclasses.asdict(config), "the config")  # checks types, which Python does not
+    path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
+    return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
+
+
+def stored_panel(panel: Panel) -> str:
+    """Name under which the store has a panel; it is saved if it is not there, and never takes the place of others.
+
+    Raises DataError if the store has other prices of that name, unless it is that of a DataFrame without one.
+    """
+    store = Store()
+    if names := names_of(store, panel.sha256):
+        return panel.name if panel.name in names else names[0]
+    if store.exists(panel.name):
+        if panel.name != FRAME:
+            raise DataError(
+                f"the store has other prices named {panel.name!r}: give these another name, such as "
+                "fp.load_prices(frame, name='mine')"
+            )
+        panel = dataclasses.replace(panel, name=f"{FRAME}-{panel.sha256[:8]}")
+    store.save(panel, {"source": "Python"})
+    return panel.name
+
+
+def stored_name(prices: Prices | None) -> str | None:
+    """Name of a stored panel: as given, or of other prices, which are stored; None for None."""
+    return prices if prices is None or isinstance(prices, str) else stored_panel(load_prices(prices))

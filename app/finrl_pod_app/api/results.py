@@ -1,0 +1,493 @@
+"""Results of the Python API: each shows itself in notebooks, plots itself, becomes a table, and is saved as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+
+from finrl_pod.display import cell_text
+from finrl_pod.display import table_html as table_html
+from finrl_pod.errors import InputError, RunError
+from finrl_pod.evaluate.metrics import METRIC_NAMES, METRICS
+from finrl_pod.evaluate.trades import COLUMNS as TRADE_COLUMNS
+from finrl_pod.files import read_json, read_regular, to_plain, write_json
+from finrl_pod.promotion.rules import significance_per_look
+from finrl_pod.settings.run import GateConfig
+from finrl_pod.types import BacktestResult
+from finrl_pod_app.api.figures import (
+    active_figure,
+    audit_figure,
+    backtest_figure,
+    tournament_figure,
+    verdict_figure,
+    walkforward_figure,
+)
+from finrl_pod_app.report.columns import (
+    CHAMPION,
+    champion_first,
+    champion_text,
+    display_name,
+    format_metric,
+)
+from finrl_pod_app.report.curves import FILE as CURVES
+from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
+from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS, verdict_paragraph
+from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.mandate_text import comparison_sentence
+from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cells, verdict_lines
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+COMPACT_METRICS = tuple(metric for metric in METRICS if metric.level < 3)
+
+
+@dataclass(frozen=True, eq=False)
+class Backtest:
+    """A backtest. split: the tested bars. looks: at the test split, None if it was not shown.
+
+    result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
+    `finrl_pod.evaluate.trades`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
+    to compare with. in_sample: a warning if the agent was trained or selected on some of these bars.
+    """
+
+    result: BacktestResult
+    split: str
+    looks: int | None = None
+    trades: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(TRADE_COLUMNS)))
+    baselines: Mapping[str, BacktestResult] = field(default_factory=dict)
+    in_sample: str | None = None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics by name, such as "sharpe"."""
+        return self.result.metrics
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each bar: equity and costs in currency, its return, and turnover.
+
+        turnover: half the value traded as a fraction of equity, so that its sum over a year is the metric.
+        """
+        r = self.result
+        returns = np.append(np.nan, r.equity[1:] / r.equity[:-1] - 1)
+        columns = {"equity": r.equity, "return": returns, "turnover": 0.5 * r.turnover, "costs": r.costs}
+        return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
+
+    def weights(self) -> pd.DataFrame:
+        """Weights after each bar's fills, one column for each symbol."""
+        return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
+
+    def plot(self, over: str | None = None) -> Figure:
+        """Equity as a multiple of its first value on a log axis and its drawdown, beside those of the baselines.
+
+        over: a baseline; instead, the growth over it, which shows what lines on top of each other hide. Raises
+        InputError for an unknown baseline.
+        """
+        if over is None:
+            return backtest_figure(self._compared(), self._title())
+        return active_figure(self.result, self._baseline(over), f"{self._title()}, over {display_name(over)}")
+
+    def _baseline(self, name: str) -> BacktestResult:
+        if name not in self.baselines:
+            raise InputError(f"baseline must be one of {', '.join(self.baselines)}, got {name!r}")
+        return self.baselines[name]
+
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON; `load` reads it back."""
+        trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
+        baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
+        parts = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
+        return _save(path, {**parts, "baselines": baselines, "in_sample": self.in_sample}, "backtest")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved backtest. Raises RunError for another file."""
+        values = _load(path, "backtest")
+        trades = pd.DataFrame(values.get("trades") or {}, columns=list(TRADE_COLUMNS))
+        for name in ("price", "profit"):
+            trades[name] = trades[name].astype(float)
+        return cls(
+            _saved_result(values["result"]),
+            values["split"],
+            values["looks"],
+            trades.assign(time=pd.to_datetime(trades["time"])),
+            {name: _saved_result(found) for name, found in (values.get("baselines") or {}).items()},
+            values.get("in_sample"),
+        )
+
+    def comparison(self, baseline: str = "equal_weight") -> dict[str, Any] | None:
+        """The mean return above a baseline, a year, with its interval, and the one-sided p-value of no edge.
+
+        The p-value is the larger of those of the active return and of alpha, for this backtest alone: of the best of
+        several strategies it is too small. baseline: of `baselines`. None for fewer than 20 returns and for equal ones.
+        Raises InputError for an unknown baseline.
+        """
+        from finrl_pod_app.evaluation.mandate_report import comparison
+
+        return comparison(self.result, self._baseline(baseline))
+
+    def _compared(self) -> dict[str, BacktestResult]:
+        """The result and the baselines by name, the result first."""
+        return {self.result.name: self.result, **{k: x for k, x in self.baselines.items() if k != self.result.name}}
+
+    def _title(self) -> str:
+        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
+        bars = {"all": "all bars", "dates": "chosen dates"}.get(self.split, f"the {self.split} split")
+        return f"{display_name(self.result.name)} on {bars}, {first} to {last}"
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{metric.name}={cell_text(self.metrics[metric.name])}" for metric in COMPACT_METRICS)
+        look = "" if self.looks is None else f", look={self.looks}"
+        first, last = (str(self.result.times[i])[:10] for i in (0, -1))
+        seen = ", in sample" if self.in_sample else ""
+        bars = f"split={self.split!r}, {len(self.result.times):,} bars {first} to {last}{seen}"
+        return f"Backtest({self.result.name!r}, {bars}{look}, {shown})"
+
+    def __str__(self) -> str:
+        metrics = {name: result.metrics for name, result in self._compared().items()}
+        heads = [f"{metric.heading} {metric.unit.heading}".strip() for metric in COMPACT_METRICS]
+        rows = {display_name(name): _metric_cells(values) for name, values in metrics.items()}
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=heads).to_string()
+        return "\n".join([self._title(), table, *self._notes()])
+
+    def _notes(self) -> list[str]:
+        """Sentences below the table: in sample, against equal weight, looks."""
+        notes = [] if self.in_sample is None else [self.in_sample]
+        compared = self.comparison() if "equal_weight" in self.baselines else None
+        notes += [] if compared is None else [comparison_sentence(compared)]
+        if self.looks is not None:
+            level = significance_per_look(GateConfig().significance_level, self.looks)
+            notes.append(f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}.")
+        return notes
+
+    def _repr_html_(self) -> str:
+        metrics = {name: result.metrics for name, result in self._compared().items()}
+        return _metrics_html(self._title(), metrics, " ".join(self._notes()))
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A result that a command writes as JSON. document: its contents. folder: where it lies, or None."""
+
+    KIND: ClassVar[str] = "document"
+    document: Mapping[str, Any]
+    folder: Path | None = field(default=None)
+
+    def save(self, path: str | Path) -> Path:
+        """Write as JSON; `load` reads it back."""
+        return _save(path, {"document": dict(self.document)}, self.KIND)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a saved result. Raises RunError for another file."""
+        return cls(_load(path, cls.KIND)["document"])
+
+    def __repr__(self) -> str:
+        where = "" if self.folder is None else f", folder={str(self.folder)!r}"
+        return f"{type(self).__name__}({self._summary()!r}{where})"
+
+    def _summary(self) -> str:
+        raise NotImplementedError
+
+
+class TournamentResult(Document):
+    """A finished tournament: report.json of its folder; on an environment without a market, result.json.
+
+    Of a run without a test the strategies' figures are those on validation, and there is no verdict.
+    """
+
+    KIND = "tournament"
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the champion passes all rules of the gate.
+
+        Raises InputError without a verdict: for a run that was not tested, and on an environment without a market.
+        """
+        if not self._has_market:
+            raise InputError("a tournament on an environment without a market has no verdict")
+        if not self._tested:
+            raise InputError("this run was not tested and has no verdict: repeat it with resume=True and test=True")
+        return bool(self.document["verdict"]["promoted"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Metrics on the test split: one row for each strategy, the champion first.
+
+        On an environment without a market, mean and standard deviation of the champion's return over test episodes.
+        """
+        test = self.document["test"]
+        found = test["strategies"] if self._has_market else {CHAMPION: test}
+        names = dict.fromkeys(METRIC_NAMES) | dict.fromkeys(found[CHAMPION])
+        columns = [name for name in names if name in found[CHAMPION]]
+        rows = [[found[name].get(column) for column in columns] for name in champion_first(found)]
+        return pd.DataFrame(rows, pd.Index(champion_first(found), name="strategy"), columns, dtype=float)
+
+    def plot(self) -> Figure:
+        """Test equity of the champion and the baselines, and below it the validation scores by generation, from 1.
+
+        Without a test or the run's folder the scores stand alone; without the folder, those of the leaderboard. Raises
+        RunError if a file of the run is damaged.
+        """
+        curves = None if self.folder is None or not self._tested else self.folder / CURVES
+        results = parse_curves(read_regular(curves, MAX_BYTES)) if curves is not None and curves.exists() else {}
+        if not self._has_market:
+            title = f"Tournament on {self.document['environment']}"
+            return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
+        of = "the leaderboard" if self.folder is None else "all agents"
+        title = f"Champion on {self._bars()}" if results else f"Validation scores of {of}"
+        score, mandate = self.document.get("base_score"), self.document.get("mandate") or {}
+        name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
+        base = None if score is None else (display_name(name), score)
+        return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
+
+    def _scores(self) -> pd.DataFrame:
+        """Id, generation (from 1) and score of all agents, or without the run's folder of those of the leaderboard."""
+        from finrl_pod.tournament.run_directory import RunDirectory
+
+        saved = [] if self.folder is None else RunDirectory(self.folder).agents()
+        rows = {row["id"]: row for row in (*saved, *self.document["leaderboard"]) if row["score"] is not None}
+        values = [(row["id"], row["generation"] + 1, row["score"]) for row in rows.values()]
+        return pd.DataFrame(values, columns=["id", "generation", "score"])
+
+    @property
+    def _has_market(self) -> bool:
+        return "strategies" in self.document["test"]
+
+    @property
+    def _tested(self) -> bool:
+        return self.document.get("verdict") is not None
+
+    def _summary(self) -> str:
+        return ("promoted" if self.promoted else "not promoted") if self._tested else "not tested"
+
+    def _bars(self) -> str:
+        """The bars of the strategies' figures, which a report without a test has in the place of the test's."""
+        split = "test" if self._tested else "validation"
+        return f"the {split} split, {' to '.join(self.document['splits']['test'])}"
+
+    def _figure(self) -> str:
+        """The champion's figure, and that of what it is compared with."""
+        test = self.document["test"]
+        if not self._has_market:
+            return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
+        sharpe = next(figure for figure in key_figures(self.document) if figure.key == "sharpe")
+        split = "test" if self._tested else "validation"
+        return f"{split} Sharpe ratio {sharpe.sentence}"
+
+    def __repr__(self) -> str:
+        outcome = [self._summary()] if self._has_market else []
+        folder = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
+        champion = champion_text(self.document["champion"])
+        return f"TournamentResult({', '.join([champion, *outcome, self._figure(), *folder])})"
+
+    def __str__(self) -> str:
+        champion, folder = self.document["champion"], self.folder
+        where = "" if folder is None else f" in {folder}"
+        lines = [f"Tournament{where}: champion {champion_text(champion)} ({champion['algorithm']})"]
+        if not self._has_market:
+            return "\n".join([*lines, f"On test: {self._figure()}"])
+        lines.append(f"On {self._bars()}:")
+        for figure in key_figures(self.document):
+            lines.append(f"- {figure.label}: {figure.sentence}")
+        if not self._tested:
+            return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
+        lines += verdict_lines(self.document)
+        lines += [] if folder is None else [f"Report: {folder / 'report.html'}"]
+        return "\n".join([*lines, next_sentence_in_python(self.document)])
+
+    def _repr_html_(self) -> str:
+        champion = champion_text(self.document["champion"])
+        if not self._has_market:
+            return table_html(f"Champion {champion}: {self._figure()}", [])
+        strategies = self.document["test"]["strategies"]
+        metrics = {name: strategies[name] for name in champion_first(strategies)}
+        if self._tested:
+            note = " ".join(verdict_paragraph(self.document))
+        else:
+            note = "Not tested: repeat it with resume=True and test=True."
+        return _metrics_html(f"Champion {champion} on {self._bars()}", metrics, note.strip())
+
+
+class WalkforwardResult(Document):
+    """A walk-forward evaluation: one training for each fold and seed."""
+
+    KIND = "walkforward"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each fold and seed, with its Sharpe ratio out of sample."""
+        return pd.DataFrame(self.document["runs"])
+
+    def plot(self) -> Figure:
+        """Sharpe ratio of each fold: one marker for each seed, their mean, and equal weight."""
+        return walkforward_figure(self.to_frame(), self.document["folds"])
+
+    def _summary(self) -> str:
+        return "promoted" if self.document["verdict"]["promoted"] else "not promoted"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()[["fold", "seed", "sharpe"]]
+        rows = [tuple(row) for row in frame.itertuples(index=False)]
+        note = " ".join(verdict_paragraph({"verdict": self.document["verdict"]}))
+        return table_html("Walk-forward", rows, ("fold", "seed", "Sharpe ratio"), note)
+
+
+class AuditResult(Document):
+    """An audit: what was checked, and what was found."""
+
+    KIND = "audit"
+
+    @property
+    def clean(self) -> bool:
+        """Whether no check failed."""
+        return bool(self.document["clean"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each finding, by check and part: status, first bar, value and message; failures first."""
+        rows = self._findings()
+        index = pd.MultiIndex.from_tuples([(row["check"], row["part"]) for row in rows], names=["check", "part"])
+        return pd.DataFrame(rows, columns=["status", "bar", "value", "message"]).set_index(index)
+
+    def plot(self) -> Figure:
+        """Every finding by check and part, in the colour of its status."""
+        return audit_figure(self._findings(), f"Audit of {self.document['subject']}: {self._summary()}")
+
+    def _findings(self) -> list[dict[str, Any]]:
+        """The findings, failures first, then warnings."""
+        return sorted(self.document["findings"], key=lambda row: ("fail", "warn", "pass").index(row["status"]))
+
+    def _summary(self) -> str:
+        warnings = sum(finding["status"] == "warn" for finding in self.document["findings"])
+        return f"{'no check failed' if self.clean else 'checks failed'}, {warnings} warning{'s' * (warnings != 1)}"
+
+    def __str__(self) -> str:
+        lines = [f"{f['status']}: {f['message']}" for f in self._findings() if f["status"] != "pass"]
+        checks = ", ".join(dict.fromkeys(f["check"] for f in self.document["findings"]))
+        return "\n".join([f"Audit of {self.document['subject']}: {self._summary()}", *lines, f"Checked: {checks}."])
+
+    def _repr_html_(self) -> str:
+        columns = ("status", "check", "part", "message")
+        rows = [tuple(row[column] for column in columns) for row in self._findings()]
+        return table_html(f"Audit of {self.document['subject']}: {self._summary()}", rows, columns)
+
+
+class CheckResult(Document):
+    """A check of a part of one's own: what is wrong with it."""
+
+    KIND = "check"
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return bool(self.document["passed"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each fault: rule and message; empty if nothing is wrong."""
+        return pd.DataFrame(self.document["faults"], columns=["rule", "message"])
+
+    def _summary(self) -> str:
+        kind = self.document["kind"]
+        contract = f"the contract of {'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+        return f"{self.document['target']} {'keeps' if self.passed else 'breaks'} {contract}"
+
+    def __str__(self) -> str:
+        return "\n".join([self._summary(), *(f"- {f['rule']}: {f['message']}" for f in self.document["faults"])])
+
+    def _repr_html_(self) -> str:
+        rows = [(fault["rule"], fault["message"]) for fault in self.document["faults"]]
+        return table_html(self._summary(), rows, ("rule", "what is wrong") if rows else ())
+
+
+class VerdictResult(Document):
+    """The verdict of the promotion gate: its first paragraph, and each rule with its value and its limit."""
+
+    KIND = "verdict"
+
+    @property
+    def promoted(self) -> bool:
+        """Whether all rules pass."""
+        return bool(self.document["promoted"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each rule, by name: value, limit, whether it passed, and a sentence. NaN: not computed."""
+        rules = self.document["rules"]
+        index = pd.Index([rule["name"] for rule in rules], name="rule")
+        frame = pd.DataFrame(rules, columns=["value", "limit", "passed", "sentence"]).set_index(index)
+        return frame.astype({"value": float, "limit": float, "passed": bool})
+
+    def plot(self) -> Figure:
+        """A table of the rules with value, limit and outcome."""
+        return verdict_figure(self.document["rules"], f"Promotion gate: the champion is {self._summary()}")
+
+    def __str__(self) -> str:
+        return "\n".join(verdict_lines(self._with_parts()))
+
+    def _with_parts(self) -> dict[str, Any]:
+        """The verdict with the parts of the run's report, as `verdict_paragraph` reads them."""
+        return {"verdict": self.document, **{name: self.document.get(name) for name in PARAGRAPH_PARTS}}
+
+    def _summary(self) -> str:
+        return "promoted" if self.promoted else "not promoted"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (display_name(row["name"]), *rule_cells(row), "pass" if row["passed"] else "fail", row["sentence"])
+            for row in self.document["rules"]
+        ]
+        head = ("rule", "value", "limit", "", "what")
+        return table_html(" ".join(verdict_paragraph(self._with_parts())), rows, head)
+
+
+def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:
+    """A table of metrics: one row for each strategy, by name."""
+    rows = [(display_name(name), *_metric_cells(values)) for name, values in metrics.items()]
+    labels = (f"{metric.label} {metric.unit.heading}".strip() for metric in COMPACT_METRICS)
+    return table_html(title, rows, ("strategy", *labels), note)
+
+
+def _metric_cells(values: Mapping[str, Any]) -> list[str]:
+    return [format_metric(metric, values.get(metric.name)) for metric in COMPACT_METRICS]
+
+
+def _saved_result(found: Mapping[str, Any]) -> BacktestResult:
+    """A result from its JSON values."""
+    arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
+    parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
+    rate, optional = found["risk_free"], ("dividends", "paid")
+    given = {name: np.asarray(found[name], np.float64) for name in optional if found.get(name) is not None}
+    return BacktestResult(
+        name=found["name"],
+        times=np.asarray(found["times"], "datetime64[ns]"),
+        symbols=tuple(found["symbols"]),
+        metrics={name: np.nan if x is None else x for name, x in found["metrics"].items()},
+        cost_parts=parts,
+        risk_free=None if rate is None else np.asarray(rate, np.float64),
+        carry=found["carry"],
+        **arrays,
+        **given,
+    )
+
+
+def _save(path: str | Path, values: Mapping[str, Any], kind: str) -> Path:
+    target = Path(path)
+    write_json(target, to_plain({"kind": kind, **_lists(values)}))
+    return target
+
+
+def _load(path: str | Path, kind: str) -> dict[str, Any]:
+    values: dict[str, Any] = read_json(Path(path))
+    if values.get("kind") != kind:
+        raise RunError(f"{path} holds no saved {kind}; it has {json.dumps(values.get('kind'))}")
+    return values
+
+
+def _lists(value: Any) -> Any:
+    """Arrays as lists, times as ISO text."""
+    if isinstance(value, np.ndarray):
+        return value.astype(str).tolist() if value.dtype.kind == "M" else value.tolist()
+    return {key: _lists(item) for key, item in value.items()} if isinstance(value, Mapping) else value

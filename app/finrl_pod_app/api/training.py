@@ -1,0 +1,154 @@
+"""Training of one agent in a notebook or script, with its learning curve and a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.display import table_html
+from finrl_pod.rl.training.learner import Callback, Learner
+from finrl_pod_app.api import setup as api
+from finrl_pod_app.api.arguments import check_callback, flag
+from finrl_pod_app.api.figures import learning_figure
+from finrl_pod_app.api.markets import Prices, make_market
+from finrl_pod_app.setup.kernels import compile_kernels
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedAgent:
+    """A trained agent with the market that it learned on and its learning curve.
+
+    requested: samples that were asked for; whole iterations are trained, so that the agent may have more.
+    """
+
+    learner: Learner
+    market: api.Setup
+    history: list[dict[str, float]] = field(default_factory=list)
+    requested: int | None = None
+
+    def strategy(self) -> PolicyStrategy:
+        """The agent as a strategy, for `backtest`."""
+        return PolicyStrategy([self.learner.snapshot(data_sha256=self.market.panel.sha256)], name="agent")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Learning curve: one row for each iteration, with its samples and metrics."""
+        return pd.DataFrame(self.history).set_index("samples")
+
+    def plot(self) -> Figure:
+        """Mean reward of each iteration over samples, and its moving average."""
+        return learning_figure(self.to_frame()["reward"], f"Learning curve of {self.learner.config.algorithm}")
+
+    def save(self, path: str | Path) -> Path:
+        """Write `path`.json and `path`.safetensors; `fp.load_agent` reads them as a strategy."""
+        return api.save(self.learner, path, self.market)
+
+    def export(self, folder: str | Path, formats: Sequence[Literal["torch", "onnx"]] = ("torch",)) -> list[Path]:
+        """Write the agent for programs without finrl_pod: agent.pt2 (torch.export), agent.onnx, and agent.json."""
+        from finrl_pod_app.training.agent_export import export_strategy
+
+        return export_strategy(self.strategy(), Path(folder), formats, symbols=self.market.panel.symbols)
+
+    @staticmethod
+    def load(path: str | Path) -> PolicyStrategy:
+        """Read a saved agent as a strategy."""
+        return api.load(path)
+
+    def __repr__(self) -> str:
+        trained = self.learner.samples[0]
+        rounded = self.requested is not None and trained > self.requested
+        asked = f" ({self.requested:,} requested, whole iterations trained)" if rounded else ""
+        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={trained:,}{asked})"
+
+    def _repr_html_(self) -> str:
+        last = self.history[-1] if self.history else {}
+        rows = [(name, value) for name, value in last.items()]
+        reward = self.market.config.environment.reward.replace("_", " ")
+        note = f"Of the last iteration; the reward ({reward}) is the mean of a step. Next: fp.backtest(agent)."
+        return table_html(f"{self.learner.config.algorithm}, {self.learner.samples[0]:,} samples", rows, note=note)
+
+
+def train(
+    market: api.Setup | Prices,
+    samples: int = 500_000,
+    *,
+    seed: int | None = None,
+    progress: bool | None = None,
+    warm_start: str | Path | None = None,
+    callback: Callback | None = None,
+    threads: int | None = None,
+) -> TrainedAgent:
+    """Train one agent for `samples` environment steps on the training split.
+
+    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 1,008 samples of the preset "laptop".
+    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
+    such as `fp.open_logger(...).report`. Others: as in `api.train`.
+    """
+    check_callback(callback)  # here, since `api.train` gets the one below
+    setup = market if isinstance(market, api.Setup) else make_market(market)
+    history: list[dict[str, float]] = []
+    shown = progress_shown(progress)
+    compile_kernels(partial(print, file=sys.stderr) if shown else lambda _: None)
+    with _bar(shown=shown) as advance:
+
+        def report(learner: Learner, metrics: Any) -> bool | None:
+            row = {name: float(value.float().mean()) for name, value in metrics.items()}
+            history.append({"samples": learner.samples[0], **row})
+            each = history[0]["samples"]  # of an iteration
+            advance(learner.samples[0], -(-samples // each) * each, row["reward"])
+            return None if callback is None else callback(learner, metrics)
+
+        learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
+    return TrainedAgent(learner, setup, history, samples if warm_start is None else None)
+
+
+def progress_shown(progress: bool | None) -> bool:
+    """Whether to show progress: by default on a terminal and in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else flag("progress", progress)
+
+
+@contextlib.contextmanager
+def _bar(*, shown: bool) -> Iterator[Any]:
+    """A bar on a terminal and in a notebook, otherwise a line for each tenth of the training."""
+    if not shown:
+        yield lambda samples, total, reward: None  # noqa: ARG005
+        return
+    if not progress_shown(None):
+        yield _line_per_tenth()
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bars:
+        task = bars.add_task("training", total=None)
+
+        def advance(samples: int, total: int, reward: float) -> None:
+            bars.update(task, completed=samples, total=total, description=f"training, mean reward {reward:.4g}")
+
+        yield advance
+
+
+def _line_per_tenth() -> Callable[[int, int, float], None]:
+    start, done = time.monotonic(), 0
+
+    def advance(samples: int, total: int, reward: float) -> None:
+        nonlocal done
+        if 10 * samples // total > done:
+            done = 10 * samples // total
+            rate = samples / max(time.monotonic() - start, 1e-9)
+            sys.stderr.write(
+                f"training: {samples:,} of {total:,} samples, {rate:,.0f} samples/s, mean reward {reward:.4g}\n"
+            )
+            sys.stderr.flush()
+
+    return advance

@@ -1,0 +1,139 @@
+"""`make cluster-demo`: a tournament on a two-node Ray cluster on loopback, one node of which is killed in the middle.
+
+python -m finrl_pod_app.cli.cluster_demo [--json] [--out DIR] [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from finrl_pod.errors import FinrlPodError, RunError
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.event_log import read_events
+from finrl_pod_app.cli.options import print_json, run_folder
+from finrl_pod_app.setup.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.presets import PRESETS, config_text, write_config
+from finrl_pod_app.training.engines import EngineOptions
+from finrl_pod_app.training.ray_nodes import RayNode, local_cluster
+from finrl_pod_app.training.tournaments import run_tournament
+
+LOOK_SECONDS = 0.05
+
+
+def demo_config(seed: int) -> RunConfig:
+    """The quick preset as 18 small assignments, trained without a barrier."""
+    quick = PRESETS["quick"]
+    tournament = dataclasses.replace(
+        quick.tournament,
+        pods=6,
+        generations=3,
+        samples_per_generation=10_000,
+        batch_pods=1,
+        scheduler="asynchronous",
+    )
+    return dataclasses.replace(quick, seed=seed, threads=1, tournament=tournament)
+
+
+class NodeKiller(threading.Thread):
+    """Kills a node once it has given a result and trains again, judged by the event log."""
+
+    def __init__(self, log: Path, node: RayNode) -> None:
+        super().__init__(daemon=True)
+        self._log, self._node = log, node
+        self._stop_event = threading.Event()
+        self.killed = False
+
+    def run(self) -> None:
+        """Look at the log until it is time."""
+        while not self._stop_event.wait(LOOK_SECONDS):
+            if self._log.exists() and self._is_time(read_events(self._log)):
+                self._node.kill()
+                self.killed = True
+                return
+
+    def stop(self) -> None:
+        """Give up."""
+        self._stop_event.set()
+        self.join()
+
+    def _is_time(self, events: Sequence[Mapping[str, Any]]) -> bool:
+        pids = self._node.pids
+        own = {event["node"] for event in events if event["event"] == "node_joined" and event["pid"] in pids}
+        results = [i for i, event in enumerate(events) if event["event"] == "result" and event["node"] in own]
+        return bool(results) and any(event["event"] == "assigned" for event in events[results[0] + 1 :])
+
+
+def run_demo(out: Path, seed: int) -> dict[str, Any]:
+    """Run the demo; returns the report. Leaves config.toml and events.jsonl in `out` besides the run's files."""
+    config = demo_config(seed)
+    with locked_folder(out, RUN):
+        write_config(config_text(config), out / "config.toml")
+    with local_cluster(nodes=2) as cluster:
+        killer = NodeKiller(out / "events.jsonl", cluster.nodes[1])
+        killer.start()
+        try:
+            document = run_tournament(
+                config, out, device="cpu", engine=EngineOptions("ray", shards=2, address=cluster.address)
+            )
+        finally:
+            killer.stop()
+        if not killer.killed:
+            cluster.nodes[1].check()
+    if not killer.killed:
+        raise RunError("the second node gave no result in time to be killed; run the demo again")
+    return document
+
+
+def summary(document: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    """What happened, for a person."""
+    of = {kind: [event for event in events if event["event"] == kind] for kind in {x["event"] for x in events}}
+    lines = [f"{event['time']:6.1f} s  {_sentence(event)}" for event in events if event["event"] in _SENTENCES]
+    lines += [f"{len(of['assigned'])} assignments, {len(of['result'])} results; leaderboard:"]
+    lines += [
+        f"  {row['id']}  slot {row['slot']}  assignment {row['assignment']}  score {row['score']:.3f}"
+        for row in document["leaderboard"]
+    ]
+    return "\n".join(lines)
+
+
+_SENTENCES = {
+    "node_joined": "node {node:.8} joined (process {pid})",
+    "node_lost": "node {node:.8} was lost",
+    "restarted": "assignment {assignment} of slot {slot} was started again",
+}
+
+
+def _sentence(event: Mapping[str, Any]) -> str:
+    return _SENTENCES[event["event"]].format(**event)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse arguments, run, print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="cluster-demo", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--out", type=Path, help="output folder; default: a new folder runs/cluster-demo-TIME")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    out = run_folder(options.out, Path("cluster-demo"), resume=False)
+    try:
+        document = run_demo(out, options.seed)
+    except FinrlPodError as error:
+        typer.echo(f"cluster-demo: {error}", err=True)
+        return error.exit_code
+    if options.json:
+        print_json(document)
+    else:
+        typer.echo(summary(document, read_events(out / "events.jsonl")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

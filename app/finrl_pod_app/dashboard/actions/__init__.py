@@ -1,0 +1,1 @@
+"""What pages start: jobs, deployment, sessions, reports in a tab."""

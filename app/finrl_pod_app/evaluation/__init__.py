@@ -1,0 +1,1 @@
+"""Backtests, audits, verdicts and their parts."""

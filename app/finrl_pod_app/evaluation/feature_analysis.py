@@ -1,0 +1,58 @@
+"""Analyse features of stored prices: `finrl-pod features analyse`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from finrl_pod.data import features
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
+from finrl_pod.files import to_plain
+from finrl_pod.settings.run import DataConfig, RunConfig
+from finrl_pod_app.evaluation.backtests import splits_of_panel
+from finrl_pod_app.prices.panels import backtest_period, load_panel
+from finrl_pod_app.report.document import bars_sentence
+
+
+def analyse_features(
+    names: Sequence[str],
+    *,
+    data: str | None = None,
+    split: str = "train",
+    start: str | None = None,
+    end: str | None = None,
+    horizons: Sequence[int] = HORIZONS,
+    quantiles: int = QUANTILES,
+    on_feature: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Figures of features on the bars of a split, or from start to end.
+
+    names: of features; all that the prices allow if empty. split: "train", "validation" or "test" of the splits that
+    `finrl-pod init` writes for these prices, or "all". Returns {"data", "period", "features": [...]}. Raises
+    ConfigError for prices that are too short for splits.
+    """
+    config = RunConfig()
+    if data is not None:
+        config = dataclasses.replace(config, data=DataConfig(name=data))
+    panel = load_panel(config)
+    splits = None if split == "all" or (start and end) else splits_of_panel(panel)
+    first, last = backtest_period(panel, start, end, splits, split)
+    chosen = tuple(names) or features.available(panel)
+    features.check(panel, chosen)
+    market = build_market(panel, (), (first, last), config.environment.fill)
+    found = []
+    for name in chosen:
+        on_feature(name)
+        values = features.compute(panel, (name,))[..., 0]
+        if not names and not ranks_assets(values):
+            continue
+        analysed = analyse_feature(name, values, market, first, min(last, market.steps - 1), horizons, quantiles)
+        found.append(analysed.plain())
+    period = [str(panel.times[i].astype("datetime64[D]")) for i in (first, last)]
+    document = {"data": panel.name, "period": period, "split": split, "quantiles": quantiles, "features": found}
+    if meaning := bars_sentence(panel):
+        document["bars"] = meaning
+    plain: dict[str, Any] = to_plain(document)
+    return plain

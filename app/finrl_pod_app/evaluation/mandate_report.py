@@ -1,0 +1,198 @@
+"""What a champion adds to its base, traded as slowly, and how much of its mandate it uses, as parts of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from finrl_pod_strategies.mandate_account import DesiredTilts
+
+from finrl_pod.evaluate.active_management import (
+    LEVEL,
+    TAIL,
+    active_return,
+    active_share,
+    active_statistics,
+    effective_number,
+    mean_absolute_tilt,
+    transfer_coefficient,
+)
+from finrl_pod.evaluate.intervals import MIN_BARS, Interval
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.evaluate.stop_rule import active_band
+from finrl_pod.market.mandate import active_mandate
+from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
+from finrl_pod.promotion.rules import CHAMPION
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.types import BacktestResult, Floats
+from finrl_pod_app.evaluation.trial_log import reference_strategy
+from finrl_pod_app.report.document import yearly_returns
+from finrl_pod_app.report.edge_text import ACCOUNT
+
+SMALL_SHARE = 0.25  # of the active share that the mandate allows, below which a champion is practically its base
+SMALL_TRACKING_ERROR = 0.005  # per year
+
+
+@dataclass(frozen=True, eq=False)
+class MandatePeriod:
+    """A champion over a period, with the mandate at tilt 0 under the same trading.
+
+    desired: tilts [L, N] of the champion before limits and slow trading.
+    """
+
+    champion: BacktestResult
+    tilt_zero: BacktestResult
+    desired: DesiredTilts
+
+
+def mandate_period(
+    config: RunConfig, results: Mapping[str, BacktestResult], desired: DesiredTilts
+) -> MandatePeriod | None:
+    """A champion's period; None if the mandate is unconstrained.
+
+    results: of the champion and of the run's reference. desired: from the champion's `MandateRecorder`.
+    """
+    if active_mandate(config.mandate) is None:
+        return None
+    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], desired)
+
+
+def mandate_parts(
+    config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
+) -> dict[str, Any]:
+    """The report's parts mandate, added, mandate_usage, practically_base and stop_rule.
+
+    results: of the champion and of the run's reference, which everything is relative to. periods: by name, "test"
+    required, which covers the same bars.
+    """
+    test = periods["test"]
+    reference = results[reference_strategy(config).name]
+    return {
+        "mandate": asdict(config.mandate),
+        "added": added(results[CHAMPION], reference, config.seed),
+        "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
+        "practically_base": None if test is None else practically_base(test),
+        "stop_rule": None if test is None else _stop_rule(test, config.seed),
+    }
+
+
+def _stop_rule(test: MandatePeriod, seed: int) -> dict[str, Any] | None:
+    """The band of active returns, which the paper-trading daemon compares its account with."""
+    band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
+    return None if band is None else band.to_dict()
+
+
+def practically_base(period: MandatePeriod) -> dict[str, Any]:
+    """Whether a champion hardly differs from its base, and why.
+
+    "flag": its mean active share is below a quarter of "allowed", or its tracking error below 0.5% per year. "allowed":
+    mean active share of desired weights if half of the base is tilted up and half down as far as the mandate lets.
+    "cause": "small_weights" if the agent asks for less than a quarter of that, "slow_trading" if it holds less than
+    half of what it asks for, else "tilt_bound". "best_year", "worst_year": calendar year and return over the base on an
+    account of 100,000. "base_return": CAGR of the base without training.
+    """
+    shares = active_share(period.champion.weights, period.tilt_zero.weights)
+    share = float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0
+    allowed = period.desired.allowed
+    error = _tracking_error(period)
+    asked = _desired_share(period.desired.weights)
+    cause = "tilt_bound"
+    if asked < SMALL_SHARE * allowed:
+        cause = "small_weights"
+    elif share < asked / 2:
+        cause = "slow_trading"
+    own = yearly_returns(period.champion.times, period.champion.equity)
+    base = yearly_returns(period.tilt_zero.times, period.tilt_zero.equity)
+    years = sorted(((year, ACCOUNT * (own[year] - base[year])) for year in own), key=lambda row: row[1])
+    return {
+        "flag": share < SMALL_SHARE * allowed or error < SMALL_TRACKING_ERROR,
+        "active_share": share,
+        "allowed": allowed,
+        "desired_share": asked,
+        "tracking_error": error,
+        "cause": cause,
+        "best_year": {"year": years[-1][0], "dollars": years[-1][1]},
+        "worst_year": {"year": years[0][0], "dollars": years[0][1]},
+        "base_return": period.tilt_zero.metrics["annual_return"],
+    }
+
+
+def _desired_share(weights: Floats) -> float:
+    """Mean active share of desired active weights [T, N]; bars without any are left out."""
+    known = np.isfinite(weights).any(1)
+    return float((np.nansum(np.abs(weights[known]), 1) / 2).mean()) if known.any() else 0.0
+
+
+def _tracking_error(period: MandatePeriod) -> float:
+    active = simple_returns(period.champion.equity) - simple_returns(period.tilt_zero.equity)
+    return float(active.std(ddof=1) * np.sqrt(bars_per_year(period.champion.times)))
+
+
+def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:
+    """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns.
+
+    value, low and high are of the difference of Sharpe ratios.
+    """
+    returns, reference = simple_returns(champion.equity), simple_returns(base.equity)
+    if len(returns) < MIN_BARS:
+        return None
+    found = active_statistics(
+        returns, reference, seed=seed, periods_per_year=bars_per_year(champion.times), risk_free=champion.risk_free
+    )
+    named = {field: getattr(found, field) for field in ("information_ratio", "alpha", "beta")}
+    return {
+        "base": base.name,
+        "level": LEVEL,
+        **found.sharpe_difference._asdict(),
+        "sharpe": {"champion": champion.metrics["sharpe"], "base": base.metrics["sharpe"]},
+        **{field: value._asdict() if isinstance(value, Interval) else value for field, value in named.items()},
+        "active_return": _active_return(returns, reference, bars_per_year(champion.times)),
+        "tracking_error": found.tracking_error,
+        "years_to_show": found.years_to_show,
+    }
+
+
+def comparison(tested: BacktestResult, base: BacktestResult) -> dict[str, Any] | None:
+    """The active return of one backtest over another with its interval, and the p-value of no edge.
+
+    The p-value is that of the gate on this period alone, the larger of those of the active return and of alpha: it does
+    not know how many others were tried. None for fewer than `MIN_BARS` returns, and for equal ones.
+    """
+    returns, reference = simple_returns(tested.equity), simple_returns(base.equity)
+    if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
+        return None
+    cash = 0.0 if tested.risk_free is None else tested.risk_free
+    return {
+        "of": tested.name,
+        "base": base.name,
+        "level": LEVEL,
+        "active_return": _active_return(returns, reference, bars_per_year(tested.times)),
+        "p_value": edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
+    }
+
+
+def _active_return(own: Floats, base: Floats, periods: float) -> dict[str, float]:
+    return active_return(own, base, periods_per_year=periods)._asdict()
+
+
+def usage(period: MandatePeriod) -> dict[str, float]:
+    """How much of a mandate was used in a period, against the mandate at tilt 0 with the same trading.
+
+    Weights are those held at the closes; desired weights are compared with those held one bar later.
+    """
+    held, base = period.champion.weights, period.tilt_zero.weights
+    holdings = effective_number(held)
+    known = holdings[np.isfinite(holdings)]
+    shares = active_share(held, base)
+    return {
+        "mean_absolute_tilt": mean_absolute_tilt(held, base),
+        "active_share": float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
+        "effective_holdings": float(known.mean()) if len(known) else float("nan"),
+        "effective_holdings_low": float(np.quantile(known, TAIL)) if len(known) else float("nan"),
+        "turnover": period.champion.metrics["turnover"],
+        "turnover_at_tilt_zero": period.tilt_zero.metrics["turnover"],
+        "tracking_error": _tracking_error(period),
+        "transfer_coefficient": transfer_coefficient(period.desired.weights[:-1], (held - base)[1:]),
+    }

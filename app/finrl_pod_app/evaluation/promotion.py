@@ -1,0 +1,243 @@
+"""From trained agents to a verdict: evaluate the champion on validation, audit it, and test it once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finrl_pod_strategies.baselines import run_baselines
+from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
+from finrl_pod_strategies.policy import PolicyStrategy
+
+from finrl_pod.data.splits import Splits
+from finrl_pod.errors import DataError
+from finrl_pod.evaluate.audit.pipeline import Status
+from finrl_pod.evaluate.audit.sensitivity import break_even_cost
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
+from finrl_pod.files import to_plain
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.development import is_demonstration
+from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
+from finrl_pod.promotion.gate import check as check_gate
+from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_rule
+from finrl_pod.promotion.trial_log import TrialLog, span_dates
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig
+from finrl_pod.settings.run import GateConfig, RunConfig
+from finrl_pod.tournament.run_directory import START, RunDirectory
+from finrl_pod.tournament.selection import COMPARED_PROCEDURES, START_SIGNIFICANCE, ChampionMembers
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod_app.evaluation.audit import Audit, audit_champion
+from finrl_pod_app.evaluation.champions import champion_market, load_champion
+from finrl_pod_app.evaluation.limited_strategy import within_daemon_limits
+from finrl_pod_app.evaluation.trial_log import champion_identity, reference_base, reference_strategy
+
+PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
+OnStage = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class ChampionEvaluation:
+    """Results of a champion and the baselines, and the verdict.
+
+    cost_curve: of the champion on test. audit: None if the champion already had a verdict. desired: tilts of the
+    champion on validation and test, before the limits of its mandate.
+    """
+
+    validation: Mapping[str, BacktestResult]
+    test: Mapping[str, BacktestResult]
+    cost_curve: Sequence[Mapping[str, float]]
+    verdict: Verdict
+    audit: Audit | None
+    desired: Mapping[str, DesiredTilts]
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationContext:
+    """Config, prices, splits and market that a run is evaluated on.
+
+    market: in CPU memory. last_decision: last bar of the training environments.
+    """
+
+    config: RunConfig
+    panel: Panel
+    splits: Splits
+    market: MarketTensor
+    last_decision: int
+
+
+def check(config: RunConfig, splits: Splits) -> None:
+    """Check before training that a verdict will be possible.
+
+    Raises ConfigError for a threshold out of range, DataError for a validation or test split that is too short.
+    """
+    check_lengths(config.gate, len(splits.validation), len(splits.test))
+
+
+def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
+    """Raise ConfigError for a threshold out of range, DataError for too few validation or test bars."""
+    check_gate(gate)
+    for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(gate), strict=True):
+        if bars < minimum:
+            raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
+
+
+def evaluate_edge(
+    context: EvaluationContext,
+    run: RunDirectory,
+    members: ChampionMembers,
+    registry: TrialRegistry,
+    log: TrialLog,
+    looks: int = 1,
+) -> tuple[Rule, dict[str, Any]]:
+    """Evaluate only the test for an edge, without the other rules, baselines and audit. The look is not logged.
+
+    Returns the rule, which equals that of `evaluate_champion`, so that a failure here decides the verdict, and the
+    fields of `Edge`.
+    """
+    config, splits = context.config, context.splits
+    champion, market = _champion_and_market(context, run, members)
+    reference = reference_strategy(config)
+    validation, test = (
+        {
+            name: backtest(
+                strategy,
+                context.panel,
+                market,
+                span.first,
+                span.last,
+                rules_of(config.environment),
+                config.environment.cash,
+            )
+            for name, strategy in (
+                (CHAMPION, within_daemon_limits(champion, config)),
+                (reference.name, reference),
+            )
+        }
+        for span in (splits.validation, splits.test)
+    )
+    selected = log.champion(validation[CHAMPION])
+    evidence = PromotionEvidence(
+        validation=validation,
+        test=test,
+        counts=registry.counts(context.panel.sha256),
+        looks=looks,
+        cost_bps=config.environment.cost_bps,
+        break_even=0.0,
+        failures=None,
+        seed=config.seed,
+        **_selection(run, config, members, selected, log),
+        reference=reference.name,
+        base=reference_base(config),
+    )
+    rule, edge = edge_rule(evidence, config.gate)
+    return rule, {} if edge is None else to_plain(edge.to_dict())
+
+
+def evaluate_champion(
+    context: EvaluationContext,
+    run: RunDirectory,
+    members: ChampionMembers,
+    registry: TrialRegistry,
+    log: TrialLog,
+    on_stage: OnStage,
+) -> ChampionEvaluation:
+    """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run's folder.
+
+    Without a mandate the champion is tested within the limits that the paper-trading daemon would cut its weights to.
+    The look at the test period is logged before it happens. If the same champion already has a verdict, it is
+    reused.
+    """
+    config, panel, splits, environment = context.config, context.panel, context.splits, context.config.environment
+    champion, market = _champion_and_market(context, run, members)
+    reference = reference_strategy(config)
+    terms = (rules_of(environment), environment.cash)
+    on_stage("validating the champion and the baselines")
+    span = (splits.validation.first, splits.validation.last)
+    recorders = {"validation": MandateRecorder(champion), "test": MandateRecorder(champion)}
+    validation = {
+        CHAMPION: backtest(within_daemon_limits(recorders["validation"], config), panel, market, *span, *terms),
+        **run_baselines(panel, market, *span, *terms),
+        reference.name: backtest(reference, panel, market, *span, *terms),
+    }
+    selected = log.champion(validation[CHAMPION])
+    first, last = span_dates(panel, splits.test)
+    subject = champion_identity(config.sha256, run, members)
+    look = Look(panel.sha256, subject, first, last, f"champion of {run.path}, seed {config.seed}")
+    saved = registry.verdict(look)
+    audit = None
+    if saved is None:
+        audit = audit_champion(
+            *(run, panel, config, members, context.last_decision),
+            costs=False,
+            probes=PROBES,
+            on_step=lambda step: on_stage(f"auditing the champion: {step}"),
+        )
+    on_stage("testing the champion and the baselines")
+    looks = registry.look(look, panel)
+    span = (splits.test.first, splits.test.last)
+    tested = within_daemon_limits(recorders["test"], config)
+    result, decisions = backtest_recorded(tested, panel, market, *span, *terms)
+    reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
+    test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
+    if saved is None:
+        highest = config.gate.break_even_cost_multiple * environment.cost_bps
+        evidence = PromotionEvidence(
+            validation=validation,
+            test=test,
+            counts=registry.counts(panel.sha256),
+            looks=looks,
+            cost_bps=environment.cost_bps,
+            break_even=break_even_cost(decisions, base_decisions, market, *span, *terms, at_least=highest),
+            failures=_messages(audit, "fail") if audit else None,
+            warnings=_messages(audit, "warn") if audit else (),
+            seed=config.seed,
+            **_selection(run, config, members, selected, log),
+            reference=reference.name,
+            base=reference_base(config),
+            is_demonstration=is_demonstration(panel),
+        )
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved)
+    write_verdict(run.path, verdict)
+    desired = {
+        name: recorders[name].desired_tilts(results[CHAMPION].times, len(panel.symbols))
+        for name, results in (("validation", validation), ("test", test))
+    }
+    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired)
+
+
+def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
+    return tuple(finding.message for finding in audit.findings if finding.status == status)
+
+
+def _selection(
+    run: RunDirectory, config: RunConfig, members: ChampionMembers, active: Floats, log: TrialLog
+) -> dict[str, Any]:
+    """What the gate has to know of a champion's selection. active: [T], its active returns on validation.
+
+    A solved policy was not selected there. An ensemble that took the place of its start was selected by a test on the
+    same bars that one in 1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many times.
+    """
+    if members.ids == (START,) or isinstance(config.agent, ClosedFormConfig):
+        return {"trials": active[:, None]}
+    greedy = members.procedure == "greedy"
+    compared = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
+    return {
+        "trials": log.matrix(),
+        "members": config.tournament.champion if greedy else len(members.ids),
+        "selection": "greedy" if greedy else "best",
+        "procedures": compared / (START_SIGNIFICANCE if run.has_start else 1.0),
+    }
+
+
+def _champion_and_market(
+    context: EvaluationContext, run: RunDirectory, members: ChampionMembers
+) -> tuple[PolicyStrategy, MarketTensor]:
+    """The champion and a market with its features: the run's own, or one that also has turbulence."""
+    champion, market = load_champion(run, members), context.market
+    if not set(champion.feature_names) <= set(market.feature_names):
+        market = champion_market(champion, context.panel, context.config)
+    return champion, market

@@ -1,0 +1,300 @@
+"""Report of a walk-forward: its champions as one scheduled strategy, compared with the baselines, and the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from finrl_pod_strategies.baselines import run_baselines
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.scheduled import ScheduledStrategy
+
+from finrl_pod.data.dates import stamp
+from finrl_pod.data.splits import Span
+from finrl_pod.data.tensor import build_market
+from finrl_pod.evaluate.audit.sensitivity import break_even_cost
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.folds import Fold
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
+from finrl_pod.evaluate.seed_statistics import (
+    interquartile_mean,
+    interquartile_mean_interval,
+    probability_of_improvement,
+)
+from finrl_pod.evaluate.variations import backtest_recorded
+from finrl_pod.files import to_plain, write_text
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.development import is_demonstration
+from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
+from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.trial_log import span_dates
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers
+from finrl_pod.types import BacktestResult, Floats, Panel
+from finrl_pod_app.evaluation.audit import audit_champion
+from finrl_pod_app.evaluation.champions import load_champion, member_ledgers
+from finrl_pod_app.evaluation.promotion import EvaluationContext
+from finrl_pod_app.evaluation.trial_log import DECISIONS, reference_base, reference_strategy
+from finrl_pod_app.report.document import build_document, write_json
+from finrl_pod_app.report.html import write_report
+from finrl_pod_app.setup.doctor import installed_versions
+
+PROBES = 2  # of the audit of each run
+FILE, CURVES = "walkforward.json", "curves.csv"
+
+
+@dataclass(frozen=True, eq=False)
+class FoldRun:
+    """One fold trained with one seed. board: its leaderboard. members: of its champion."""
+
+    fold: Fold
+    seed: int
+    context: EvaluationContext
+    run: RunDirectory
+    board: Leaderboard
+    members: ChampionMembers
+
+    def champion(self) -> PolicyStrategy:
+        """The champion of this run."""
+        return load_champion(self.run, self.members)
+
+
+def report_walkforward(
+    config: RunConfig,
+    panel: Panel,
+    fold_runs: Sequence[FoldRun],
+    out: Path,
+    registry: TrialRegistry,
+    on_stage: Callable[[str], None],
+) -> dict[str, Any]:
+    """Backtest the scheduled champions over all tests, apply the gate, and write the results into `out`.
+
+    The champion of a fold averages the champions of its seeds. Each seed's own schedule is tested too. Returns the
+    object of walkforward.json.
+    """
+    span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
+    names = fold_runs[0].champion().feature_names
+    market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
+    terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
+    seeds = sorted({fold_run.seed for fold_run in fold_runs})
+    first, last = span_dates(panel, span)
+    look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
+    saved = registry.verdict(look)
+    failures, warnings = ((), ()) if saved else _audit_messages(fold_runs, on_stage)
+    on_stage("testing the champions of all folds")
+    looks = registry.look(look, panel)
+    champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
+    result, decisions = backtest_recorded(champions, *terms)
+    by_seed = {
+        seed: backtest(_schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), *terms)
+        for seed in seeds
+    }
+    reference = reference_strategy(config)
+    reference_result, base_decisions = backtest_recorded(reference, *terms)
+    results = {CHAMPION: result, **run_baselines(*terms), reference.name: reference_result}
+    if saved is None:
+        highest = config.gate.break_even_cost_multiple * config.environment.cost_bps
+        evidence = PromotionEvidence(
+            validation=None,
+            test=results,
+            trials=_trial_returns(fold_runs, reference_result, span),
+            counts=registry.counts(panel.sha256),
+            looks=looks,
+            cost_bps=config.environment.cost_bps,
+            break_even=break_even_cost(decisions, base_decisions, *terms[1:], at_least=highest),
+            failures=failures,
+            warnings=warnings,
+            seed=config.seed,
+            reference=reference.name,
+            base=reference_base(config),
+            where="out of sample",
+            is_demonstration=is_demonstration(panel),
+        )
+        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved)
+    write_verdict(out, verdict)
+    on_stage("writing the report")
+    document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
+    write_json(out / FILE, document)
+    write_text(out / CURVES, _curves_csv(results, by_seed))
+    page = build_document(
+        config=config,
+        panel=panel,
+        splits={"test": [first, last]},
+        results=results,
+        versions=installed_versions(),
+        verdict=verdict,
+    )
+    write_report(out, page, results)
+    return dict(document)
+
+
+# ---------------------------------------------------------------------- champions and trials
+
+
+def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
+    return list({fold_run.fold.number: fold_run.fold for fold_run in fold_runs}.values())
+
+
+def _fold_champion(fold_runs: Sequence[FoldRun], fold: Fold) -> PolicyStrategy:
+    """Ensemble of the champions of all seeds of a fold, with equal weights."""
+    own = [fold_run for fold_run in fold_runs if fold_run.fold == fold]
+    snapshots = [fold_run.run.snapshot(agent) for fold_run in own for agent in fold_run.members.ids]
+    weights = [weight / len(own) for fold_run in own for weight in fold_run.members.ensemble_weights]
+    return PolicyStrategy(snapshots, weights, rule=own[0].members.rule)
+
+
+def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
+    return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in champions])
+
+
+def _audit_messages(
+    fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Audit the champion of every fold and seed; returns the messages of failures, and each warning once."""
+    failures: list[str] = []
+    warnings: dict[str, None] = {}
+    for fold_run in fold_runs:
+        where = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
+        on_stage(f"auditing {where}")
+        context = fold_run.context
+        audit = audit_champion(
+            fold_run.run,
+            context.panel,
+            context.config,
+            fold_run.members,
+            context.last_decision,
+            costs=False,
+            probes=PROBES,
+        )
+        failures += [f"{where}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
+        warnings |= dict.fromkeys(finding.message for finding in audit.findings if finding.status == "warn")
+    return tuple(failures), tuple(warnings)
+
+
+def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
+    """Out-of-sample active returns [T, N]: for each seed, one column per rank of its leaderboards.
+
+    Each fold starts from cash. Ranks that some leaderboard of the seed lacks are left out.
+    """
+    base = simple_returns(reference.equity)
+    columns = []
+    for seed in sorted({fold_run.seed for fold_run in fold_runs}):
+        own = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
+        ranks = min(len(fold_run.board.scores) for fold_run in own)
+        parts = [_ranked_returns(fold_run, ranks, min(fold_run.fold.test.last + 1, span.last)) for fold_run in own]
+        columns.append(np.concatenate(parts) - base[:, None])
+    return np.concatenate(columns, axis=1)
+
+
+def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
+    """Simple returns [bars, ranks] of the best agents of a leaderboard, from the fold's test to bar `last`."""
+    agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:ranks]]
+    context, columns = fold_run.context, [np.empty(0)] * ranks
+    for members, ledger in member_ledgers(agents, context.market, context.config, fold_run.fold.test.first, last):
+        for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
+            columns[i] = simple_returns(equity)
+    return np.stack(columns, 1)
+
+
+def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
+    """Identity of a walk-forward: hash of its config, the version and the weights of all champions."""
+    digest = hashlib.sha256(repr((config.sha256, DECISIONS)).encode())
+    for fold_run in fold_runs:
+        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.ensemble_weights)).encode())
+        for agent in fold_run.members.ids:
+            weights = fold_run.run.snapshot(agent).weights
+            for name in sorted(weights):
+                digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _document(
+    config: RunConfig,
+    panel: Panel,
+    fold_runs: Sequence[FoldRun],
+    by_seed: Mapping[int, BacktestResult],
+    results: Mapping[str, BacktestResult],
+    span: Span,
+    verdict: Verdict,
+) -> dict[str, Any]:
+    """The object of walkforward.json: results by fold and seed, statistics over seeds, baselines, and the verdict."""
+
+    def days(of: Span) -> list[str]:
+        return list(span_dates(panel, of))
+
+    folds = _folds(fold_runs)
+    same_close = config.environment.fill == "same_close"
+    runs = [
+        {
+            "fold": fold_run.fold.number,
+            "seed": fold_run.seed,
+            **_fold_metrics(by_seed[fold_run.seed], fold_run.fold, span, same_close=same_close),
+            "members": list(fold_run.members.ids),
+            "validation_sharpe": fold_run.board.scores[0].score,
+        }
+        for fold_run in fold_runs
+    ]
+    scores = np.array(
+        [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed], dtype=np.float64
+    )  # [seeds, folds]
+    reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
+    equal = np.array([reference], dtype=np.float64)
+    all_seeds: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
+    if len(by_seed) > 1:
+        all_seeds["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
+        improvement = probability_of_improvement(scores, equal, seed=config.seed)
+        all_seeds["improvement_over_equal_weight"] = improvement._asdict()
+    return {
+        "config_sha256": config.sha256,
+        "data": {"name": panel.name, "sha256": panel.sha256},
+        "out_of_sample": days(span),
+        "folds": [
+            {
+                "fold": fold.number,
+                **{name: days(getattr(fold, name)) for name in ("train", "validation", "test")},
+                "equal_weight_sharpe": float(equal[0, i]),
+            }
+            for i, fold in enumerate(folds)
+        ],
+        "runs": runs,
+        "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in by_seed.items()],
+        "seeds_together": all_seeds,
+        "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
+        "verdict": verdict.to_dict(),
+    }
+
+
+def _fold_metrics(result: BacktestResult, fold: Fold, span: Span, *, same_close: bool) -> dict[str, float | None]:
+    """Metrics of the part of a result that lies in a fold's test. span: of the whole result."""
+    begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
+    rows = slice(begin, end + 1)
+    cash = None if result.risk_free is None else result.risk_free[begin:end]
+    turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
+    # The bar where two folds meet is in both; its trades belong to the fold that decided them.
+    if same_close:
+        if end < span.last - span.first:
+            turnover[-1] = costs[-1] = 0.0
+    elif begin > 0:
+        turnover[0] = costs[0] = 0.0
+    return dict(to_plain(summary(result.equity[rows], turnover, costs, bars_per_year(result.times), cash)))
+
+
+def _curves_csv(results: Mapping[str, BacktestResult], by_seed: Mapping[int, BacktestResult]) -> str:
+    """CSV with one line per bar: its time and the equity of every curve. All names are constants, no formulas."""
+    curves = {**results, **{f"champion of seed {seed}": result for seed, result in by_seed.items()}}
+    lines = [",".join(["time", *curves])]
+    for t, time in enumerate(results[CHAMPION].times):
+        values = (f"{result.equity[t]:.2f}" for result in curves.values())
+        lines.append(",".join([stamp(time, "1m").removesuffix("T00:00Z"), *values]))
+    return "\n".join(lines) + "\n"

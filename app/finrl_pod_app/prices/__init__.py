@@ -1,0 +1,1 @@
+"""Panels that commands read and write, and the markets made from them."""

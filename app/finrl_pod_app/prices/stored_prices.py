@@ -1,0 +1,154 @@
+"""Store prices under a name without losing others, and find those of a run again by their content."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from finrl_pod.data.manifest import Manifest
+from finrl_pod.data.store import Store
+from finrl_pod.errors import DataError, SetupError
+from finrl_pod.promotion.data_sets import SHORT_HASH
+from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.types import Panel
+from finrl_pod_app.prices.panels import load_panel
+
+Status = Literal["stored", "unchanged", "replaced"]
+SHOWN_RUNS = 3
+_RUNS = ("champion of ", "walk-forward of ")  # looks that runs make
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredPrices:
+    """What storing prices did. replaced_sha256: hash of the prices that were there before, if they were others."""
+
+    manifest: Manifest
+    status: Status
+    replaced_sha256: str | None = None
+
+
+def store_prices(panel: Panel, query: Mapping[str, Any], *, replace: bool = False) -> StoredPrices:
+    """Store under `panel.name`.
+
+    Raises DataError if that has other prices, unless `replace`, and as `Store.save`.
+    """
+    store = Store()
+    old = existing(store, panel.name)
+    if old is not None and old.sha256 == panel.sha256:
+        same = dataclasses.replace(old, query=dict(query), source=panel.source, flaws=panel.flaws) == old
+        return StoredPrices(old if same else store.save(panel, query), "unchanged")
+    if not replace:
+        check_free(store, panel.name)
+    manifest = store.save(panel, query)
+    return StoredPrices(manifest, "stored" if old is None else "replaced", None if old is None else old.sha256)
+
+
+def check_free(store: Store, name: str) -> None:
+    """Raises DataError if a panel of that name would be replaced."""
+    store.check_name(name)
+    if not store.exists(name):
+        return
+    old = existing(store, name)
+    has = "a damaged panel" if old is None else f"other prices ({old.bars:,} bars, {old.start} to {old.end})"
+    raise DataError(f"{name!r} has {has} already: choose another --name, or pass --replace")
+
+
+def existing(store: Store, name: str) -> Manifest | None:
+    """The manifest of a stored panel; None without one that can be read."""
+    store.check_name(name)
+    with contextlib.suppress(DataError):
+        return store.show(name) if store.exists(name) else None
+    return None
+
+
+def names_of(store: Store, sha256: str) -> list[str]:
+    """Names of the stored panels with these prices."""
+    return [manifest.name for manifest in store.list() if manifest.sha256 == sha256 and not manifest.fault]
+
+
+def runs_on(sha256: str) -> list[str]:
+    """Runs whose champions were tested on these prices, in words, as the registry of looks knows them."""
+    try:
+        looks = TrialRegistry().descriptions(sha256)
+    except SetupError:
+        return []
+    return [what for what in looks if what.startswith(_RUNS)]
+
+
+def consequences(sha256: str) -> str:
+    """What it means for runs that prices are no longer stored under their name, in one or two sentences."""
+    if names := names_of(Store(), sha256):
+        return f"They are still stored as {names[0]}, where runs made on them find them."
+    runs = runs_on(sha256)
+    more = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
+    made = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{more}. " if runs else ""
+    return f"{made}To backtest or audit runs made on them, import the same prices again, under any name."
+
+
+@dataclasses.dataclass(frozen=True)
+class RunPrices:
+    """The prices of a run. stored_as: a name under which the store has them, None if it no longer does."""
+
+    sha256: str
+    stored_as: str | None
+    sentence: str
+
+
+def run_prices(path: Path) -> RunPrices | None:
+    """Whether the prices of a finished run are still stored, and what follows; None for a folder that is no run.
+
+    Raises RunError as `RunDirectory.open`.
+    """
+    if not RunDirectory.is_run(path):
+        return None
+    run = RunDirectory.open(path)
+    described = f"The prices of this run (sha256 {run.data_sha256[:SHORT_HASH]})"
+    try:
+        name = load_run_panel(run.config, run.data_sha256, path).name
+    except DataError:
+        now = f"; {run.config.data.name} has others now" if Store().exists(run.config.data.name) else ""
+        sentence = (
+            f"{described} are no longer stored{now}: the verdict stands, but its champion cannot be backtested or "
+            "audited until the same prices are imported again, under any name."
+        )
+        return RunPrices(run.data_sha256, None, sentence)
+    return RunPrices(run.data_sha256, name, f"{described} are stored as {name}: backtest and audit use them.")
+
+
+def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
+    """The prices with which a run is resumed: its own, under any name; the config's if it is a run of another config.
+
+    Raises as `load_run_panel`.
+    """
+    run = RunDirectory(folder)
+    return load_run_panel(config, run.data_sha256, folder) if run.is_of(config) else load_panel(config)
+
+
+def load_run_panel(config: RunConfig, sha256: str, run: Path, *, fix: str = "") -> Panel:
+    """The prices that a run was made on: those of its config's name, or of another name with the same contents.
+
+    sha256: of the run's panel. fix: another way out, for the message. Raises DataError if the store has neither, and as
+    `load_panel`.
+    """
+    name, store = config.data.name, Store()
+    missing = not store.exists(name)
+    if not missing and (panel := load_panel(config)).sha256 == sha256:
+        return panel
+    for manifest in store.list():
+        if manifest.name == name or manifest.fault:
+            continue
+        # With a selection of symbols only the selected panel has the run's hash.
+        if manifest.sha256 == sha256 or set(config.data.symbols or (None,)) <= set(manifest.symbols):
+            other = dataclasses.replace(config, data=dataclasses.replace(config.data, name=manifest.name))
+            if (panel := load_panel(other)).sha256 == sha256:
+                return panel
+    if missing:
+        what = f"panel {name!r}, on which the run in {run} was made, is no longer stored: import its prices"
+    else:
+        what = f"the prices of {name!r} have changed since the run in {run}: import those that it was made on"
+    raise DataError(f"{what} again, under any name{fix}")

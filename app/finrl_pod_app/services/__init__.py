@@ -1,1 +1,0 @@
-"""What the commands and the dashboard do, as functions."""

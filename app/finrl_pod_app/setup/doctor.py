@@ -1,0 +1,201 @@
+"""Checks of the installation (versions, devices, data, optional packages), and the device to train on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Literal
+
+from finrl_pod import __version__
+from finrl_pod.errors import FinrlPodError, InputError, SetupError
+from finrl_pod_app.setup.extras import OPTIONAL_PACKAGES
+
+if TYPE_CHECKING:
+    import torch
+
+ALPACA_KEYS = ("APCA_API_KEY_ID", "APCA_API_SECRET_KEY")
+CORE = ("torch", "numpy", "pandas")
+SUITE = ("pyarrow", "scipy", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
+FEATURES = ("TA-Lib",)  # optional, but features depend on its version
+INSTALL = "install finrl_pod again, from its checkout: make setup, or pip install . in an environment of your own"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    status: "ok"; "missing": not available, and nothing fails without it; "broken": required and not working.
+    need: "required"; "optional": can be installed; "machine": depends on the hardware or its operating system.
+    fix: what to do about it and what it would give, empty when ok.
+    """
+
+    group: Literal["versions", "devices", "data", "optional", "parts of packages"]
+    name: str
+    status: Literal["ok", "missing", "broken"]
+    value: str
+    fix: str = ""
+    need: Literal["required", "optional", "machine"] = "required"
+
+
+def check_installation() -> list[Finding]:
+    """Run every check. Never raises: a check that fails becomes a finding."""
+    return [*_versions(), *_devices(), *_data(), *_optional(), *_parts()]
+
+
+def _parts() -> Iterator[Finding]:
+    """What installed packages add to finrl_pod by entry points."""
+    from finrl_pod_app.setup.extensions import packaged_parts
+
+    for package, parts in packaged_parts().items():
+        yield Finding("parts of packages", package, "ok", ", ".join(parts))
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the packages a result depends on; packages that are not installed are left out."""
+    versions = {"finrl_pod": __version__, "python": platform.python_version()}
+    for name in (*CORE, *SUITE, *FEATURES):
+        if (version := _version(name)) is not None:
+            versions[name] = version
+    return versions
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("versions", "finrl_pod", "ok", __version__)
+    yield Finding(
+        "versions", "python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    )
+    for name in CORE:
+        yield _core(name)
+    for name in SUITE:
+        version = _version(name)
+        if version is None:
+            yield Finding("versions", name, "broken", "not installed", INSTALL)
+        else:
+            yield Finding("versions", name, "ok", version)
+
+
+def _core(name: str) -> Finding:
+    """Check by importing: an installed torch that lacks a shared library fails only then."""
+    try:
+        __import__(name)
+    except (ImportError, OSError) as error:
+        return Finding("versions", name, "broken", f"cannot be imported: {error}", INSTALL)
+    return Finding("versions", name, "ok", _version(name) or "unknown")
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        import torch
+    except (ImportError, OSError):
+        return
+    yield Finding("devices", "cpu", "ok", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    yield from _idle_cores()
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(i)
+            yield Finding("devices", f"cuda:{i}", "ok", f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
+    elif torch.version.cuda is None:
+        fix = "nothing to do without an NVIDIA GPU; with one, install a CUDA build of torch to train faster"
+        yield Finding("devices", "cuda", "missing", "CPU-only build of torch", fix, "machine")
+    else:
+        fix = "nothing to do without an NVIDIA GPU; with one, check nvidia-smi and the driver"
+        yield Finding("devices", "cuda", "missing", "no device", fix, "machine")
+    yield _kernels()
+
+
+def _kernels() -> Finding:
+    """Load what is prebuilt of every source; where there is more, compile a line of code."""
+    from finrl_pod.native.library import SWITCH, cache_folder, is_prebuilt
+    from finrl_pod.native.prebuild import PREBUILT, CompilationError, check_compiler, find_compiler
+    from finrl_pod_app.setup.kernels import kernel_sources
+
+    slower = "the slower plain versions, up to nine times in training"
+    if os.environ.get(SWITCH, "1") == "0":
+        fix = f"unset {SWITCH}; {slower}, run while it is set"
+        return Finding("devices", "kernels", "missing", "switched off", fix, "optional")
+    sources = kernel_sources()
+    others = [source for source in sources if not is_prebuilt(source)]
+    if not others:
+        return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {PREBUILT}")
+    compiler = find_compiler()
+    missing = f"{len(others)} of {len(sources)} kernels are not prebuilt for this machine"
+    if compiler is None:
+        fix = f"install g++ or clang++; {slower}, run without one"
+        return Finding("devices", "kernels", "missing", f"{missing}, and there is no C++ compiler", fix, "optional")
+    try:
+        check_compiler(compiler)
+    except CompilationError as error:
+        fix = f"install another g++ or clang++, or name one in CXX; {slower}, run without one"
+        return Finding("devices", "kernels", "missing", f"{missing}, and {error}", fix, "optional")
+    share = "" if len(others) == len(sources) else f"{len(others)} of {len(sources)} "
+    return Finding("devices", "kernels", "ok", f"{share}compiled by {compiler}, cached in {cache_folder()}")
+
+
+def _idle_cores() -> Iterator[Finding]:
+    """Idle cores matter because OpenMP threads spin while they wait: next to other work they slow each other down."""
+    if not hasattr(os, "getloadavg"):  # not on Windows
+        return
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    idle = max(cores - round(load), 0)
+    value = f"{idle} of {cores} (load of the last minute: {load:.1f})"
+    if idle * 2 <= cores:
+        value += "; training is slower beside other work, less so with OMP_WAIT_POLICY=PASSIVE"
+    yield Finding("devices", "idle cores", "ok", value)
+
+
+def _data() -> Iterator[Finding]:
+    fix = "make the data folder readable, or set FINRL_POD_DATA to another folder"
+    try:
+        from finrl_pod.data.store import Store
+
+        names = [manifest.name for manifest in Store().list()]
+    except ImportError as error:
+        yield Finding("data", "store", "broken", f"cannot be imported: {error}", INSTALL)
+    except (FinrlPodError, OSError) as error:
+        yield Finding("data", "store", "broken", str(error), fix)
+    else:
+        yield Finding("data", "data sets", "ok", ", ".join(names))
+
+
+def _optional() -> Iterator[Finding]:
+    for package in OPTIONAL_PACKAGES:
+        if util.find_spec(package.module) is None:
+            fix = f"{package.install_command}, {package.purpose}"
+            yield Finding("optional", package.name, "missing", "not installed", fix, "optional")
+        else:
+            yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
+    if util.find_spec("isaacgym") is None:
+        fix = "with an NVIDIA GPU, download it from NVIDIA's developer site, to train in its simulators"
+        yield Finding("optional", "isaacgym", "missing", "not installed", fix, "machine")
+    else:
+        yield Finding("optional", "isaacgym", "ok", _version("isaacgym") or "installed")
+    absent = [key for key in ALPACA_KEYS if not os.environ.get(key)]
+    if absent:
+        fix = f"set {' and '.join(absent)} in the environment, to fetch bars from Alpaca"
+        yield Finding("optional", "Alpaca keys", "missing", f"{', '.join(absent)} not set", fix, "optional")
+    else:
+        yield Finding("optional", "Alpaca keys", "ok", "both set")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device for "auto", "cpu" or "cuda".
+
+    Raises InputError for any other name and SetupError when CUDA is requested and not available.
+    """
+    import torch
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device must be auto, cpu or cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SetupError("no CUDA device is available to torch; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,0 +1,350 @@
+"""Checks of extensions of the user's own: each is run on a small random market; broken rules are named in words.
+
+assert check_extension("own.py:my_feature") == []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from finrl_pod_envs.custom.contract import MEMBERS, Fault
+from finrl_pod_envs.rewards import Interval, StepReward
+from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
+
+from finrl_pod.data.dates import first_moment, last_moment
+from finrl_pod.data.features import BUILT_IN_FEATURES, lookup, own_feature
+from finrl_pod.data.sources import open_source
+from finrl_pod.data.tensor import build_market
+from finrl_pod.errors import FinrlPodError, InputError
+from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.market.costs import BarLiquidity
+from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rules import own_cost
+from finrl_pod.own_code import own_failure
+from finrl_pod.paper.brokers.factory import missing_members
+from finrl_pod.paper.domain.port import Broker
+from finrl_pod.protocols import Strategy
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, policy_maker
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
+from finrl_pod.settings.algorithm_registry import algorithm_info
+from finrl_pod.settings.run import EnvironmentConfig
+from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
+from finrl_pod.user_files import error_text, forget_modules, is_file_reference, pin, stdout_to_stderr
+from finrl_pod_app.setup.environments import check_environment
+from finrl_pod_app.setup.extensions import find_extension, kind_of
+from finrl_pod_app.setup.feature_check import ASSETS, BARS, CASH, SEED, feature_faults, random_panel
+
+# Dimensions of a policy's inputs that are a batch: rule, one of it, several, letter.
+ROWS = (
+    ("members", "a member", "members", "P"),
+    ("bars", "a bar", "bars", "K"),
+    ("accounts", "an account", "accounts", "A"),
+)
+ASKED = ("AAPL", "MSFT")  # of sources
+
+
+def check_extension(
+    target: str, kind: str | None = None, *, steps: int | None = None, members: int | None = None
+) -> list[Fault]:
+    """Faults of the extension file.py:Name, or of an entry point; empty if it keeps its contract.
+
+    kind: that of the object if None. steps, members: of environments, see `check_env`. Raises InputError
+    for a file or a name that is missing.
+    """
+    kind, found = find_extension(target, kind)
+    reference = pin(target) if is_file_reference(target) else target
+    checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
+        "feature": lambda name, _: _check_feature(name),
+        "reward": _check_reward,
+        "cost": _check_cost,
+        "strategy": lambda name, _: _check_strategy(lambda: load_user_strategy(name)),
+        "policy": _check_policy,
+        "algorithm": _check_algorithm,
+        "environment": lambda name, _: check_environment(name, steps, members or len(MEMBERS)),
+        "source": _check_source,
+        "broker": _check_broker,
+    }
+    return _faults(lambda: checks[kind](reference if kind != "environment" else target, found))
+
+
+def check_object(found: object) -> tuple[str, list[Fault]]:
+    """Kind and faults of a feature (a function of a panel) or a strategy (its class), such as one of a notebook.
+
+    Raises InputError for other objects: their checks create them by the name that runs keep.
+    """
+    name = getattr(found, "__name__", type(found).__name__)
+    kind = kind_of(found, f"{name!r}")
+    if kind == "feature":
+        feature = own_feature(name, found)
+        return kind, _faults(lambda: feature_faults(lambda: feature))
+    if kind == "strategy":
+        make: Any = found
+        return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
+    raise InputError(
+        f"{name!r} is of the kind {kind}, which is checked by the name of its file: write it to one and give "
+        f"'file.py:{name}'"
+    )
+
+
+def _faults(check: Callable[[], list[Fault]]) -> list[Fault]:
+    """The faults that a check finds, or that it stops with."""
+    try:
+        with stdout_to_stderr():
+            return check()
+    except FinrlPodError as error:
+        return [Fault("error", str(error))]
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raises is what the check tells
+        return [Fault("error", own_failure(error) or f"it raised {error_text(error)}")]
+
+
+def random_market() -> MarketTensor:
+    """The market of `random_panel`, with two features."""
+    return build_market(random_panel(), ("return_1", "return_5"), (0, BARS - 1))
+
+
+def _check_feature(name: str) -> list[Fault]:
+    return feature_faults(lambda: lookup(name), forget_modules if is_file_reference(name) else None)
+
+
+# ---------------------------------------------------------------------- rewards and costs
+
+
+def _check_reward(reference: str, _: object) -> list[Fault]:
+    reward = StepReward(EnvironmentConfig(reward=reference), 252.0)  # tried on one interval: raises InputError
+    generator = torch.Generator().manual_seed(SEED)
+
+    def draw(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(2, 3, 4, generator=generator)
+
+    interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    given = Interval(*(x.clone() for x in interval))
+    values = reward(interval, None)
+    if changed := [name for name, x in given._asdict().items() if not torch.equal(x, getattr(interval, name))]:
+        return [Fault("side effect", f"it changed interval.{changed[0]}; make new tensors, not in place")]
+    faults = []
+    if not torch.equal(values, reward(interval, None)):
+        faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
+    others = torch.zeros_like(values, dtype=torch.bool)
+    others[1:] = True
+    fresh = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    mixed = reward(Interval(*(torch.where(others, b, a) for a, b in zip(interval, fresh, strict=True))), None)
+    if not torch.allclose(values[:1], mixed[:1], rtol=1e-5, atol=1e-7):
+        faults.append(Fault("accounts", "the reward of an account depends on other accounts; compute each by itself"))
+    return faults
+
+
+def _check_cost(reference: str, _: object) -> list[Fault]:
+    cost = own_cost(reference)
+    amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
+    prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
+    liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))
+    returned: dict[str, Any] = {name: getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope")}
+    for name, x in returned.items():
+        if not isinstance(x, torch.Tensor):
+            return [Fault("type", f"{name} must return a tensor like the amount, got {type(x).__name__}")]
+    values, slope = returned["cost"], returned["slope"]
+    if values.shape != amount.shape or slope.shape != amount.shape:
+        return [Fault("shape", f"cost and slope must have shape {tuple(amount.shape)}, got {tuple(values.shape)}")]
+    faults = []
+    if bool((values[0] != 0).any()):
+        faults.append(Fault("zero", f"the cost of 0 shares must be 0, got {float(values[0].max()):g}"))
+    if bool((values < 0).any()) or not bool(torch.isfinite(values).all()):
+        faults.append(Fault("sign", f"costs must be finite and at least 0, got {float(values.min()):g}"))
+    curvature = values[2:] - 2 * values[1:-1] + values[:-2]
+    if bool((curvature < -1e-6 * values[-1].abs()).any()):
+        faults.append(Fault("convex", "the cost must be convex in the number of shares: its slope may not fall"))
+    numeric = (values[2:] - values[:-2]) / (amount[2:] - amount[:-2])
+    if not torch.allclose(numeric, slope[1:-1], rtol=0.02, atol=1e-6):
+        faults.append(Fault("slope", "slope is not the derivative of cost by the number of shares"))
+    return faults
+
+
+# ---------------------------------------------------------------------- strategies
+
+
+def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
+    panel = random_panel()
+    results = [_backtested(make(), panel) for _ in range(2)]
+    if not np.array_equal(results[0], results[1], equal_nan=True):
+        return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
+    names = [name for name in make().feature_names if name not in BUILT_IN_FEATURES]
+    return [
+        Fault(fault.rule, f"its feature {name}: {fault.message}") for name in names for fault in _check_feature(name)
+    ]
+
+
+def _backtested(strategy: Strategy, panel: Panel) -> Floats:
+    """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
+    market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
+    window = max(getattr(strategy, "lookback", None) or 0, 60)
+    first = min(window, BARS - 60)  # where the window is full, if the panel is long enough
+    return backtest(strategy, panel, market, first, BARS - 1, ExecutionRules(cost_rate=1e-3), CASH).equity
+
+
+# ---------------------------------------------------------------------- policies and algorithms
+
+
+def _check_policy(reference: str, _: object) -> list[Fault]:
+    make, faults = policy_maker(reference), list[Fault]()
+    for action, size in (("tilt", ASSETS), ("softmax", ASSETS + 1), ("direct", ASSETS)):
+        spec = PolicySpec(reference, ASSETS, 3, size, (8, 8), action)
+        faults += _check_outputs(make(spec), size)
+        if faults:
+            return faults
+    return _train(A2CConfig(policy=reference, hidden=(8, 8)))
+
+
+def _check_outputs(policy: Policy, size: int) -> list[Fault]:
+    members, bars, accounts = 2, 3, 2
+    each = [policy.init(torch.Generator().manual_seed(p), torch.float32) for p in range(members)]
+    params = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    generator = torch.Generator().manual_seed(SEED)
+    features = torch.randn(members, bars, ASSETS, 3, generator=generator)
+    account = torch.rand(members, bars, accounts, 1 + ASSETS, generator=generator)
+    account = account / account.sum(-1, keepdim=True)
+    for x in params.values():
+        x.requires_grad_()
+    out = policy.forward(params, features, account, None)
+    for name, values, shape in (
+        ("mean", out.mean, (members, bars, accounts, size)),
+        ("value", out.value, (members, bars, accounts)),
+    ):
+        if tuple(values.shape) != shape:
+            return [Fault("shape", f"{name} must have shape {shape}, got {tuple(values.shape)}")]
+        if not bool(torch.isfinite(values).all()):
+            return [Fault("finite", f"{name} has NaN or infinity with new weights")]
+    again = policy.forward(params, features, account, None)
+    if not (torch.equal(out.mean, again.mean) and torch.equal(out.value, again.value)):
+        return [Fault("repeatable", "two calls with the same inputs differ; draw no random numbers, keep no state")]
+    total = out.mean.sum() + out.log_std.sum() + out.value.sum()
+    grads = torch.autograd.grad(total, list(params.values()), allow_unused=True) if total.requires_grad else ()
+    if not grads:
+        return [Fault("gradient", "its outputs do not depend on its weights; compute them by torch operations")]
+    if unused := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
+        cash = "with" if policy.spec.has_cash_score else "without"
+        return [
+            Fault(
+                "gradient",
+                f"the weight {unused[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it there "
+                "too, or make it in weights() only where it is used",
+            )
+        ]
+    return _check_rows(policy, {name: x.detach() for name, x in params.items()}, features, account)
+
+
+def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> list[Fault]:
+    """Faults of a policy whose outputs for a member, a bar or an account read the inputs of others in the batch.
+
+    Each is computed again alone, and once more beside others. The weights are moved before: new ones are often 0 in the
+    last layer, which would hide a dependence.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+
+    def like(x: Tensor) -> Tensor:
+        return torch.randn(x.shape, generator=generator)
+
+    params = {name: x.detach() + 0.3 * like(x) for name, x in params.items()}
+    others = (like(features), like(account).softmax(-1))
+    whole = policy.forward(params, features, account, None)
+    for dim, (rule, row, rows, letter) in enumerate(ROWS):
+        for i in range(account.shape[dim]):
+            weights = {name: x[i : i + 1] for name, x in params.items()} if dim == 0 else params
+            # Accounts share the features of their bar.
+            alone = policy.forward(
+                weights, features if dim == 2 else _row(features, dim, i), _row(account, dim, i), None
+            )
+            beside = policy.forward(
+                params,
+                features if dim == 2 else _beside(features, others[0], dim, i),
+                _beside(account, others[1], dim, i),
+                None,
+            )
+            for name in ("mean", "value"):
+                expected = getattr(whole, name).narrow(dim, i, 1)
+                for found in (getattr(alone, name), getattr(beside, name).narrow(dim, i, 1)):
+                    if found.shape != expected.shape or not torch.allclose(
+                        found, expected, rtol=1e-4, atol=1e-5, equal_nan=True
+                    ):
+                        message = (
+                            f"the result of {name}() for {row} depends on the other {rows} in the batch; take no mean, "
+                            f"maximum or softmax over dimension {dim} ({letter}) of features [P, K, N, F] and account "
+                            "[P, K, A, own], and do not flatten it together with others"
+                        )
+                        return [Fault(rule, message)]
+    return []
+
+
+def _row(x: Tensor, dim: int, index: int) -> Tensor:
+    return x.narrow(dim, index, 1)
+
+
+def _beside(x: Tensor, others: Tensor, dim: int, index: int) -> Tensor:
+    """Row `index` of `x` among the rows of another tensor."""
+    result = others.clone()
+    _row(result, dim, index).copy_(_row(x, dim, index))
+    return result
+
+
+def _check_algorithm(reference: str, _: object) -> list[Fault]:
+    config = algorithm_info(reference).config_class(algorithm=reference, hidden=(8, 8), policy="linear")
+    return _train(config)
+
+
+def _train(config: AgentConfig) -> list[Fault]:
+    """Faults of two short trainings with the same seed, of one that continues the first, and of a member alone."""
+    market = random_market()
+    environment = EnvironmentConfig(envs=8, group=4, window=64)
+
+    def learner(members: tuple[int, ...] = (0, 1), dtype: torch.dtype = torch.float32) -> Learner:
+        env = make_env(market, environment, members=members, dtype=dtype)
+        return Learner(env, config, seed=SEED, dtype=dtype)
+
+    first, second = learner(), learner()
+    begin = {name: x.clone() for name, x in first.algorithm.weights().items()}
+    samples = 3 * first.iteration_samples
+    metrics = first.learn(samples)
+    second.learn(samples)
+    if "reward" not in metrics:
+        return [Fault("metrics", 'iterate must return metrics with "reward"')]
+    if not all(first.alive):
+        return [Fault("finite", "the loss became NaN or infinite within three iterations")]
+    weights, again = first.algorithm.weights(), second.algorithm.weights()
+    if all(torch.equal(weights[name], begin[name]) for name in weights):
+        return [Fault("learning", "no weight changed in three iterations; the loss must depend on the parameters")]
+    if any(not torch.equal(weights[name], again[name]) for name in weights):
+        return [Fault("repeatable", "two trainings with the same seed differ; use the generators that are passed")]
+    other = learner()
+    other.restore(first.snapshot(0), 1)
+    if any(not torch.equal(other.algorithm.weights()[name][1], weights[name][0]) for name in weights):
+        return [Fault("snapshot", "a saved agent is not the same after loading; return all tensors from member()")]
+    # In float64, where another order of sums cannot be mistaken for a dependence.
+    both, alone = learner(dtype=torch.float64), learner((0,), torch.float64)
+    for each in (both, alone):
+        each.learn(samples)
+    together = both.algorithm.weights()
+    if any(not torch.allclose(x[0], together[name][0], atol=1e-6) for name, x in alone.algorithm.weights().items()):
+        return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
+    return []
+
+
+# ---------------------------------------------------------------------- environments, sources, brokers
+
+
+def _check_source(reference: str, _: object) -> list[Fault]:
+    source = open_source(reference)
+    try:
+        source.fetch(ASKED, first_moment("2024-01-01"), last_moment("2024-12-31"), "1d")
+    except FinrlPodError as error:
+        return [Fault("fetch", f"asked for daily bars of {' and '.join(ASKED)} in 2024: {error}")]
+    return []
+
+
+def _check_broker(_: str, broker: object) -> list[Fault]:
+    if not isinstance(broker, type):
+        return []  # a function that returns broker and data feed: what it returns is checked when it is opened
+    return [Fault("methods", f"it has no {name}") for name in missing_members(broker, Broker)]

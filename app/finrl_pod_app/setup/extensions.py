@@ -1,0 +1,170 @@
+"""Extensions of the user's own: writing a working file of each kind, and finding out which kind an object is."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.files import write_new_files
+from finrl_pod.settings.algorithm_registry import ALGORITHMS, AlgorithmInfo, algorithm_info
+from finrl_pod.user_files import entry_point, entry_point_packages, is_file_reference, user_object
+
+TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+FUNCTIONS = ("feature", "reward")
+NEW_KINDS = ("feature", "reward", "strategy", "policy", "algorithm", "environment")
+KINDS = (*NEW_KINDS, "cost", "source", "broker")
+GROUPS: Mapping[str, str] = {  # kind -> group of entry points
+    "feature": "features",
+    "reward": "rewards",
+    "cost": "costs",
+    "strategy": "strategies",
+    "policy": "policies",
+    "algorithm": "algorithms",
+    "environment": "environments",
+    "source": "sources",
+    "broker": "brokers",
+}
+# Methods by which a class is recognised, the more special kinds first.
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "strategy": ("target_weights",),
+    "algorithm": ("iterate", "update", "member"),
+    "environment": ("reset", "step"),
+    "policy": ("init", "forward", "value"),
+    "cost": ("cost", "slope"),
+    "source": ("fetch",),
+    "broker": ("submit", "cancel"),
+}
+TEST = '''"""TARGET keeps its contract."""
+
+from pathlib import Path
+
+from finrl_pod_app.setup.extension_checks import check_extension
+
+
+def test_NAME_keeps_its_contract() -> None:
+    target = f"{Path(__file__).with_name('FILE')}:NAME"
+    assert check_extension(target, "KIND") == []
+'''
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """What `write_extension` wrote. target: file.py:Name."""
+
+    kind: str
+    target: str
+    file: Path
+    test: Path
+
+
+def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
+    """Write a working extension of a kind and its contract test into a folder.
+
+    name: in any style; functions become snake_case, classes CapWords. Raises ConfigError for an unknown kind, a name
+    that is none, files that exist, and if they cannot be written.
+    """
+    if kind not in NEW_KINDS:
+        raise ConfigError(
+            f"KIND must be one of {', '.join(NEW_KINDS)}, got {kind!r}; docs/extending.md describes costs, sources and "
+            "brokers"
+        )
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"NAME must have letters, digits and _, such as my_{kind}, got {name!r}")
+    word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    object_name = word if kind in FUNCTIONS else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    file, test = folder / f"{word}.py", folder / f"test_{word}.py"
+    source = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
+    source = re.sub(r"\n# ruff: noqa.*\n", "", source).replace("  # noqa: ARG002", "")
+    template_name = f"my_{kind}" if kind in FUNCTIONS else f"My{kind.capitalize()}"
+    source = re.sub(rf"\b{template_name}\b", object_name, source).replace("FILE.py", file.name)
+    check = TEST.replace("test_NAME", f"test_{word}").replace("TARGET", f"{file.name}:{object_name}")
+    texts = {file: source, test: check.replace("NAME", object_name).replace("FILE", file.name).replace("KIND", kind)}
+    write_new_files(texts)
+    return NewFile(kind, f"{file}:{object_name}", file, test)
+
+
+def how_to_use(made: NewFile) -> str:
+    """The command or the setting that uses an extension."""
+    target = made.target
+    return {
+        "feature": f'in a config: [features] names = ["{target}", ...]',
+        "reward": f'in a config: [environment] reward = "{target}"',
+        "strategy": f"finrl-pod backtest --strategy {target} --data NAME  # a stored panel; default: the sample",
+        "policy": f'in a config: [agent] policy = "{target}"',
+        "algorithm": f'in a config: [agent] algorithm = "{target}"',
+        "environment": f"finrl-pod train --env {target} --algorithm ppo --steps 100000",
+    }[made.kind]
+
+
+def packaged_algorithms() -> list[tuple[str, str, AlgorithmInfo | str]]:
+    """(name, package, what it is or why it cannot be used) of the algorithms that installed packages offer."""
+    found: list[tuple[str, str, AlgorithmInfo | str]] = []
+    for name, package in entry_point_packages("algorithms").items():
+        if name in ALGORITHMS:
+            continue  # built-in names go first
+        try:
+            info = dataclasses.replace(algorithm_info(name), source=f"package {package}")
+            info.config_class(algorithm=name)
+            found.append((name, package, info))
+        except InputError as error:
+            found.append((name, package, str(error)))
+    return found
+
+
+def packaged_parts() -> dict[str, list[str]]:
+    """Parts that installed packages offer, by package: {"acme 1.0": ["feature momentum", ...]}."""
+    parts: dict[str, list[str]] = {}
+    for kind, group in GROUPS.items():
+        for name, package in entry_point_packages(group).items():
+            parts.setdefault(package, []).append(f"{kind} {name}")
+    return parts
+
+
+def find_extension(target: str, kind: str | None = None) -> tuple[str, Any]:
+    """Kind and object of file.py:Name, or of an entry point of the given kind.
+
+    Raises InputError for an unknown kind, a file that cannot be used, and an object of no known kind.
+    """
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if is_file_reference(target):
+        found = user_object(target, f"the check of {target}")
+        return kind or kind_of(found, target), found
+    for one in (kind,) if kind else KINDS:
+        if (found := entry_point(GROUPS[one], target)) is not None:
+            return one, found
+    where = f"finrl_pod.{GROUPS[kind]}" if kind else "any group"
+    raise InputError(
+        f"{target!r} is neither file.py:Name nor the entry point of an installed package in {where}; give "
+        "file.py:Name, or install the package"
+    )
+
+
+def kind_of(found: object, target: str) -> str:
+    """The kind of an object: functions by their parameter, classes by their methods. Raises InputError for none."""
+    if isinstance(found, type):
+        for kind, methods in METHODS.items():
+            if all(callable(getattr(found, method, None)) for method in methods):
+                return kind
+        wanted = "; ".join(f"{kind}: {', '.join(methods)}" for kind, methods in METHODS.items())
+        raise InputError(f"{target} has the methods of no extension ({wanted}); add them, or name its kind with --kind")
+    if callable(found):
+        try:
+            parameters = list(inspect.signature(found).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        if len(parameters) == 1:
+            only = parameters[0]
+            is_reward = "interval" in only.name.lower() or "Interval" in str(only.annotation)
+            return "reward" if is_reward else "feature"
+        raise InputError(
+            f"{target} takes {len(parameters)} arguments; a feature takes a panel, a reward an interval: one argument"
+        )
+    raise InputError(f"{target} is {type(found).__name__}, not a function or a class; name one that the file defines")

@@ -1,0 +1,124 @@
+"""Words of verdicts, reports and commands with their meaning, and all metrics; docs/glossary.md is made from here.
+
+python -m finrl_pod_app.setup.glossary > docs/glossary.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from finrl_pod.errors import InputError, closest_name
+from finrl_pod.evaluate.benchmark_metrics import COMPARISON_METRICS
+from finrl_pod.evaluate.metrics import METRICS, Metric
+
+
+def metric_term(metric: Metric[Any]) -> str:
+    """The label of a metric in lower case; names of persons keep their capital."""
+    return metric.label if metric.label.startswith(metric.heading) else metric.label[0].lower() + metric.label[1:]
+
+
+TERMS = {  # word -> meaning, with links of the page
+    "active return": (
+        "return of an account less that of its base; of a year, the mean over the bars, not the difference of CAGRs"
+    ),
+    "agent": (
+        "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
+        "the sixth agent of generation 4"
+    ),
+    "alpha of the gate": (
+        "active return less beta times the return of the base in excess of cash; the gate tests whether it is above 0"
+    ),
+    "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
+    "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
+    "champion": "the ensemble that a tournament selects on validation",
+    "cohort": "the pods of one algorithm, trained as one batched program",
+    "distinct trials": (
+        "clusters among all trials on a data set, over all runs: trials that behave alike count as one; if other runs "
+        "add clusters, the gate takes the champion as the best of several selections"
+    ),
+    "drawdown": "loss since the highest equity so far",
+    "edge": (
+        "return above the reference that chance, selection and market risk do not explain: the gate tests the mean "
+        "active return and alpha"
+    ),
+    "effective trials": (
+        "number of independent trials whose best gains as much by chance as the selection of the champion does; the "
+        "gate's p-value allows for it. Not the number of distinct trials: trials of one cluster still differ"
+    ),
+    "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
+    "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
+    "look-back": "past bars that a policy's encoder reads",
+    "mandate": "bounds on what an agent may hold and trade",
+    "mandate at tilt zero": (
+        "the account that only holds the base, traded as slowly as the mandate's agents trade; the gate's reference"
+    ),
+    "nothing shown": (
+        "chance or market risk explain the return above the base, which does not prove that there is no edge; the "
+        "verdict states how large an edge would have been missed"
+    ),
+    "p-value": (
+        "probability of a result at least as good as this one if there were no edge; the gate's is the larger of those "
+        "of the mean active return and of alpha, of test and validation together, validation less what selection "
+        "explains ([evaluation](verdict.md#the-test-for-an-edge))"
+    ),
+    "panel": (
+        "stored prices, under a name: [T, N] of N symbols on T bars, with volumes, spreads and sectors if there are any"
+    ),
+    "pod": "one agent in training, with its own accounts",
+    "practically its base": (
+        "a champion that uses less than a quarter of the active share that its mandate allows, or whose tracking error "
+        "is below 0.5% a year ([cases](verdict.md#what-the-verdict-says))"
+    ),
+    "probabilistic Sharpe ratio (PSR)": (
+        "confidence that a Sharpe ratio exceeds a benchmark's, given length, skewness and kurtosis of the returns"
+    ),
+    "probability of backtest overfitting (PBO)": (
+        "share of splits of the data in which the best trial of one half is below the median of the other"
+    ),
+    "root": "the first ancestor of an agent's lineage",
+    "shard": "a process that trains one assignment of a tournament at a time",
+    "selection bias": (
+        "what the best of several trials gains by chance; the gate lowers the z-score on validation accordingly"
+    ),
+    "slippage": "fill price against the price at the decision",
+    "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
+    "too little data": (
+        "a test that shows an edge with a probability of 80% only if its information ratio is above 1: about eight "
+        "years at a first look"
+    ),
+    "transfer coefficient": "correlation of the active weights that an agent wants with those it holds",
+    "trial": "a trained and scored agent, or the champion of a run; every one is counted",
+    "z-score": "difference from zero in units of its standard error",
+}
+METRIC_TERMS = {metric_term(metric): metric.explanation for metric in (*METRICS, *COMPARISON_METRICS)}
+GLOSSARY = dict(sorted((TERMS | METRIC_TERMS).items(), key=lambda term: term[0].casefold()))
+_LINK = re.compile(r" ?\(\[[^\]]+\]\([^)]+\)\)")
+
+
+def page() -> str:
+    """Text of docs/glossary.md."""
+    rows = "".join(f"| {word} | {meaning} |\n" for word, meaning in GLOSSARY.items())
+    return f"# Glossary\n\n| word | meaning |\n|---|---|\n{rows}"
+
+
+def meanings(word: str | None = None) -> dict[str, str]:
+    """Words and their meaning without links: all, or those that contain `word`, in any case.
+
+    Raises InputError for a word that is not in the glossary.
+    """
+    plain = {name: _LINK.sub("", meaning) for name, meaning in GLOSSARY.items()}
+    if word is None:
+        return plain
+    found = {name: meaning for name, meaning in plain.items() if word.lower() in name.lower()}
+    if not found:
+        parts = [part for name in plain for part in (name, *name.split())]  # "shrape" is near a word of "Sharpe ratio"
+        close = closest_name(word, parts)
+        hint = f"did you mean {close}?" if close else "finrl-pod glossary lists all words"
+        raise InputError(f"{word!r} is not in the glossary; {hint}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

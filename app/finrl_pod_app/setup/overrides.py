@@ -1,0 +1,116 @@
+"""Override fields of a config, as the flags of `backtest` and `sweep` do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from finrl_pod.errors import ConfigError, InputError
+from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.settings.toml import closest_key, parse_toml
+
+
+def override_config(
+    config: RunConfig,
+    data: str | None = None,
+    cost_bps: float | None = None,
+    cash: float | None = None,
+    settings: Sequence[str] = (),
+) -> RunConfig:
+    """The config with the given overrides. settings: `name=value` lines, environment fields in TOML notation.
+
+    Raises InputError for a cost or cash out of range, ConfigError for an unknown field or an invalid value.
+    """
+    if cost_bps is not None and not 0 <= cost_bps < 10_000:
+        raise InputError(f"cost_bps must be at least 0 and below 10000, got {cost_bps:g}")
+    if cash is not None and not cash > 0:
+        raise InputError(f"cash must be above zero, got {cash:g}")
+    given: dict[str, Any] = {
+        name: value for name, value in (("cost_bps", cost_bps), ("cash", cash)) if value is not None
+    }
+    environment = dataclasses.replace(config.environment, **given)
+    source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
+    changed = dataclasses.replace(config, environment=environment, data=source)
+    if not settings:
+        return changed
+    values = dataclasses.asdict(changed)
+    values["environment"].update(parse_setting(line) for line in settings)
+    return parse(values, "--set")
+
+
+def override_run(
+    config: RunConfig, data: str | None = None, cost_bps: float | None = None, settings: Sequence[str] = ()
+) -> RunConfig:
+    """The config of a tournament with overrides. settings: `section.name=value` lines in TOML notation.
+
+    A name without a section is a setting of [environment], or of the whole run, such as seed. data: another panel of
+    the store, with splits that fit its dates. Raises ConfigError for an unknown name or an invalid value, InputError
+    for a cost out of range or a line without an equals sign.
+    """
+    if data is not None and data != config.data.name:
+        from finrl_pod.data.store import Store
+        from finrl_pod_app.setup.presets import for_stored_panel
+
+        config = for_stored_panel(config, Store(), data)
+    config = override_config(config, cost_bps=cost_bps)
+    return apply_settings(config, [parse_assignment(line) for line in settings], "--set")
+
+
+def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], source: str) -> RunConfig:
+    """The config with the given values of settings such as "tournament.pods"; names as in `override_run`.
+
+    source: where they come from, for messages. Raises ConfigError for an unknown name or an invalid value.
+    """
+    if not settings:
+        return config
+    values = dataclasses.asdict(config)
+    for name, value in settings:
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if callable(part):
+                word = getattr(part, "__name__", "name")
+                raise InputError(
+                    f"{source} {name}: a run keeps its parts by name, got the object {word}: write it to a file and "
+                    f'give "file.py:{word}", or register it, as by fp.register_feature("{word}")({word}), and give '
+                    f'"{word}"'
+                )
+        section, _, key = name.rpartition(".")
+        if isinstance(values.get(name), dict):
+            example = next(iter(values[name]))
+            raise ConfigError(
+                f"{source} {name}: it is a section; name one of its settings, such as {name}.{example}=VALUE"
+            )
+        if not section and not (name in values and not isinstance(values[name], dict)):
+            section = "environment"
+        table = values if not section else values.get(section)
+        if not isinstance(table, dict):
+            known = [key for key, item in values.items() if isinstance(item, dict)]
+            raise ConfigError(f"{source} {name}: there is no section {section!r}; {closest_key(section, known)}")
+        others = [head for head, items in values.items() if isinstance(items, dict) and key in items]
+        if "." not in name and section == "environment" and key not in table and others:
+            raise ConfigError(f"{source} {name}: did you mean {others[0]}.{key}?")
+        if (section, key) == ("agent", "algorithm") and value != table.get(key):
+            values["agent"] = table = {}  # other algorithms have other settings
+        table[key] = value
+    return parse(values, source)
+
+
+def parse_setting(line: str) -> tuple[str, Any]:
+    """Parse "delay=2" as ("delay", 2), without its section. Raises InputError without an equals sign."""
+    name, value = parse_assignment(line)
+    return name.removeprefix("environment.").removeprefix("agent."), value
+
+
+def parse_assignment(line: str) -> tuple[str, Any]:
+    """Parse "tournament.pods=4" as ("tournament.pods", 4); a value that is not TOML is text.
+
+    Raises InputError without an equals sign.
+    """
+    name, separator, value = line.partition("=")
+    if not separator or not name.strip():
+        raise InputError(f"--set takes name=value, such as delay=2, got {line!r}")
+    try:
+        read = parse_toml(f"value = {value}", name)["value"]
+    except ConfigError:
+        read = value.strip()
+    return name.strip(), read

@@ -1,0 +1,1 @@
+"""Tournaments, walk-forwards and retraining on a market, and where they run."""

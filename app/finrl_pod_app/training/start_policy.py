@@ -1,0 +1,196 @@
+"""The solved policy that agents start from, and how long they may train away from it.
+
+A single validation period is too short to choose the number of updates, so five folds of the training split do: each
+fold solves and trains without one block of bars and is scored on that block. The five folds are the members of one
+learner. The number of updates with the highest information ratio of all held-out bars together is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from finrl_pod_envs.trading_envs import make_env
+
+from finrl_pod.data.splits import Splits
+from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
+from finrl_pod.files import to_plain
+from finrl_pod.native.threads import one_thread
+from finrl_pod.random import key
+from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve, tilt_returns
+from finrl_pod.rl.algorithms.factory import is_solved
+from finrl_pod.rl.training.learner import Learner
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.scoring import MarketScorer
+from finrl_pod.types import Floats, MarketTensor, Tensor
+from finrl_pod_app.prices.market_setup import training_env
+
+FOLDS = 5
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of the training budget that are compared
+STAGE = "choosing the number of updates on five folds of the training split"
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """Information ratios of held-out alphas, all folds together, by share of the training budget.
+
+    start: of the solved policies themselves. shares, ratios: of `SHARES`; empty if the split is too short for folds.
+    chosen: share with the highest ratio.
+    """
+
+    start: float
+    shares: tuple[float, ...]
+    ratios: tuple[float, ...]
+    chosen: float
+
+
+def prepare_start(
+    config: RunConfig, run: RunDirectory, market: MarketTensor, splits: Splits, progress: ProgressCallback
+) -> None:
+    """Solve and save the policy that a run's agents start from, and choose the samples of its pods.
+
+    Does nothing for a run whose agents start from new weights, and for one that has saved it. market: in CPU memory.
+    """
+    agents = (config.agent, *config.cohorts)
+    if run.has_start or not any(isinstance(agent, TrainedAgentConfig) and is_solved(agent) for agent in agents):
+        return
+    env = training_env(config, market, splits, (0,))
+    tilts = tilt_returns(market, config.environment, config.mandate, env.first, env.last + 1)
+    weights = scaled(solve(tilts), market, env.first, env.last)
+    start = Learner(env, ClosedFormConfig(), start=weights)
+    returns = MarketScorer(market, config, (splits.validation.first, splits.validation.last))(start).returns[:, 0]
+    each, folds = config.tournament.samples_per_generation, []
+    samples = [each] * len(agents)
+    for i, agent in enumerate(agents):
+        if isinstance(agent, TrainedAgentConfig) and is_solved(agent):
+            scores = score_updates(config, agent, market, splits, tilts, progress)
+            samples[i] = math.ceil(each * scores.chosen)
+            folds.append({"cohort": i, **dataclasses.asdict(scores)})
+    run.save_start(start.snapshot(), returns, {"samples_per_generation": samples, "folds": to_plain(folds)})
+
+
+def score_updates(
+    config: RunConfig,
+    agent: TrainedAgentConfig,
+    market: MarketTensor,
+    splits: Splits,
+    tilts: TiltReturns,
+    progress: ProgressCallback = lambda _: None,
+) -> FoldScores:
+    """Train an agent on five purged folds and score it on the held-out blocks after each share of its budget.
+
+    Bars within the embargo of a block are not used for its fold. tilts: of the decision bars of the training split.
+    """
+    first = max(splits.train.first, market.first)
+    last = splits.train.last - REWARD_LAG
+    edges = [first + (last + 1 - first) * i // FOLDS for i in range(FOLDS + 1)]
+    blocks = list(pairwise(edges))
+    window = min(config.environment.window, (last + 1 - first) // FOLDS)
+    starts = [_outside(first, last, block, window, config.splits.embargo) for block in blocks]
+    if min(map(len, starts)) == 0 or min(b - a for a, b in blocks) < 3:
+        return FoldScores(math.nan, (), (), SHARES[0])
+    env = make_env(
+        market,
+        dataclasses.replace(config.environment, window=window),
+        members=range(FOLDS),
+        first=first,
+        last=last,
+        mandate=config.mandate,
+        starts=starts,
+    )
+    bars = np.arange(first, last + 1)
+    embargo = config.splits.embargo
+    outside = [(bars < a - embargo) | (bars >= b + embargo) for a, b in blocks]
+    solved = torch.stack([scaled(solve(tilts.at(kept)), market, first, last) for kept in outside])
+    learner = Learner(env, agent, seed=key(config.seed, 0, "folds"), threads=config.threads, start=solved)
+    score = _scorer(config, market, blocks, (first, last))
+    ratios, start = [], score(learner)
+    settings = config.tournament
+    budget = settings.generations * settings.samples_per_generation
+    linear = agent.learning_rate_schedule == "linear"
+    for share in SHARES:
+        samples = math.ceil(share * budget) - learner.samples[0]
+        if samples > 0:
+            learner.learn(
+                samples,
+                callback=lambda trained, _: _report(progress, trained, budget),
+                schedule=lambda age: max(1 - age / budget, 0.0) if linear else 1.0,
+            )
+        ratios.append(score(learner))
+    finite = [ratio if math.isfinite(ratio) else -math.inf for ratio in ratios]
+    return FoldScores(start, SHARES, tuple(ratios), SHARES[int(np.argmax(finite))])
+
+
+def _outside(first: int, last: int, block: tuple[int, int], window: int, embargo: int) -> Tensor:
+    """[K] int64, bars at which an episode may start so that it and its last reward avoid a block and its embargo."""
+    starts = torch.arange(first, last - window + 2)
+    ends = starts + window + REWARD_LAG  # after the last fill
+    return starts[(ends <= block[0] - embargo) | (starts >= block[1] + embargo)]
+
+
+def _scorer(
+    config: RunConfig, market: MarketTensor, blocks: Sequence[tuple[int, int]], span: tuple[int, int]
+) -> Callable[[Learner], float]:
+    """Return what scores the members of a learner, each on one held-out block beside the base with the same trading.
+
+    span: first and last decision bar of the training split.
+    """
+    length = min(end - begin for begin, end in blocks)
+    env = make_env(
+        market,
+        dataclasses.replace(config.environment, window=length, envs=2, group=1),
+        members=range(FOLDS),
+        first=span[0],
+        last=span[1],
+        mandate=config.mandate,
+        starts=[torch.tensor([begin]) for begin, _ in blocks],
+    )
+    periods = bars_per_year(market.times)
+
+    @torch.no_grad()
+    @one_thread()
+    def score(learner: Learner) -> float:
+        actor, weights = learner.algorithm.actor, learner.algorithm.weights()
+        window = torch.arange(1 - actor.spec.lookback, 1, device=env.device)
+        bar, account = env.reset(0, stagger=False)
+        marks = []
+        for _ in range(length):
+            rows = bar if actor.spec.encoder == "none" else (bar.unsqueeze(-1) + window).clamp(min=0)
+            action = actor.action(
+                weights,
+                market.features[rows].to(next(iter(weights.values()))),
+                account.view(FOLDS, 2, 1, -1).to(next(iter(weights.values()))),
+                market.tradable[rows],
+            ).view(FOLDS, 2, -1)
+            action[:, 1] = 0  # the base
+            out = env.step(action)
+            marks.append(out.equity.double())
+            bar, account = out.observation
+        equity = torch.stack(marks).cpu().numpy()  # [L, FOLDS, 2]
+        if not np.isfinite(equity).all():
+            return math.nan
+        own, base = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
+        return _information_ratio(own - base, base) * math.sqrt(periods)
+
+    return score
+
+
+def _information_ratio(active: Floats, base: Floats) -> float:
+    """Mean over standard deviation of active returns [T] less their beta times the base's [T]; 0 without risk."""
+    centred = base - base.mean()
+    alpha = active - float(active @ centred) / max(float(centred @ centred), 1e-300) * base
+    risk = float(alpha.std(ddof=1))
+    return float(alpha.mean()) / risk if risk > 0 else 0.0
+
+
+def _report(progress: ProgressCallback, learner: Learner, budget: int) -> None:
+    progress(Progress(STAGE, learner.samples[0] * FOLDS, budget * FOLDS, 0.0, None, None))

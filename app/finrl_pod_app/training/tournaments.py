@@ -1,0 +1,322 @@
+"""Run a tournament from a config to its report, for `finrl-pod demo`, `tournament` and `train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from finrl_pod.data.manifest import describe
+from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.data.store import Store
+from finrl_pod.errors import InputError, Interrupted
+from finrl_pod.evaluate.attribution import attribution
+from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.files import to_plain
+from finrl_pod.market.rules import rules_of
+from finrl_pod.memory import release_freed_memory
+from finrl_pod.native.threads import restored_threads
+from finrl_pod.promotion.rules import significance_per_look
+from finrl_pod.promotion.trial_log import TrialLog, looks_so_far
+from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.assignment import groups_of_slots
+from finrl_pod.tournament.leaderboard import ancestry
+from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.run_directory import START, RunDirectory
+from finrl_pod.tournament.selection import ChampionMembers, champion_of
+from finrl_pod.tournament.tournament import Outcome, Tournament
+from finrl_pod.types import MarketTensor, Panel
+from finrl_pod.user_files import FOLDER, keep_folder, pinned
+from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.evaluation.ladder import ladder_parts
+from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
+from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
+from finrl_pod_app.evaluation.promotion import check as check_verdict
+from finrl_pod_app.evaluation.trial_log import open_trial_log
+from finrl_pod_app.prices.market_setup import (
+    check_settings,
+    make_market,
+    make_trainer,
+    training_env,
+    with_effective_settings,
+)
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.prices.stored_prices import panel_to_resume
+from finrl_pod_app.report.columns import CHAMPION
+from finrl_pod_app.report.document import (
+    Champion,
+    Timing,
+    bootstrap_band,
+    build_document,
+    leaderboard_rows,
+    subject_of,
+)
+from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.verdict_text import few_bars_sentence
+from finrl_pod_app.setup.doctor import installed_versions, pick_device
+from finrl_pod_app.setup.kernels import compile_kernels
+from finrl_pod_app.setup.output_folder import RUN, locked_folder
+from finrl_pod_app.setup.progress_file import live_progress
+from finrl_pod_app.training.custom_tournament import run_custom_tournament
+from finrl_pod_app.training.engines import LOCAL, EngineOptions, logged_run, open_executor
+from finrl_pod_app.training.resources import Estimate, check_memory, check_ranges
+from finrl_pod_app.training.start_policy import prepare_start
+
+
+@restored_threads()
+def run_tournament(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
+    test: bool = True,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
+
+    test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
+    nothing but the run itself is written; resumed with a test, the run is tested. on_note: called before the training
+    with a warning that the test has few bars.
+
+    Returns the contents of report.json, or those of its backtest on validation with champion and leaderboard; on an
+    environment without a market those of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
+    generations are on disk.
+    """
+    start = time.perf_counter()
+    engine.check()
+    if resume:
+        keep_folder(out / FOLDER)
+    else:
+        RunDirectory.check_new(out)  # before prices are read
+    config, unused = with_effective_settings(pinned(config))
+    if unused:
+        on_note(unused)
+    if config.environment.kind == "custom":
+        if not test:
+            raise InputError("a tournament on an environment of your own has no test period; leave out --no-test")
+        return run_custom_tournament(config, out, resume=resume, device=device, progress=progress)
+    check_ranges(config)
+    registry = TrialRegistry()
+    registry.check_writable()
+    torch_device = pick_device(device)
+    found = panel_to_resume(config, out) if resume else None
+    if engine.name != "ray":
+        manifest = Store().show(config.data.name) if found is None else describe(found)
+        check_memory(config, manifest, torch_device, engine.shards or 1)
+    _stages(progress)("reading prices and features")
+    panel = load_panel(config) if found is None else found
+    splits = make_splits(panel.times, config.splits)
+    check_verdict(config, splits)
+    market = make_market(panel, config, splits)
+    check_settings(config, market, splits)
+    open_run = RunDirectory.resume if resume else RunDirectory.create
+    context = EvaluationContext(config, panel, splits, market, training_env(config, market, splits, (0,)).last)
+    try:
+        with locked_folder(out, RUN):
+            run = open_run(out, config, panel.sha256)
+            if test and (note := _few_bars(config, panel, splits)):
+                on_note(note)
+            with live_progress(out) as write_progress:
+                log = open_trial_log(registry, run, config, panel, market, splits)
+                base = log.reference.metrics["sharpe"]
+                callback = with_base(both_callbacks(progress, write_progress), base)
+                compile_kernels(_stages(callback))
+                if not test:
+                    outcome, members = train(context, run, log, torch_device, callback, engine)
+                    untested = run_backtest(out, split="validation")
+                    rows = leaderboard_rows(outcome.leaderboard.scores)
+                    champion = to_plain(vars(_described(config, members, outcome)))
+                    period = " to ".join(splits.dates()["validation"])
+                    untested["period"] = f"Period: validation split, {period}. The test period is unseen."
+                    return untested | {"champion": champion, "leaderboard": rows, "base_score": base}
+                outcome, members, evaluation = compete(context, run, log, torch_device, callback, engine)
+                _stages(callback)("writing the report", outcome)
+                document = build_document(
+                    config=config,
+                    panel=panel,
+                    splits=splits.dates(),
+                    results=evaluation.test,
+                    versions=installed_versions(),
+                    champion=_described(config, members, outcome),
+                    leaderboard=outcome.leaderboard.scores,
+                    verdict=evaluation.verdict,
+                    timing=_timing(outcome, time.perf_counter() - start),
+                    cost_curve=evaluation.cost_curve,
+                )
+                document |= to_plain(_mandate_parts(context, evaluation))
+                document |= ladder_parts(context, run, members, evaluation)
+                parts = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
+                document["attribution"] = to_plain(parts.plain())
+                strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
+                document["validation"] = {"strategies": strategies}
+                document |= {"looks_so_far": looks_so_far(panel, splits.test), "base_score": base}
+                document["search"] = config.tournament.search
+                document["test"]["band"] = bootstrap_band(
+                    evaluation.test[subject_of(evaluation.test)].equity, config.seed
+                )
+                write_report(out, document, evaluation.test)
+    except KeyboardInterrupt:
+        kept = "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
+        raise Interrupted(
+            f"interrupted; {kept} are kept in {out}. Go on with the same command and --resume --out "
+            f"{shlex.quote(str(out))}"
+        ) from None
+    return document
+
+
+class Plan(NamedTuple):
+    """What a tournament will take. look: number of a new champion's look at test bars, None off a market.
+
+    notes: warnings, such as that the test has few bars.
+    """
+
+    estimate: Estimate
+    look: int | None
+    notes: tuple[str, ...]
+
+
+def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Plan:
+    """Check a config against its prices, and estimate the memory and time of its tournament; nothing is written.
+
+    Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
+    more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
+    """
+    engine.check()
+    config, unused = with_effective_settings(pinned(config))
+    check_ranges(config)
+    estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
+    if config.environment.kind == "custom":
+        return Plan(estimate, None, ())
+    panel = load_panel(config)
+    splits = make_splits(panel.times, config.splits)
+    check_verdict(config, splits)
+    check_settings(config, make_market(panel, config, splits), splits)
+    notes = [note for note in (unused, _few_bars(config, panel, splits)) if note]
+    return Plan(estimate, looks_so_far(panel, splits.test) + 1, tuple(notes))
+
+
+def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
+    """A warning if the test is too short to show an edge that a strategy may have, at the next look; else empty."""
+    level = significance_per_look(config.gate.significance_level, looks_so_far(panel, splits.test) + 1)
+    return few_bars_sentence(len(splits.test), bars_per_year(panel.times), level)
+
+
+def compete(
+    context: EvaluationContext,
+    run: RunDirectory,
+    log: TrialLog,
+    device: torch.device,
+    progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
+) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
+    """Train a population, record every trial in the log's registry, and evaluate its champion."""
+    stage = _stages(progress)
+    outcome, members = train(context, run, log, device, progress, engine)
+    evaluation = evaluate_champion(context, run, members, log.registry, log, lambda name: stage(name, outcome))
+    return outcome, members, evaluation
+
+
+def train(
+    context: EvaluationContext,
+    run: RunDirectory,
+    log: TrialLog,
+    device: torch.device,
+    progress: ProgressCallback = lambda _: None,
+    engine: EngineOptions = LOCAL,
+) -> tuple[Outcome, ChampionMembers]:
+    """Train a population and choose its champion, without evaluating it."""
+    config, splits = context.config, context.splits
+    prepare_start(config, run, context.market, splits, progress)
+    outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
+    return outcome, champion_of(run, config)
+
+
+def run_engine(
+    config: RunConfig,
+    panel: Panel,
+    market: MarketTensor,
+    splits: Splits,
+    run: RunDirectory,
+    device: torch.device,
+    progress: ProgressCallback,
+    log: TrialLog,
+    engine: EngineOptions = LOCAL,
+) -> Outcome:
+    """Run a tournament that trains on the training split and scores on the validation split."""
+    trainer = partial(make_trainer, config, panel, market, splits, device)
+    try:
+        with open_executor(engine, config, panel, trainer, device) as executor:
+            if engine.replay is None:
+                return Tournament(config, run, executor, progress, log).run()
+            groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
+            # Time stands still: where the repeated run stopped is in its log.
+            return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
+    finally:
+        release_freed_memory()
+
+
+def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> ProgressCallback:
+    """Return a callback that calls two."""
+
+    def report(progress: Progress) -> None:
+        first(progress)
+        second(progress)
+
+    return report
+
+
+def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
+    """Return a callback that adds the base's validation score to a progress."""
+    return lambda progress: report(dataclasses.replace(progress, base=score))
+
+
+def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
+    """The report's parts on the mandate, on validation and test."""
+    periods = {
+        name: mandate_period(context.config, results, evaluation.desired[name])
+        for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
+    }
+    return mandate_parts(context.config, evaluation.test, periods)
+
+
+def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
+    slots = {score.id: score.slot for score in outcome.leaderboard.scores}
+    algorithms = sorted({START if agent == START else config.agent_of(slots[agent]).algorithm for agent in members.ids})
+    return Champion(
+        id="+".join(members.ids),
+        algorithm=", ".join(algorithms),
+        members=members.ids,
+        shares=members.ensemble_weights,
+        roots=members.roots,
+        mean_correlation=members.mean_correlation,
+        selection=members.procedure,
+        lineage={agent: ancestry(agent, outcome.parents) for agent in members.ids},
+    )
+
+
+def _timing(outcome: Outcome, total: float) -> Timing:
+    rate = outcome.samples / max(outcome.train_seconds, 1e-9)
+    return Timing(outcome.samples, outcome.train_seconds, rate, total)
+
+
+def _stages(progress: ProgressCallback) -> Callable[..., None]:
+    """Return a function that begins a stage other than training: it reports it with the best score so far."""
+
+    def stage(name: str, outcome: Outcome | None = None) -> None:
+        release_freed_memory()  # that of the stage before
+        best = outcome.leaderboard.best if outcome else None
+        samples = outcome.samples if outcome else 0
+        rate = samples / max(outcome.train_seconds, 1e-9) if outcome else 0.0
+        progress(Progress(name, samples, samples, rate, None if best is None else best.score, None))
+
+    return stage
