@@ -58,7 +58,7 @@ def adam(
     active: Tensor | None,
     constants: tuple[float, float, float],
 ) -> None:
-    """One step of Adam in place on [P, D]; `rl.training.optimiser.Adam.step` is the plain version.
+    """One step of Adam in place on [P, D]; `rl.optimisation.optimiser.Adam.step` is the plain version.
 
     rate: learning rate / (1 - beta_1^t) and correction: sqrt(1 - beta_2^t), each [P]; active: [P] bool, members that
     move (None: all); constants: beta_1, beta_2, epsilon.
@@ -79,8 +79,8 @@ def adam_clipped(
 ) -> Tensor:
     """Clip the gradient, check it and step, in one pass and in place; returns the norm of every row [R].
 
-    The plain version is the step of `rl.training.train_state`. state: parameters and both moments [R, D], step counts
-    [R]; rate, limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
+    The plain version is the step of `rl.optimisation.train_state`. state: parameters and both moments [R, D], step
+    counts [R]; rate, limit of the norm and loss: [R]; alive: [P] bool, set to False for members with
     a norm or loss that is not finite, whose rows then stay.
     """
     flat = state[0]
