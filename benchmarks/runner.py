@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from finrl_pod_app.services.doctor import pick_device
+from finrl_pod_app.setup.doctor import pick_device
 
 from benchmarks.agents.gate_calibration import CALIBRATION_FILE, gate_rows
 from benchmarks.gpu.device import device_rows

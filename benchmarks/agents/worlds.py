@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from finrl_pod_app.services.presets import preset
-from finrl_pod_app.services.prices import load_panel
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.setup.presets import preset
 from scipy.interpolate import RegularGridInterpolator
 
 from benchmarks.agents import accounts, statistics

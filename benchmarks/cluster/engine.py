@@ -36,14 +36,14 @@ from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
 from benchmarks.cluster import simulation as cluster_simulation
 from benchmarks.harness.results import FOLDER
-from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.assignment import Assignment, Group, make_groups
 from finrl_pod.tournament.event_log import read_events
+from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
-from finrl_pod.tournament.executors.protocol import Executor
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
 from finrl_pod.tournament.executors.virtual import VirtualExecutor
 from finrl_pod.tournament.executors.waiting import WaitingTrainer

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finrl_pod_app.services.doctor import installed_versions
+from finrl_pod_app.setup.doctor import installed_versions
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from finrl_pod_strategies.rule_based import EqualWeight
 from benchmarks.harness.rows import Row, median_row
 from benchmarks.harness.simulated_markets import REWARD_LAG, shifted, shuffled_over_assets
 from benchmarks.learning.training import BASIS_POINT, Recipe, TrainedAgent, log_progress, log_returns, train
-from finrl_pod.data.sources.sample import load_sample
+from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
 from finrl_pod.evaluate.backtest import backtest

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from finrl_pod_app.services.presets import PRESETS, config_text, for_panel
+from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
 
 from benchmarks.harness.results import FOLDER, append, read
 from benchmarks.harness.rows import Row, as_json, as_table, describe, document

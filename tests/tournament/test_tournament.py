@@ -211,7 +211,7 @@ def stop_after(run: Tournament, generations: int) -> None:
 
 def test_nan_weights_have_nan_scores() -> None:
     """A member may also overflow on validation days only, after training with finite losses."""
-    from finrl_pod.rl.algorithms.on_policy import MeanActor
+    from finrl_pod.rl.acting.actor import MeanActor
     from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 
     market, rules = small_market(), small_config().environment
