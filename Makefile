@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 	echo "setting up .venv with $$found (a few minutes, once)" >&2; \
 	"$$found" -m venv .venv
 	$(BIN)/python -m pip install -qq torch
-	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,tpe,dev]'
+	$(BIN)/python -m pip install -qq --editable '.[sources,indicators,paper,dashboard,s3,ray,dev]'
 	$(BIN)/python -m pip install -qq --no-deps alpaca-mcp-server
 	@$(BIN)/python -m finrl_pod_app.setup.kernels
 	@touch $(STAMP)

@@ -60,7 +60,6 @@ class MarketTensor:
     base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
     dividends: [T, N] float64 or None, cash per share that is paid between the closes of t and t+1, before the fills of
         t+1, on what is held after those of t; 0 for delisted tickers.
-    cost_factor: [T] float64 or None, multiplies proportional costs of the decisions of t; of training worlds only.
     fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
     """
 
@@ -84,7 +83,6 @@ class MarketTensor:
     half_spread: Tensor | None = None
     base: Tensor | None = None
     dividends: Tensor | None = None
-    cost_factor: Tensor | None = None
     fitted: tuple[int, int] | None = None
 
     @property

@@ -14,12 +14,10 @@ from finrl_pod_envs.trading_envs import PortfolioEnv
 from finrl_pod import tables
 from finrl_pod.data import tensor
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.splits import Span
-from finrl_pod.data.worlds import make_worlds
 from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import ROOT_VARIABLE
 from finrl_pod.memory import release_mapped_pages
-from finrl_pod.settings.run import AugmentationConfig, EnvironmentConfig, MandateConfig
+from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.tables import has_nan, mapped_bytes, new_table, rows_table
 from finrl_pod.types import MarketTensor, Panel
 from tests.mandates import with_random_base
@@ -57,21 +55,10 @@ def assert_equal(one: MarketTensor, other: MarketTensor) -> None:
             assert a == b, field.name
 
 
-def test_a_mapped_market_and_its_worlds_equal_those_in_memory(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def both() -> tuple[MarketTensor, MarketTensor]:
-        market = tensor.build_market(panel, NAMES, (0, 499))
-        config = AugmentationConfig(worlds=2, bootstrap_block=20.0)
-        train = Span(0, 499)
-        made = make_worlds(
-            panel, train, market, lambda varied: tensor.build_market(varied, NAMES, market.normaliser), config, 3
-        )
-        assert made is not None
-        return market, made.market
-
-    in_memory = both()
+def test_a_mapped_market_equals_one_in_memory(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory = tensor.build_market(panel, NAMES, (0, 499))
     monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
-    for one, other in zip(in_memory, both(), strict=True):
-        assert_equal(one, other)
+    assert_equal(in_memory, tensor.build_market(panel, NAMES, (0, 499)))
 
 
 def test_a_mapped_table_keeps_its_numbers_after_its_pages_are_released(mapped: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.data.splits import REWARD_LAG
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.simulate import Ledger
 from finrl_pod.rl.acting.actor import Actor, MeanActor

@@ -16,8 +16,7 @@ from finrl_pod_app.training.start_policy import score_updates
 from benchmarks.agents import accounts, statistics
 from finrl_pod import random
 from finrl_pod.data.panel import make_panel
-from finrl_pod.data.splits import Splits, make_splits
-from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.data.splits import REWARD_LAG, Splits, make_splits
 from finrl_pod.evaluate.active_management import active_share
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.evaluate.simulate import Ledger

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.data.splits import REWARD_LAG
 from finrl_pod.errors import InputError
 from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig

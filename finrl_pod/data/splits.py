@@ -12,6 +12,7 @@ from finrl_pod.errors import DataError
 from finrl_pod.prices import Times
 from finrl_pod.settings.run import SplitConfig
 
+REWARD_LAG = 2  # bars from a decision to the fill that ends its reward
 # How far outside the data a split's dates may lie: 31 December may be no trading session.
 CALENDAR_SLACK = pd.Timedelta(days=7)
 

@@ -207,7 +207,6 @@ def to_device(market: MarketTensor, device: torch.device | str, dtype: torch.dty
         half_spread=moved_if_given(market.half_spread),
         base=moved_if_given(market.base),
         dividends=moved_if_given(market.dividends),
-        cost_factor=moved_if_given(market.cost_factor),
     )
 
 

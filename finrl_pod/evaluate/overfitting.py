@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import RISK_EPSILON
-from finrl_pod.settings.run import MAX_PBO_BLOCKS
 from finrl_pod.types import Floats
 
 CHUNK = 1024  # splits computed at a time, to bound memory: arrays are [CHUNK, N]
+MAX_PBO_BLOCKS = 20  # 184,756 splits
 
 
 Metric = Literal["sharpe", "mean"]

@@ -54,12 +54,6 @@ class Venue:
         self.cost_rates: Tensor | None = None
         if frictions is not None:
             self._set_frictions(market, frictions, dtype)
-        if market.cost_factor is not None:
-            if self._general:
-                raise InputError("cost factors of a market apply to proportional costs only")
-            rates = self.cost_rate if self.cost_rates is None else self.cost_rates
-            factor = market.cost_factor.to(dtype).unsqueeze(-1).expand(self.fill.shape)
-            self.cost_rates = rows_table(lambda rows: factor[rows] * _of_rows(rates, rows), self.fill)
 
     def _set_frictions(self, market: MarketTensor, frictions: Frictions, dtype: torch.dtype) -> None:
         if self.same_close and frictions.delay > 1:

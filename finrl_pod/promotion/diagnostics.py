@@ -29,16 +29,17 @@ from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, active_return
 from finrl_pod.types import Floats
 
 LOGIT_BINS = 40
+PBO_BLOCKS = 16  # of validation, for the probability of backtest overfitting
 
 
-def diagnostics(evidence: PromotionEvidence, pbo_blocks: int, draws: int) -> dict[str, Any]:
+def diagnostics(evidence: PromotionEvidence, draws: int) -> dict[str, Any]:
     """Statistics by name; those that cannot be computed are left out."""
     found: dict[str, Any] = {"test_intervals": _test_intervals(evidence)}
     selection = evidence.test if evidence.validation is None else evidence.validation
     with contextlib.suppress(InputError):
         found |= _deflated_sharpe(evidence, active_returns(selection, evidence.reference))
     with contextlib.suppress(InputError):
-        found["overfitting"] = _overfitting(backtest_overfitting(varying_trials(evidence.trials), pbo_blocks))
+        found["overfitting"] = _overfitting(backtest_overfitting(varying_trials(evidence.trials), PBO_BLOCKS))
     with contextlib.suppress(InputError):
         own = moments(active_returns(evidence.test, evidence.reference))
         found["probabilistic_sharpe"] = probabilistic_sharpe(own)

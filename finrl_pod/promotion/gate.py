@@ -13,7 +13,7 @@ from typing import Any
 from finrl_pod.errors import RunError
 from finrl_pod.evaluate.intervals import DRAWS, MIN_BARS
 from finrl_pod.files import other_folder, read_json, to_plain, write_json
-from finrl_pod.promotion.diagnostics import diagnostics
+from finrl_pod.promotion.diagnostics import PBO_BLOCKS, diagnostics
 from finrl_pod.promotion.rules import (
     PromotionEvidence,
     Rule,
@@ -91,9 +91,9 @@ def check(gate: GateConfig) -> None:
     check_settings("gate.", gate)
 
 
-def min_bars(gate: GateConfig) -> tuple[int, int]:
+def min_bars() -> tuple[int, int]:
     """Bars that validation and test need at least: two returns per block of the PBO, and enough for a bootstrap."""
-    return max(2 * gate.pbo_blocks, MIN_BARS) + 1, MIN_BARS + 1
+    return max(2 * PBO_BLOCKS, MIN_BARS) + 1, MIN_BARS + 1
 
 
 def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS) -> Verdict:
@@ -106,12 +106,11 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
     rules = (
         found,
         drawdown_rule(evidence, gate),
-        break_even_rule(evidence, gate),
-        *([audit_rule(evidence)] if gate.audit else []),
+        break_even_rule(evidence),
+        audit_rule(evidence),
     )
-    statistics = diagnostics(evidence, gate.pbo_blocks, draws)
-    if gate.audit:
-        statistics["audit_warnings"] = list(evidence.warnings)
+    statistics = diagnostics(evidence, draws)
+    statistics["audit_warnings"] = list(evidence.warnings)
     promoted = all(rule.passed for rule in rules)
     return Verdict(
         promoted=promoted,

@@ -27,6 +27,8 @@ from finrl_pod.user_files import is_file_reference, unpinned
 
 REFERENCE = "equal_weight"
 CHAMPION = "champion"
+MAX_DRAWDOWN_OVER_BASE = 0.03  # a deeper fall passes if it exceeds the fall of the base by at most this much
+BREAK_EVEN_COST_MULTIPLE = 1.5  # of cost_bps, at which growth over the reference must survive on test
 
 Results = Mapping[str, BacktestResult]
 
@@ -181,16 +183,16 @@ def _name(evidence: PromotionEvidence) -> str:
 def drawdown_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
     """The maximum drawdown on test is small enough, or hardly deeper than that of the reference."""
     depth, base = (-float(max_drawdown(evidence.test[name].equity)) for name in (CHAMPION, evidence.reference))
-    limit = max(gate.max_drawdown, base + gate.max_drawdown_over_base)
+    limit = max(gate.max_drawdown, base + MAX_DRAWDOWN_OVER_BASE)
     sentence = f"Maximum drawdown {evidence.where}: {depth:.1%}; must be at most {limit:.1%}"
     if limit > gate.max_drawdown:
-        sentence += f", {gate.max_drawdown_over_base:.1%} deeper than that of {_name(evidence)}"
+        sentence += f", {MAX_DRAWDOWN_OVER_BASE:.1%} deeper than that of {_name(evidence)}"
     return Rule("drawdown", depth, limit, depth <= limit, sentence)
 
 
-def break_even_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
+def break_even_rule(evidence: PromotionEvidence) -> Rule:
     """The champion grows faster than the reference on test even at a multiple of the costs."""
-    limit = gate.break_even_cost_multiple * evidence.cost_bps
+    limit = BREAK_EVEN_COST_MULTIPLE * evidence.cost_bps
     shown = f"{evidence.break_even:.1f} bp"
     if not math.isfinite(evidence.break_even):
         own, base = (evidence.test[name].metrics.get("turnover", math.nan) for name in (CHAMPION, evidence.reference))

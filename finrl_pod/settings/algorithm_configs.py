@@ -26,7 +26,7 @@ CriticRule = Literal["min", "mean", "subset"]
 
 MAX_GRADIENT_STEPS = 1_000_000  # of one iteration, which cannot be interrupted
 MAX_LOG_STD = 20.0
-MAX_LOOKBACK = 256  # bars before the first decision of a training world (`data.worlds.LEAD_BARS`)
+MAX_LOOKBACK = 256  # bars
 LAYER_SIZES = Constraint("one or more sizes, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ __all__ = [
     "MAX_SEED",
     "REWARDS",
     "AgentConfig",
-    "AugmentationConfig",
     "DataConfig",
     "EnvironmentConfig",
     "FeatureConfig",
@@ -65,9 +63,7 @@ OF_DAEMONS = ("strategy", "run", "champion", "strategies", "broker", "schedule",
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
-MAX_WORLDS = 1024
 REWARDS = ("log_return", "active_return", "mean_variance", "differential_sharpe", "change")
-MAX_PBO_BLOCKS = 20  # 184,756 splits
 
 
 @dataclass(frozen=True)
@@ -208,29 +204,6 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
-class AugmentationConfig:
-    """Variations of the training split ("worlds") on which agents train instead of on the one history."""
-
-    worlds: int = setting(
-        1,
-        "simulated histories to train on (worlds): variations of the training split, each drawn separately",
-        between(1, MAX_WORLDS),
-    )
-    bootstrap_block: float = setting(
-        0.0,
-        "mean bars of a block when returns are drawn by the stationary bootstrap, such as 63; 0: off",
-        Constraint("0, or 1 or more and finite", lambda x: x == 0 or 1 <= x < math.inf, 0),
-    )
-    asset_share: float = setting(1.0, "share of the assets that trade in a world", above_and_at_most(0, 1))
-    cost_factor: float = setting(
-        1.0,
-        "proportional costs in a world are multiplied by a factor drawn between 1 / cost_factor and it; 1: off",
-        between(1, 100),
-    )
-    feature_noise: float = setting(0.0, "standard deviation of Gaussian noise on normalised features", at_least(0))
-
-
-@dataclass(frozen=True)
 class MandateConfig:
     """Bounds on what every agent may hold and trade: a tilt of a base portfolio. See `finrl_pod.market.mandate`."""
 
@@ -268,36 +241,21 @@ class TournamentConfig:
     generations: int = setting(6, "rounds of training and ranking", at_least(1))
     samples_per_generation: int = setting(100_000, "environment steps per pod and generation", at_least(1))
     leaderboard: int = setting(16, "entries kept", at_least(1))
-    max_root_share: float = setting(
-        0.25,
-        "share of the leaderboard that descendants of one root may take from others; 1: no limit",
-        above_and_at_most(0, 1),
-    )
     exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
     reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
-    protected_generations: int = setting(
-        2, "generations that a pod with new weights gets before it may be replaced", at_least(0)
-    )
     novelty: float = setting(
         0.1,
         "lowers a pod's score by this times the mean correlation of its active returns with better ones; 0: off",
         at_least(0),
     )
-    perturb_factor: float = setting(1.25, "inherited hyperparameters are multiplied or divided by it", at_least(1))
-    resample_probability: float = setting(0.1, "probability that a hyperparameter is sampled again instead", FRACTION)
     search: Literal["full", "narrow", "off"] = setting(
         "full",
         "hyperparameters that are searched: all, without entropy, value coefficient and temperature, or none",
-    )
-    sampler: Literal["random", "tpe"] = setting(
-        "random",
-        "hyperparameters of new agents: sampled at random, or proposed from earlier scores by Optuna's TPE sampler",
     )
     selection: Literal["cross_validated", "greedy", "best", "all"] = setting(
         "cross_validated",
         "members of the champion: the best, all, greedy (added while the ensemble improves), or what is best on folds",
     )
-    inner_folds: int = setting(5, "blocks of validation on which cross_validated compares the others", at_least(2))
     champion: int = setting(
         4, "number of best agents in the champion; greedy selection starts from them and adds others", at_least(1)
     )
@@ -313,17 +271,6 @@ class TournamentConfig:
     )
     update_seconds: float = setting(
         0.0, "asynchronous: seconds after which a batch is scored, if its samples take longer; 0: off", at_least(0)
-    )
-    halving: int = setting(
-        0,
-        "successive halving: agents as old as 1, n, n^2, ... generations are replaced unless in the best 1/n; 0: off",
-        Constraint("0, or 2 or more", lambda x: x == 0 or x >= 2, 0),
-    )
-    total_samples: int = setting(
-        0, "environment steps of all pods after which training stops; 0: no limit", at_least(0)
-    )
-    plateau: int = setting(
-        0, "training stops after so many generations without a better score; 0: no limit", at_least(0)
     )
     seconds: float = setting(
         0.0,
@@ -345,18 +292,6 @@ class GateConfig:
         0.0025, "smallest active return and alpha on test that matter, per year; 0.0025: 0.25%", at_least(0)
     )
     max_drawdown: float = setting(0.5, "largest fall from a peak on test; 0.5: half", above_and_at_most(0, 1))
-    max_drawdown_over_base: float = setting(
-        0.03, "a deeper fall passes if it exceeds that of the base by at most this much; -1: never", between(-1, 1)
-    )
-    break_even_cost_multiple: float = setting(
-        1.5, "growth over the reference on test must survive this multiple of cost_bps", at_least(0)
-    )
-    audit: bool = setting(True, "the audit must find no fault")
-    pbo_blocks: int = setting(
-        16,
-        "blocks into which validation is cut for the probability of backtest overfitting (PBO) in the report",
-        Constraint(f"an even number, 2 to {MAX_PBO_BLOCKS}", lambda x: x % 2 == 0 and 2 <= x <= MAX_PBO_BLOCKS),
-    )
 
 
 @dataclass(frozen=True)
@@ -373,9 +308,6 @@ class RunConfig:
         FeatureConfig, "Observed features of each asset, known at the close of the decision bar."
     )
     environment: EnvironmentConfig = section(EnvironmentConfig, "Market rules.")
-    augmentation: AugmentationConfig = section(
-        AugmentationConfig, "Variations of the training split; validation and test are never changed."
-    )
     mandate: MandateConfig = section(
         MandateConfig, 'Bounds on what every agent may hold and trade; base = "none" lifts them all.'
     )

@@ -43,7 +43,7 @@ class AsynchronousScheduler(Scheduler):
         group, number = state.groups[result.group], result.number + 1
 
         def follow(after: RunState) -> Sequence[Pending]:
-            if self.budget.is_spent(after):
+            if self.budget.is_spent:
                 self.dispatcher.clear()
             elif self._made < self._total:
                 self._made += 1

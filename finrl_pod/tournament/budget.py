@@ -1,4 +1,4 @@
-"""When a run stops: wall-clock time, environment steps, or a plateau of the best score."""
+"""When a run stops: at its wall-clock limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 from finrl_pod.settings.run import TournamentConfig
-from finrl_pod.tournament.run_state import RunState
 
 
 class Budget:
@@ -25,19 +24,7 @@ class Budget:
         """Seconds for the next of so many rounds, which share what is left of the limit equally."""
         return max((self._config.seconds or math.inf) - self.seconds, 0.0) / rounds
 
-    def is_spent(self, state: RunState) -> bool:
+    @property
+    def is_spent(self) -> bool:
         """Whether no more assignments may start."""
-        config = self._config
-        over_time = bool(config.seconds) and self.seconds >= config.seconds
-        over_samples = bool(config.total_samples) and state.samples >= config.total_samples
-        return over_time or over_samples or self._on_plateau(state)
-
-    def _on_plateau(self, state: RunState) -> bool:
-        """Whether the best score of the last `plateau` generations is not above that of all before them."""
-        recent = self._config.plateau
-        if not recent or state.generation < recent:
-            return False
-        first = state.generation - recent + 1
-        scores = [past for past in state.history.values() if math.isfinite(past.score)]
-        before = max((past.score for past in scores if past.generation < first), default=-math.inf)
-        return max((past.score for past in scores if past.generation >= first), default=-math.inf) <= before
+        return bool(self._config.seconds) and self.seconds >= self._config.seconds

@@ -41,7 +41,7 @@ class GenerationalScheduler(Scheduler):
         if len(self._results) < self._awaited:
             return state
         state = self.accept(state, sorted(self._results, key=lambda result: result.group))
-        if not self.budget.is_spent(state) and (pending := self.first_pending(state)):
+        if not self.budget.is_spent and (pending := self.first_pending(state)):
             self.begin(state, pending)
             self.dispatcher.add(pending)
         return state

@@ -53,11 +53,6 @@ def configured(config: AgentConfig, search: Search = "full") -> dict[str, float]
     return {name: float(getattr(config, name)) for name in searched(config, search)}
 
 
-def log_spread(name: str) -> float:
-    """Largest distance of a sample from the config's value, in logarithms."""
-    return math.log(RATE_FACTOR) * (SENSITIVE_EXPONENT if name in SENSITIVE else 1.0)
-
-
 def sample_hyperparameters(config: AgentConfig, rng: np.random.Generator, search: Search = "full") -> dict[str, float]:
     """Sample hyperparameters: log-uniform within a factor of 3 of the config's values, sensitive ones within 1.5.
 

@@ -12,6 +12,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.types import Score
 
+MAX_ROOT_SHARE = 0.25  # of the leaderboard of a run
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 
 
@@ -63,7 +64,7 @@ class Leaderboard:
     def from_state(cls, state: Mapping[str, Any] | None, config: TournamentConfig) -> Leaderboard:
         """Leaderboard of a run's saved state, empty for None. Raises RunError for invalid rows."""
         scores = tuple(score_from_dict(row) for row in (state["leaderboard"] if state else ()))
-        return cls(config.leaderboard, scores, config.max_root_share)
+        return cls(config.leaderboard, scores, MAX_ROOT_SHARE)
 
 
 def score_from_dict(row: Mapping[str, Any]) -> Score:

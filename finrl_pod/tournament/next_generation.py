@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +16,8 @@ from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.ranking import Comparison, PastScore
 from finrl_pod.types import Floats, Score
 
-Sample = Callable[[np.random.Generator], Mapping[str, float]]
+PERTURB_FACTOR = 1.25  # inherited hyperparameters are multiplied or divided by it
+RESAMPLE_PROBABILITY = 0.1  # of sampling an inherited hyperparameter again instead
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,6 @@ def next_slots(
     history: Mapping[str, PastScore] | None = None,
     returns: Mapping[str, Floats] | None = None,
     max_age: float = math.inf,
-    sample: Sample | None = None,
 ) -> list[SlotInit]:
     """Next generation of a cohort from its part of the leaderboard and the last scores of its slots.
 
@@ -63,13 +63,11 @@ def next_slots(
     history: all agents that the cohort made before, among which pods are ranked at equal age (`Comparison`). Protected
     pods continue; `exploit_fraction` is of the others. returns: on validation by id, for the novelty.
     max_age: samples from which agents are neither continued nor copied; their slots start from new weights.
-    sample: hyperparameters of new agents, at random by default.
     """
     comparison = Comparison(tournament, history or {}, returns or {})
     protected = [score for score in current if comparison.is_protected(score)]
     ranked = comparison.ranked([score for score in current if score not in protected])
     pods, compared, search = len(current), len(ranked), tournament.search
-    factor, resample = tournament.perturb_factor, tournament.resample_probability
     reinits, exploits = (
         _round_down(tournament.reinit_fraction * pods),
         _round_down(tournament.exploit_fraction * compared),
@@ -84,14 +82,14 @@ def next_slots(
     for rank, score in enumerate(ranked):
         rng = _rng(seed, score.slot, generation)
         from_bottom = compared - 1 - rank
-        ended = score.samples >= max_age or comparison.is_halved(score)
+        ended = score.samples >= max_age
         replaced = from_bottom < max(reinits + exploits, diverged)
         if from_bottom < reinits or (not parents and (replaced or ended)) or (ended and not replaced):
-            values = sample_hyperparameters(agent, rng, search) if sample is None else sample(rng)
+            values = sample_hyperparameters(agent, rng, search)
             slot_inits.append(SlotInit(score.slot, "reinit", None, values))
         elif replaced:
             parent = parents[int(rng.integers(len(parents)))]
-            changed = perturb(parent.hyperparameters, factor, resample, agent, rng, search)
+            changed = perturb(parent.hyperparameters, PERTURB_FACTOR, RESAMPLE_PROBABILITY, agent, rng, search)
             slot_inits.append(SlotInit(score.slot, "exploit", parent.id, changed))
         else:
             slot_inits.append(SlotInit(score.slot, "continue", score.id, score.hyperparameters))

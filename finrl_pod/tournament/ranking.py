@@ -2,7 +2,7 @@
 
 An agent that started late has had fewer samples than the others. It is therefore ranked among all agents of its age:
 those of this generation, and those of earlier generations when they were as old. A new agent is not replaced before it
-has had `protected_generations` generations.
+has had `PROTECTED_GENERATIONS` generations.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.tournament.active_returns import BASE, active_returns, correlation_matrix
 from finrl_pod.tournament.leaderboard import root_id
 from finrl_pod.types import Floats, Score
+
+PROTECTED_GENERATIONS = 2  # that a pod with new weights gets before it may be replaced
 
 
 @dataclass(frozen=True)
@@ -64,26 +66,8 @@ class Comparison:
         """Whether an agent of new weights, made after the first generation, is too young to be replaced."""
         root = self.history.get(root_id(score))
         started_late = root is not None and root.generation > 0
-        young = self.age(score.samples) < self.config.protected_generations
+        young = self.age(score.samples) < PROTECTED_GENERATIONS
         return started_late and young and math.isfinite(score.score)
-
-    def is_halved(self, score: Score) -> bool:
-        """Whether successive halving replaces an agent: it is as old as a rung and not among the best of that age.
-
-        Li et al. 2020, "A system for massively parallel hyperparameter tuning" (ASHA): with `halving` = n there are
-        rungs at 1, n, n^2, ... generations, and of the agents that have reached one the best 1/n (rounded up) pass it.
-        """
-        share, age = self.config.halving, self.age(score.samples)
-        if not share or not math.isfinite(score.score):
-            return False
-        rung = 1
-        while rung < age:
-            rung *= share
-        if rung != age:
-            return False
-        reached = [past.score for past in self.history.values() if self.age(past.samples) == age]
-        better = sum(other > score.score for other in reached)
-        return better >= -(-max(len(reached), 1) // share)
 
     def ranked(self, current: Sequence[Score]) -> list[Score]:
         """Scores of a generation, best first, by the share of the agents of its age that each is better than.

@@ -5,25 +5,22 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
 
 from finrl_pod.files import to_plain
-from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import AssignmentResult, Group, learning_curves
 from finrl_pod.tournament.budget import Budget
 from finrl_pod.tournament.dispatch import Dispatcher
 from finrl_pod.tournament.event_log import EventLog
 from finrl_pod.tournament.executor import Executor
-from finrl_pod.tournament.next_generation import Sample, SlotInit, initial_slots, next_slots
+from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.tournament.ranking import PastScore
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import Pending, RunState
-from finrl_pod.tournament.tpe import propose
 from finrl_pod.types import Floats, Score
 
 # Called with results before they are saved: a number that no other
@@ -83,7 +80,7 @@ class Scheduler(ABC):
         pending = self.first_pending(state)
         if pending:  # a finished run stays as it is
             self.log.start(self.config.sha256, state.groups, self.shards, pending)
-        if state.generation < 0 or not self.budget.is_spent(state):
+        if state.generation < 0 or not self.budget.is_spent:
             self.begin(state, pending)
             self.dispatcher.add(pending)
 
@@ -124,19 +121,8 @@ class Scheduler(ABC):
                 history,
                 returns,
                 max_age,
-                self._sampler(state, agent, history),
             )
         return [Pending(group, number, _of_slots(slot_inits, group.slots)) for group in groups]
-
-    def _sampler(self, state: RunState, agent: AgentConfig, history: Mapping[str, PastScore]) -> Sample | None:
-        """Sampler of new agents' hyperparameters; None for random ones."""
-        settings = self.config.tournament
-        if settings.sampler == "random":
-            return None
-        rows = {row["id"]: row["hyperparameters"] for row in self.run_directory.agents()}
-        rows |= {score.id: score.hyperparameters for score in state.current}
-        trials = [(rows[name], past.score) for name, past in history.items() if name in rows]
-        return lambda rng: propose(agent, settings.search, trials, int(rng.integers(2**31)))
 
     def accept(self, state: RunState, results: Sequence[AssignmentResult], follow: Follow = lambda _: ()) -> RunState:
         """Record and save results of one number; returns the state after them.

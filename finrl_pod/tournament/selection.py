@@ -37,6 +37,7 @@ Counts = NDArray[np.int64]
 Procedure = Literal["greedy", "best", "all"]
 MAX_ADDITIONS = 64  # of the greedy procedure: weights are resolved to about a percent
 MIN_GAIN = 1e-9  # a smaller gain in Sharpe ratio per bar is rounding error
+INNER_FOLDS = 5  # of validation, on which "cross_validated" compares the other procedures
 MIN_FOLD_BARS = 2
 START_SIGNIFICANCE = 0.025  # level at which an ensemble must add to its start
 COMPARED_PROCEDURES = 1.3  # all, best and greedy share most members: they count as so many independent selections
@@ -153,7 +154,7 @@ def _procedure(table: Floats, roots: Sequence[str], config: TournamentConfig) ->
     """The procedure that selects; returns [T, M]."""
     if config.selection != "cross_validated":
         return config.selection
-    folds = min(config.inner_folds, len(table) // MIN_FOLD_BARS)
+    folds = min(INNER_FOLDS, len(table) // MIN_FOLD_BARS)
     if folds < 2:
         return "best"
     blocks = np.array_split(np.arange(len(table)), folds)

@@ -116,7 +116,6 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
         ('reward = "log_return"', 'reward = "absent.py:mine"'),
         "there is no file absent.py for the reward absent.py:mine",
     ),
-    "equal worlds": (("worlds = 1", "worlds = 4"), "augmentation.worlds = 4 would repeat one history"),
     "zero cash": (("cash = 1_000_000.0", "cash = 0.0"), "environment.cash is out of its range, got 0.0"),
     "zero window": (("window = 40", "window = 0"), "environment.window is out of its range, got 0"),
     "zero environments": (("envs = 16", "envs = 0"), "environment.envs is out of its range, got 0"),

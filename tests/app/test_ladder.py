@@ -19,7 +19,7 @@ from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, PPOConfig
-from finrl_pod.settings.run import AugmentationConfig, MandateConfig, RunConfig
+from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import champion_of, ensemble_of
 from tests.app.small_run import isolated_folders, small_config
@@ -109,7 +109,6 @@ def test_a_solved_agent_is_a_tournament_of_one(folder: Path) -> None:
     "changes",
     [
         {"cohorts": (PPOConfig(),)},
-        {"augmentation": AugmentationConfig(feature_noise=0.1)},
         {"agent": PPOConfig(), "cohorts": (ClosedFormConfig(),)},
         {"mandate": MandateConfig(base="none")},
     ],

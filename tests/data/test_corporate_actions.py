@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.data.augmentation import resample_returns
 from finrl_pod.data.corporate_actions import (
     CorporateAction,
     read_actions,
@@ -215,17 +214,6 @@ def test_dividends_beside_adjusted_prices_are_refused() -> None:
     panel = make_panel(DAYS[:5].to_numpy(), ("A",), columns, adjusted=False)
     assert panel.dividend is not None
     assert not panel.dividend.any()
-
-
-def test_training_worlds_keep_dividend_yields() -> None:
-    """A resampled history moves a bar's dividend with its return."""
-    panel = with_actions(as_traded(), [CorporateAction("A", DAYS[20], dividend=2.0)])
-    assert panel.dividend is not None
-    drawn = np.tile(np.arange(1, BARS)[::-1], (3, 1))
-    moved = resample_returns(panel, 0, drawn, np.random.default_rng(0))
-    assert moved.dividend is not None
-    assert np.flatnonzero(moved.dividend[:, 0]).tolist() == [BARS - 20]
-    assert moved.dividend[BARS - 20, 0] / moved.close[BARS - 20, 0] == pytest.approx(2.0 / panel.close[20, 0])
 
 
 def test_a_panel_without_dividends_becomes_adjusted_by_splits_alone() -> None:

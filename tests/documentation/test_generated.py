@@ -13,7 +13,7 @@ from finrl_pod_app.setup.glossary import page
 from tests.documentation.blocks import PAGES, ROOT
 
 LINE = 297
-SETTING = re.compile(r"`(environment|mandate|tournament|gate|splits|features|augmentation)\.([a-z_]+)\b")
+SETTING = re.compile(r"`(environment|mandate|tournament|gate|splits|features)\.([a-z_]+)\b")
 
 
 def relative(page: Path) -> str:

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.data.worlds import LEAD_BARS
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import MemberGenerators
 from finrl_pod.rl.algorithms.factory import make_actor
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, distinct, dropout_factors
 from finrl_pod.rl.networks.lookback import Attention, Convolution, GatedRecurrence, LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.settings.algorithm_configs import MAX_LOOKBACK
 from tests.rl.all_algorithms import small_learner, training_state
 
 T, N, F, L, C, P = 20, 4, 3, 8, 8, 2
@@ -308,7 +306,3 @@ def test_it_learns_what_a_past_row_alone_shows(kind: str) -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small_learner("ppo", **settings)
-
-
-def test_windows_do_not_reach_beyond_a_training_world() -> None:
-    assert MAX_LOOKBACK <= LEAD_BARS

@@ -78,8 +78,8 @@ def test_insertion_order_does_not_matter(entries: list[Score], size: int, shuffl
 def test_json_round_trip(entries: list[Score], size: int) -> None:
     board = Leaderboard(size).insert(entries)
     state = json.loads(json.dumps({"leaderboard": board.to_dict(), "parents": {}}, allow_nan=False))
-    read = Leaderboard.from_state(state, TournamentConfig(leaderboard=size, max_root_share=1.0))
-    assert read == board
+    read = Leaderboard.from_state(state, TournamentConfig(leaderboard=size))
+    assert (read.size, read.scores) == (board.size, board.scores)
 
 
 def test_entries_of_an_over_represented_root_are_displaced_first() -> None:

@@ -62,8 +62,7 @@ def test_diverged_agents_of_the_same_age_count_as_beaten() -> None:
 def test_a_new_agent_is_protected_for_its_first_generations(age: int, expected: bool) -> None:
     late = {"g02s03": PastScore(3, 2, EACH, -9.0)}
     newborn = pod(3, 1 + age, -9.0, age, "g02s03")
-    assert comparison({**FIRST, **late}, protected_generations=2).is_protected(newborn) is expected
-    assert not comparison({**FIRST, **late}, protected_generations=0).is_protected(newborn)
+    assert comparison({**FIRST, **late}).is_protected(newborn) is expected
     assert not comparison({**FIRST, **late}).is_protected(pod(3, 2, math.nan, 1, "g02s03"))
     assert not comparison(FIRST).is_protected(pod(0, 0, -9.0, 1, "g00s00")), "all of the first generation are as old"
 

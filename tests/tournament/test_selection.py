@@ -18,7 +18,7 @@ from finrl_pod.settings.run import TournamentConfig
 from finrl_pod.tournament.active_returns import BASE, correlation_matrix, mean_correlation
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.selection import champion_of, choose, sharpe_ratios
+from finrl_pod.tournament.selection import INNER_FOLDS, champion_of, choose, sharpe_ratios
 from finrl_pod.types import Floats
 from tests.tournament.sample_scores import score
 from tests.tournament.small_tournament import DATA, VALIDATION, small_config, small_market, tournament
@@ -124,9 +124,9 @@ def test_shares_by_sharpe_ratio_multiply_the_counts() -> None:
 def test_the_procedure_with_the_best_mean_over_the_folds_selects(seed: int, agents: int) -> None:
     returns = table(agents, bars=120, seed=seed)
     board, by_id = board_of(returns)
-    config = TournamentConfig(champion=2, inner_folds=4)
+    config = TournamentConfig(champion=2)
     means: dict[str, list[float]] = {}
-    for block in np.split(np.arange(120), 4):
+    for block in np.split(np.arange(120), INNER_FOLDS):
         rest = np.setdiff1d(np.arange(120), block)
         inner, inner_returns = board_of(returns[rest])
         for name in ("all", "best", "greedy"):

@@ -28,9 +28,8 @@ from finrl_pod_strategies.external_model import Model, ModelStrategy
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
-from finrl_pod.data.splits import Span, Splits, make_splits
+from finrl_pod.data.splits import REWARD_LAG, Span, Splits, make_splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds
 from finrl_pod.display import table_html
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.backtest import backtest as run_strategy
@@ -53,7 +52,6 @@ from finrl_pod_app.prices.market_setup import (
     make_market,
     solved_start,
     training_env,
-    training_worlds,
     with_effective_settings,
 )
 from finrl_pod_app.prices.panels import check_prices, load_panel
@@ -72,7 +70,6 @@ class Setup:
     panel: Panel
     splits: Splits
     market: MarketTensor
-    worlds: TrainingWorlds | None = None
 
     def __repr__(self) -> str:
         spans = ", ".join(f"{name} {len(self.span(name)):,}" for name in ("train", "validation", "test"))
@@ -108,8 +105,8 @@ class Setup:
         return splits_figure(self.panel.plot(), self.splits.dates())
 
     def environment(self, members: tuple[int, ...] = (0,)) -> MarketEnv:
-        """Return environments on the training split, or its variations, for the given population members."""
-        return training_env(self.config, self.market, self.splits, members, self.worlds)
+        """Return environments on the training split for the given population members."""
+        return training_env(self.config, self.market, self.splits, members)
 
     def span(self, split: str) -> Span:
         """First and last bar of "train", "validation" or "test". Raises InputError for another name."""
@@ -172,8 +169,7 @@ def prepare(config: RunConfig | None = None, device: str = "auto", *, panel: Pan
     market = make_market(panel, config, splits)
     check_settings(config, market, splits)
     chosen = pick_device(device)
-    worlds = training_worlds(config, panel, market, splits, chosen)
-    return Setup(config, panel, splits, to_device(market, chosen), worlds)
+    return Setup(config, panel, splits, to_device(market, chosen))
 
 
 def train(

@@ -21,7 +21,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import CHAMPION, PromotionEvidence, Rule, edge_rule
+from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, Rule, edge_rule
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
@@ -79,7 +79,7 @@ def check(config: RunConfig, splits: Splits) -> None:
 def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
     """Raise ConfigError for a threshold out of range, DataError for too few validation or test bars."""
     check_gate(gate)
-    for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(gate), strict=True):
+    for name, bars, minimum in zip(("validation", "test"), (validation, test), min_bars(), strict=True):
         if bars < minimum:
             raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
 
@@ -183,7 +183,7 @@ def evaluate_champion(
     reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
     if saved is None:
-        highest = config.gate.break_even_cost_multiple * environment.cost_bps
+        highest = BREAK_EVEN_COST_MULTIPLE * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
             test=test,

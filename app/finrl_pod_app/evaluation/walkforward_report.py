@@ -30,7 +30,7 @@ from finrl_pod.files import to_plain, write_text
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
-from finrl_pod.promotion.rules import CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence
 from finrl_pod.promotion.trial_log import span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import RunConfig
@@ -100,7 +100,7 @@ def report_walkforward(
     reference_result, base_decisions = backtest_recorded(reference, *terms)
     results = {CHAMPION: result, **run_baselines(*terms), reference.name: reference_result}
     if saved is None:
-        highest = config.gate.break_even_cost_multiple * config.environment.cost_bps
+        highest = BREAK_EVEN_COST_MULTIPLE * config.environment.cost_bps
         evidence = PromotionEvidence(
             validation=None,
             test=results,

@@ -11,18 +11,17 @@ from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.base_portfolios import with_base
 
-from finrl_pod.data.splits import Splits
+from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.data.tensor import build_market, to_device
-from finrl_pod.data.worlds import REWARD_LAG, TrainingWorlds, check_augmentation, make_worlds
 from finrl_pod.errors import ConfigError
-from finrl_pod.memory import release_freed_memory, release_mapped_pages
+from finrl_pod.memory import release_mapped_pages
 from finrl_pod.rl.acting.closed_form import solved_weights
 from finrl_pod.rl.algorithms.factory import validate as validate_agent
 from finrl_pod.rl.networks.policies import BUILT_IN_POLICIES, PolicySpec, make_policy
 from finrl_pod.rl.networks.start import LINEAR
 from finrl_pod.settings.algorithm_configs import AgentConfig, ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
-from finrl_pod.settings.run import AugmentationConfig, RunConfig, TournamentConfig, validate_tournament
+from finrl_pod.settings.run import RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.types import MarketTensor, Normaliser, Panel, Tensor
@@ -33,56 +32,24 @@ def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor
     return _build(panel, config, (splits.train.first, splits.train.last))
 
 
-def training_worlds(
-    config: RunConfig, panel: Panel, market: MarketTensor, splits: Splits, device: torch.device
-) -> TrainingWorlds | None:
-    """Return the worlds that agents train on, on a device, or None if they train on the training split as it is."""
-    made = make_worlds(
-        panel,
-        splits.train,
-        market,
-        lambda varied: _build(varied, config, market.normaliser),
-        config.augmentation,
-        config.seed,
-    )
-    if made is None:
-        return None
-    release_freed_memory()  # the prices of all worlds
-    return dataclasses.replace(made, market=to_device(made.market, device))
-
-
 def training_env(
     config: RunConfig,
     market: MarketTensor,
     splits: Splits,
     members: Sequence[int],
-    worlds: TrainingWorlds | None = None,
 ) -> MarketEnv:
-    """Return environments on the training split, or on its variations if `worlds` are given.
+    """Return environments on the training split.
 
     The last decision is two bars before the end, so that its fill and its reward lie inside the split.
     """
-    if worlds is None:
-        last = splits.train.last - REWARD_LAG
-        env = make_env(
-            market,
-            config.environment,
-            members=members,
-            first=splits.train.first,
-            last=last,
-            mandate=config.mandate,
-        )
-    else:
-        window = worlds.window(config.environment.window)
-        env = make_env(
-            worlds.market,
-            dataclasses.replace(config.environment, window=window),
-            members=members,
-            first=worlds.first,
-            last=worlds.last,
-            mandate=config.mandate,
-            starts=[worlds.starts(window)] * len(members),
-        )
+    env = make_env(
+        market,
+        config.environment,
+        members=members,
+        first=splits.train.first,
+        last=splits.train.last - REWARD_LAG,
+        mandate=config.mandate,
+    )
     release_mapped_pages()  # of the tables that it made its own from
     return env
 
@@ -92,7 +59,6 @@ def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> N
     _check_closed_form(config)
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
-    check_augmentation(config.augmentation, config.environment)
     for agent in (config.agent, *config.cohorts):
         validate_agent(agent, env)
 
@@ -110,11 +76,6 @@ def _check_closed_form(config: RunConfig) -> None:
         raise ConfigError(
             'agent.algorithm "closed_form" solves one agent and trains no cohorts; remove them, or set agent.start = '
             '"closed_form" with an algorithm that trains'
-        )
-    if config.augmentation != AugmentationConfig():
-        raise ConfigError(
-            'agent.algorithm "closed_form" is solved on the training split as it is; remove the settings of '
-            "[augmentation]"
         )
 
 
@@ -185,10 +146,9 @@ def make_trainer(
     threads: CPU threads, those of the config by default.
     """
     moved = to_device(market, device)
-    worlds = training_worlds(config, panel, market, splits, device)
     return CohortTrainer(
         config,
-        lambda members: training_env(config, moved, splits, members, worlds),
+        lambda members: training_env(config, moved, splits, members),
         MarketScorer(market, config, (splits.validation.first, splits.validation.last)),
         panel.sha256,
         threads,
@@ -197,6 +157,6 @@ def make_trainer(
 
 
 def solved_start(config: RunConfig, market: MarketTensor, splits: Splits) -> Tensor:
-    """Weights [F] of the linear policy that is solved on the training split as it is, whatever its variations."""
+    """Weights [F] of the linear policy that is solved on the training split."""
     env = training_env(config, market, splits, (0,))
     return solved_weights(market, config.environment, config.mandate, env.first, env.last)

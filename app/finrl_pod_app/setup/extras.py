@@ -40,7 +40,6 @@ OPTIONAL_PACKAGES = (
     OptionalPackage("s3fs", "s3fs", "s3", "for a registry in an S3 bucket"),
     OptionalPackage("mujoco", "mujoco", "mujoco", "for MuJoCo environments such as gym:Hopper-v5"),
     OptionalPackage("ray", "ray", "ray", "for tournaments on a Ray cluster"),
-    OptionalPackage("optuna", "optuna", "tpe", 'for tournament.sampler = "tpe"'),
     OptionalPackage("tensorboard", "tensorboard", "tensorboard", "to show learning curves"),
     OptionalPackage("mlflow", "mlflow", "mlflow", "to log learning curves to MLflow"),
     OptionalPackage("wandb", "wandb", "wandb", "to log learning curves to Weights & Biases"),

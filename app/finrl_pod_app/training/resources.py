@@ -67,7 +67,7 @@ def check_ranges(config: RunConfig) -> None:
     """Raise ConfigError for a setting out of its range, or in conflict with another one, without reading prices."""
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     rules_of(config.environment)
-    for name in ("augmentation", "mandate", "gate"):
+    for name in ("mandate", "gate"):
         check_settings(f"{name}.", getattr(config, name))
     for agent in (config.agent, *config.cohorts):
         check_settings("agent.", agent)
@@ -78,8 +78,6 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     assets = len(config.data.symbols) or len(panel.symbols)
     bars, features = panel.bars, len(config.features.names)
     cells = bars * assets
-    worlds = config.augmentation.worlds if config.augmentation.worlds > 1 else 0
-    markets = (1 + worlds) * shards
     limit = mapped_bytes()
     tables = {  # of a market: bytes of all, and of one
         "prices": (cells * BYTES_OF_PRICES, cells * 8),
@@ -96,12 +94,10 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
     held = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
     generations = config.tournament.generations
     samples = config.tournament.pods * generations * config.tournament.samples_per_generation
-    if config.tournament.total_samples:
-        samples = min(samples, config.tournament.total_samples)
     parts = {
         "program": PROGRAM * shards,
         "prices": PRICE_COPIES * cells * 8 * max(len(panel.columns), 1),
-        "market": in_memory * markets,
+        "market": in_memory * shards,
         "environments and learners": sum(held) if shards == 1 else max(held) * shards,
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
         "snapshots": (config.tournament.pods + config.tournament.leaderboard)
@@ -109,7 +105,7 @@ def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimat
         * 3
         * FLOAT,
     }
-    return Estimate(parts, mapped * markets, samples, _seconds(config, samples, cells, assets))
+    return Estimate(parts, mapped * shards, samples, _seconds(config, samples, cells, assets))
 
 
 def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shards: int = 1) -> Estimate:
@@ -135,7 +131,7 @@ def _advice(config: RunConfig, part: str) -> str:
             f"lower tournament.pods = {tournament.pods:,}, tournament.batch_pods or environment.envs = "
             f"{environment.envs:,}"
         )
-    return "choose fewer symbols with data.symbols, fewer features.names, or fewer augmentation.worlds"
+    return "choose fewer symbols with data.symbols or fewer features.names"
 
 
 def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: int, features: int) -> int:

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.data.splits import Splits
-from finrl_pod.data.worlds import REWARD_LAG
+from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
 from finrl_pod.files import to_plain
 from finrl_pod.native.threads import one_thread

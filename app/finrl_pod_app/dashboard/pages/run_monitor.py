@@ -150,7 +150,7 @@ def show_training(settings: Settings, name: str) -> None:
     _show_curves(settings, run, files)
     st.header("Leaderboard")
     hyperparameters = training.varied_hyperparameters(agents)
-    leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS, cached.config(run).tournament.max_root_share)
+    leaderboard = training.leaderboard(agents, LEADERBOARD_ROWS)
     leaderboard["generation"] += 1  # numbered from one, as in the figures
     column = st.column_config.NumberColumn
     columns = {

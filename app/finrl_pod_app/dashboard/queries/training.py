@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import RunError
+from finrl_pod.tournament.leaderboard import MAX_ROOT_SHARE
 from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
@@ -107,7 +108,7 @@ def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.
     return ordered
 
 
-def leaderboard(agents: pd.DataFrame, size: int, max_root_share: float = 1.0) -> pd.DataFrame:
+def leaderboard(agents: pd.DataFrame, size: int, max_root_share: float = MAX_ROOT_SHARE) -> pd.DataFrame:
     """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id.
 
     max_root_share: as in `tournament.leaderboard`: agents of one root beyond this share come after all others.
