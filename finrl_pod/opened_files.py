@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 MODULE_PREFIX = "finrl_pod_user_"  # of the names of modules made of user files
 OUR_PACKAGES = {"finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies"}
-ENTRY_POINT_PACKAGES: set[str] = set()  # of which an object was loaded
+IMPORTED_PACKAGES: set[str] = set()  # of custom parts named package.module:Name
 CODE = (".py", ".pyc", ".pyd", ".so", ".dll", ".dylib")
 CONNECTIONS = {
     *("socket.connect", "urllib.Request", "sqlite3.connect"),
@@ -109,7 +109,7 @@ def _reader(frame: FrameType | None) -> tuple[str, str] | None:
             if name.startswith(_NATIVE):
                 return None
             library = False
-        elif name.startswith(MODULE_PREFIX) or package in ENTRY_POINT_PACKAGES or name == "__main__":
+        elif name.startswith(MODULE_PREFIX) or package in IMPORTED_PACKAGES or name == "__main__":
             user = current
         elif file.startswith("<frozen importlib"):
             if library and user is None:

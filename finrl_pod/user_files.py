@@ -1,4 +1,4 @@
-"""Objects from users' own Python files and from installed packages, named as `file.py:Name` or by their entry point.
+"""Custom parts from Python files and from installed packages: `file.py:Name` and `package.module:Name`.
 
 A file is imported and runs with the rights of the user who started the program: it is trusted code, without a sandbox.
 
@@ -13,8 +13,8 @@ import ast
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import importlib.abc
-import importlib.metadata
 import importlib.util
 import linecache
 import re
@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from finrl_pod import opened_files
 from finrl_pod.errors import InputError, closest_name, did_you_mean, listed
-from finrl_pod.opened_files import ENTRY_POINT_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
+from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
 
 T = TypeVar("T")
 DIGITS = 16
@@ -37,6 +37,7 @@ FOLDER = "own_files"  # of a run
 UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
 # Groups whose parts a running program can register, and the function of `import finrl_pod as fp`.
 REGISTERED = {"features": "register_feature", "policies": "register_policy", "algorithms": "register_algorithm"}
+_MODULE_REFERENCE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _PINNED = re.compile(rf"(?P<stem>.+)@(?P<digest>[0-9a-f]{{{DIGITS}}})\.py")
 _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
@@ -48,6 +49,16 @@ def is_file_reference(text: str) -> bool:
     """Whether `text` has the form file.py:Name."""
     path, _, name = text.rpartition(":")
     return path.endswith(".py") and bool(name)
+
+
+def is_module_reference(text: str) -> bool:
+    """Whether `text` has the form package.module:Name."""
+    return _MODULE_REFERENCE.fullmatch(text) is not None and not is_file_reference(text)
+
+
+def is_custom(text: str) -> bool:
+    """Whether `text` names a custom part, as file.py:Name or package.module:Name; it may be missing."""
+    return is_file_reference(text) or is_module_reference(text)
 
 
 def unpinned(text: str) -> str:
@@ -274,15 +285,20 @@ def check_file_defines(reference: str, purpose: str) -> None:
     raise InputError(f"{written_path(path)} has no {name}; {hint}")
 
 
-def user_object(reference: str, purpose: str) -> Any:
-    """The object of file.py:Name; a file is imported once for each version of its text.
+def user_object(reference: str, purpose: str, *, again: bool = False) -> Any:
+    """The object of file.py:Name or package.module:Name.
 
-    Raises InputError as `import_user_file`, and for a name that the file does not define.
+    A file is imported once for each version of its text, or at every call if `again` is True. Raises InputError for
+    another name, as `import_user_file`, and for a name that the file or module does not define.
     """
+    if is_module_reference(reference):
+        return _module_object(reference, purpose)
+    if not is_file_reference(reference):
+        raise InputError(f"{purpose} must be named file.py:Name or package.module:Name")
     path_text, _, name = reference.rpartition(":")
     path = Path(path_text)
     key = (str(path.absolute()), _digest(source_text(path, purpose)))
-    if key not in _MODULES:
+    if again or key not in _MODULES:
         _MODULES[key] = import_user_file(path, purpose)
     module = _MODULES[key]
     if not hasattr(module, name):
@@ -297,74 +313,57 @@ def forget_modules() -> None:
     _MODULES.clear()
 
 
-def entry_point(group: str, name: str) -> Any | None:
-    """The object that an installed package offers under `name` in the group `finrl_pod.{group}`, or None.
-
-    group: "features", "rewards", "costs", "strategies", "algorithms", "policies", "environments", "sources" or
-    "brokers". Raises InputError for one that cannot be imported.
-    """
-    for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}", name=name):
-        ENTRY_POINT_PACKAGES.add(point.module.partition(".")[0])
-        opened_files.watch()
-        try:
-            return point.load()
-        except Exception as error:
-            raise InputError(f"{name} of {point.value} could not be imported: {error_text(error)}") from error
-    return None
-
-
-def own_object(group: str, name: str, purpose: str) -> Any | None:
-    """The object of file.py:Name, else the entry point `name` of a group, else None. Raises InputError as both."""
-    return user_object(name, purpose) if is_file_reference(name) else entry_point(group, name)
+def _module_object(reference: str, purpose: str) -> Any:
+    module_name, _, name = reference.partition(":")
+    IMPORTED_PACKAGES.add(module_name.partition(".")[0])
+    opened_files.watch()
+    try:
+        with stdout_to_stderr():
+            module = importlib.import_module(module_name)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"there is no module {module_name} for {purpose}; install its package") from None
+        raise InputError(f"{module_name} could not be imported: {error_text(error)}") from error
+    if not hasattr(module, name):
+        raise InputError(f"the module {module_name} has no {name}")
+    return getattr(module, name)
 
 
-def is_own(group: str, name: str) -> bool:
-    """Whether `name` is of the form file.py:Name, or an entry point of a group; the file may be missing."""
-    return is_file_reference(name) or name in entry_point_names(group)
+def custom_object(name: str, purpose: str) -> Any | None:
+    """The object of file.py:Name or package.module:Name, None for another name. Raises InputError as `user_object`."""
+    return user_object(name, purpose) if is_custom(name) else None
 
 
-def own_source(group: str, name: str, purpose: str) -> tuple[Path, str]:
-    """The file that defines file.py:Name or an entry point, and its text.
+def custom_source(name: str, purpose: str) -> tuple[Path, str]:
+    """The file that defines a custom part, and its text.
 
-    Raises InputError as `own_object`, and for a name that is neither or whose module has no Python file.
+    Raises InputError as `user_object`, and for a part whose module has no Python file.
     """
     if is_file_reference(name):
         path = Path(name.rpartition(":")[0])
         return path, source_text(path, purpose)
-    found = entry_point(group, name)
-    module = sys.modules.get(getattr(found, "__module__", ""))
+    module = sys.modules.get(getattr(user_object(name, purpose), "__module__", ""))
     if module is None or not (file := getattr(module, "__file__", None)):
         raise InputError(f"there is no Python file of {name} for {purpose}")
     return Path(file), source_text(Path(file), purpose)
 
 
-def entry_point_names(group: str) -> tuple[str, ...]:
-    """Names that installed packages offer in a group, see `entry_point`."""
-    return tuple(sorted({point.name for point in importlib.metadata.entry_points(group=f"finrl_pod.{group}")}))
-
-
-def entry_point_packages(group: str) -> dict[str, str]:
-    """Name and version of the installed package that offers each name of a group, such as {"momentum": "acme 1.0"}."""
-    points = importlib.metadata.entry_points(group=f"finrl_pod.{group}")
-    return {x.name: f"{x.dist.name} {x.dist.version}" if x.dist else "" for x in sorted(points, key=lambda x: x.name)}
-
-
 def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
-    """A hint for a name that is neither built in nor offered by an installed package."""
-    known = list(dict.fromkeys([*built_in, *entry_point_names(group)]))
+    """A hint for a name that is neither built in nor a custom part."""
+    known = list(built_in)
     if close := closest_name(name, known):
         return f"did you mean {close}?"
-    return f"known are {listed(known)}; {not_offered(group, name)}"
+    return f"known are {listed(known)}; {custom_part_hint(group, name)}"
 
 
-def not_offered(group: str, name: str) -> str:
-    """Says that nothing outside the package has a name, and which function registers it in Python if one does."""
+def custom_part_hint(group: str, name: str) -> str:
+    """How custom parts are named, and which function registers one in Python if there is one."""
+    hint = "name a custom part as file.py:Name or package.module:Name"
     if group not in REGISTERED:
-        return f"no installed package offers {name!r} in finrl_pod.{group}"
-    return (
-        f"no installed package offers {name!r} in finrl_pod.{group}, and fp.{REGISTERED[group]}({name!r}) was not "
-        "called in this process: call it first, or name a part as file.py:Name"
-    )
+        return hint
+    return f"{hint}, or call fp.{REGISTERED[group]}({name!r}) first in this process"
 
 
 def _add_to_path(path: Path) -> None:
@@ -412,13 +411,13 @@ def part_name(frame: FrameType) -> str:
 
 
 def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Frames and lines in files of the user's own and in packages of loaded entry points, the innermost last."""
+    """Frames and lines in files of the user's own and in packages of imported parts, the innermost last."""
     walked = traceback.walk_tb(error.__traceback__)
     return [(x, line) for x, line in walked if _module(x).startswith(MODULE_PREFIX) or _is_packaged(x)]
 
 
 def _is_packaged(frame: FrameType) -> bool:
-    return _module(frame).partition(".")[0] in ENTRY_POINT_PACKAGES - OUR_PACKAGES
+    return _module(frame).partition(".")[0] in IMPORTED_PACKAGES - OUR_PACKAGES
 
 
 def _module(frame: FrameType) -> str:

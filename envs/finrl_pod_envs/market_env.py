@@ -31,7 +31,7 @@ from finrl_pod.market.mandate import (
     replenish_budget,
     validate_mandate,
 )
-from finrl_pod.market.reward_state import MIN_GROWTH
+from finrl_pod.market.rewards import MIN_GROWTH, Interval, StepReward
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.native.device import on_device
@@ -49,7 +49,6 @@ from finrl_pod_envs.market_kernels import (
     make_step_kernel,
 )
 from finrl_pod_envs.observation import flat, flat_size
-from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.state import EnvState
 
 RUIN = 0.01  # an account at or below this fraction of its starting cash is ruined: its episode terminates
@@ -128,7 +127,7 @@ class MarketEnv(ABC):
             self.mandate_table = MandateTable(market, self.mandate, bars_per_year(market.times), self.dtype)
         self.extras = account_extras(config, self.mandate)
         self.observation_size = flat_size(market, self.extras.size(self.assets))
-        self.reward = StepReward(config, bars_per_year(market.times))
+        self.reward = StepReward(config)
         self._base_growth = self._base_growth_table() if self.reward.uses_base else None
         self._state: EnvState | None = None
         self._observation: Observation | None = None
@@ -343,17 +342,17 @@ class MarketEnv(ABC):
 
     def _with_reward(self, outcome: EnvStep, bar: Tensor) -> EnvStep:
         """Outcome of a kernel, whose reward is log growth or the change of equity, with the reward of the settings."""
-        if self.reward.is_unmodified:
+        if self.reward.is_kernel_output:
             return outcome
         growth = outcome.reward.view(self.members, self.groups, self.accounts)
         base = torch.zeros_like(growth) if self._base_growth is None else self._base_growth[bar].unsqueeze(-1)
-        reward = self.reward.of_log_growth(growth, outcome.turnover.view_as(growth), base)
+        reward = self.reward.of_log_growth(growth, base.expand_as(growth))
         return outcome._replace(reward=reward.view_as(outcome.reward).to(self.output_dtype))
 
     def _use_native(self) -> None:
         """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
         self._uses_kernels = True
-        if not (self.reward.is_unmodified or self.reward.growth_only):
+        if self.reward.kernel is None:
             return
         make = make_device_step if on_device(self.device) else make_step_kernel
         self._native, self._gradient = make(self, START_ROUNDS), make_gradient_kernel(self)

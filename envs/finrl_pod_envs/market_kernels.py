@@ -18,11 +18,10 @@ import torch
 
 from finrl_pod.market.account_extras import joined_extras, observes_virtual
 from finrl_pod.market.mandate import MandateTable, initial_budget, needs_returns
-from finrl_pod.market.reward_state import MIN_GROWTH
+from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import is_triton_installed, on_device, use_triton
 from finrl_pod.native.library import load
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.rewards import CHANGE_SCALE
 from finrl_pod_envs.state import EnvState, KernelEnv
 
 STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") for name in ("step", "gradient"))
@@ -100,7 +99,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
     config, dtype = env.config, env.dtype
     market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
-    market.reward = CHANGE if config.reward == "change" else LOG_RETURN
+    market.reward = CHANGE if env.reward.kernel == "gain" else LOG_RETURN
     market.cost_rate, market.cash = env.venue.cost_rate, config.cash
     market.leverage, market.change_scale, market.min_growth = config.leverage, CHANGE_SCALE, MIN_GROWTH
     used = slice(env.first, env.last + 1)
@@ -352,7 +351,6 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and config.buy_allocation == "proportional"
         and not config.whole_shares
         and env.dtype == env.output_dtype
-        and not config.turnover_penalty  # turnover has no gradient
         and (mandate is None or (mandate.max_weight == 1 and not mandate.max_turnover))
         and not any(env.extras)
     )

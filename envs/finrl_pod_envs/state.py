@@ -8,6 +8,7 @@ import torch
 
 from finrl_pod.market.account_extras import AccountExtras
 from finrl_pod.market.mandate import MandateTable
+from finrl_pod.market.rewards import StepReward
 from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
@@ -42,7 +43,8 @@ class KernelEnv(Protocol):
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. episode_bars: bars of an episode. first, last:
     the range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
     turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
-    tables. extras: numbers that are observed besides cash and holdings.
+    tables. extras: numbers that are observed besides cash and holdings. reward: of the
+    settings.
     """
 
     market: MarketTensor
@@ -65,3 +67,4 @@ class KernelEnv(Protocol):
     mandate: MandateConfig | None
     mandate_table: MandateTable | None
     extras: AccountExtras
+    reward: StepReward

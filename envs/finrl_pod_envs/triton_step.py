@@ -19,10 +19,9 @@ import triton.language as tl
 
 from finrl_pod.market.account_extras import observes_virtual
 from finrl_pod.market.mandate import initial_budget
-from finrl_pod.market.reward_state import MIN_GROWTH
+from finrl_pod.market.rewards import CHANGE_SCALE, MIN_GROWTH
 from finrl_pod.native.device import block_size, launch
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod_envs.rewards import CHANGE_SCALE
 from finrl_pod_envs.state import EnvState, KernelEnv
 
 TILE = 2048  # numbers of a block of accounts: what a program holds in registers
@@ -335,7 +334,7 @@ class TritonStep:
             "PORTFOLIO": config.kind == "portfolio",
             "MANDATE": mandate is not None,
             "WHOLE": config.whole_shares,
-            "CHANGE": config.reward == "change",
+            "CHANGE": env.reward.kernel == "gain",
             "TRADABLE": not all_tradable,
             "FILLABLE": not all_fillable,
             "TURBULENT": env.turbulent is not None,

@@ -21,8 +21,8 @@ from finrl_pod.settings.registration import check_name
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import (
     closest_part,
+    custom_object,
     error_text,
-    own_object,
     stdout_to_stderr,
     unpinned,
 )
@@ -99,13 +99,13 @@ def available(panel: Panel) -> tuple[str, ...]:
 
 
 def lookup(name: str) -> Feature:
-    """Look up a feature: a registered name, file.py:function of the user's own, or the entry point of a package.
+    """Look up a feature: a registered name, file.py:function, or package.module:function.
 
     Raises FeatureError suggesting the closest names, InputError for a file that cannot be used.
     """
     if name in _FEATURES:
         return _FEATURES[name]
-    if (found := own_object("features", name, f"the feature {name}")) is not None:
+    if (found := custom_object(name, f"the feature {name}")) is not None:
         return own_feature(name, found)
     raise FeatureError(f"unknown feature {name!r}; {closest_part('features', name, _FEATURES)}")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from finrl_pod.market.mandate import active_mandate, initial_budget
-from finrl_pod.market.reward_state import RewardState
+from finrl_pod.market.rewards import RewardState
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Tensor
 

@@ -8,9 +8,10 @@ from datetime import date
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.costs import CostModel, Frictions, HalfSpread, PerShare, QuotedHalfSpread, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.rewards import check_reward
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.user_files import error_text, own_object, unpinned
+from finrl_pod.user_files import custom_object, error_text, unpinned
 
 NO_FRICTIONS = Frictions()
 MAX_COST_BPS_BESIDE_SPREADS = 5_000
@@ -45,7 +46,7 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
     if config.impact:
         costs.append(SquareRootImpact(config.impact))
     if config.cost_model:
-        costs.append(own_cost(config.cost_model))
+        costs.append(custom_cost(config.cost_model))
     return Frictions(
         tuple(costs),
         config.participation,
@@ -56,12 +57,12 @@ def frictions_of(config: EnvironmentConfig) -> Frictions:
     )
 
 
-def own_cost(name: str) -> CostModel:
-    """The cost of the user's own: file.py:Class, made without arguments, or the entry point of a package.
+def custom_cost(name: str) -> CostModel:
+    """The custom cost of file.py:Class or package.module:Class, made without arguments.
 
     Raises ConfigError for an object that is no `CostModel`, InputError for a file that cannot be used.
     """
-    found = own_object("costs", name, f"the cost {name}")
+    found = custom_object(name, f"the cost {name}")
     if found is None:
         raise ConfigError(f"environment.cost_model must be file.py:Class of a cost, got {name!r}")
     try:
@@ -78,6 +79,7 @@ def own_cost(name: str) -> CostModel:
 
 def _validate(config: EnvironmentConfig) -> None:
     check_settings("environment.", config)
+    check_reward(config)
     if config.cost_bps + config.half_spread_bps >= 10_000:
         raise ConfigError("environment.cost_bps and half_spread_bps together must stay below 10000, the whole price")
     if config.half_spread == "from data" and config.half_spread_bps:

@@ -24,7 +24,7 @@ from finrl_pod.settings.constraints import (
     setting,
 )
 from finrl_pod.settings.toml import build_record, read_toml
-from finrl_pod.user_files import is_file_reference, is_own
+from finrl_pod.user_files import is_custom, is_file_reference
 
 BROKERS = ("simulated", "alpaca", "alpaca-trade-api", "alpaca-crypto")
 DAY = 86_400  # seconds
@@ -51,10 +51,10 @@ class BrokerSettings:
 
     kind: str = setting(
         "alpaca",
-        f"broker, or client library of Alpaca ({' | '.join(sorted(BROKERS))}), or file.py:Name of one's own",
+        f"broker, or client library of Alpaca ({' | '.join(sorted(BROKERS))}), or a custom one",
         Constraint(
-            f"one of {', '.join(BROKERS)}, file.py:Name, or the entry point of a package",
-            lambda kind: kind in BROKERS or is_own("brokers", kind),
+            f"one of {', '.join(BROKERS)}, file.py:Name, or package.module:Name",
+            lambda kind: kind in BROKERS or is_custom(kind),
         ),
     )
     url: str = setting("", "address of the trading API; empty: Alpaca's paper trading")

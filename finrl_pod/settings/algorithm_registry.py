@@ -25,7 +25,7 @@ from finrl_pod.settings.algorithm_configs import (
     TD3Config,
 )
 from finrl_pod.settings.registration import check_name
-from finrl_pod.user_files import closest_part, own_object, unpinned
+from finrl_pod.user_files import closest_part, custom_object, unpinned
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,14 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
 
 
 def algorithm_class(name: str) -> Any | None:
-    """Class of an algorithm that is not built in: registered, file.py:Class, or the entry point of a package.
+    """Class of an algorithm that is not built in: registered, file.py:Class, or package.module:Class.
 
-    None for an unknown name. Raises InputError for a file or an entry point that cannot be used, ConfigError for an
+    None for an unknown name. Raises InputError for a part that cannot be imported, ConfigError for an
     object that is no algorithm.
     """
     if name in _CLASSES:
         return _CLASSES[name]
-    found = own_object("algorithms", name, f"the algorithm {name}")
+    found = custom_object(name, f"the algorithm {name}")
     if found is not None:
         _check_class(name, found)
     return found

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +37,10 @@ from finrl_pod.settings.constraints import (
     setting,
 )
 from finrl_pod.settings.toml import build_record, read_toml
-from finrl_pod.user_files import entry_point_names
 
 __all__ = [
     "BUILT_IN_SPLITS",
     "MAX_SEED",
-    "REWARDS",
     "AgentConfig",
     "DataConfig",
     "EnvironmentConfig",
@@ -63,7 +60,6 @@ OF_DAEMONS = ("strategy", "run", "champion", "strategies", "broker", "schedule",
 MAX_SEED = 2**63 - 1  # the limit of torch.Generator and of int64
 MAX_THREADS = 1024
 MAX_DELAY = 1_000  # bars; pending targets of that many bars are kept for every account
-REWARDS = ("log_return", "active_return", "mean_variance", "differential_sharpe", "change")
 
 
 @dataclass(frozen=True)
@@ -136,27 +132,8 @@ class EnvironmentConfig:
     reward: str = setting(
         "log_return",
         "reward of a step, from one fill to the next; see docs/objectives.md",
-        Constraint(
-            f"one of {', '.join(REWARDS)}, file.py:function, or the name of an installed package's reward",
-            lambda x: (
-                x in REWARDS or bool(re.fullmatch(r".+\.py:[A-Za-z_]\w*", x)) or x in entry_point_names("rewards")
-            ),
-        ),
     )
     risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
-    turnover_penalty: float = setting(
-        0.0,
-        "log growth charged for a turnover of 1 (value traded, both sides, over equity, per bar), besides its costs",
-        at_least(0),
-    )
-    cvar_penalty: float = setting(
-        0.0, "weight of the mean shortfall of a step's log growth beyond cvar_loss, in units of its CVaR", at_least(0)
-    )
-    cvar_loss: float = setting(0.02, "loss of log growth in a step from which a shortfall counts", at_least(0))
-    cvar_level: float = setting(0.95, "level of the CVaR: a shortfall counts 1 / (1 - level)", at_least_and_below(0, 1))
-    drawdown_penalty: float = setting(
-        0.0, "log growth a year charged for a drawdown of 1 (log of the peak over equity)", at_least(0)
-    )
     fill: Literal["next", "same_close"] = setting(
         "next", "next: at the next open (close if there are no opens); same_close: for comparison only"
     )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from finrl_pod.errors import ConfigError, closest_name, did_you_mean, listed
 from finrl_pod.settings.constraints import describe_settings
-from finrl_pod.settings.toml_errors import quoted_number_fix, syntax_sentence
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -37,7 +36,7 @@ class WrittenFloat(float):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Values of a TOML file. Raises ConfigError if it cannot be read or is not TOML, naming line, key and fix."""
+    """Values of a TOML file. Raises ConfigError if it cannot be read or is not TOML, naming the line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -53,9 +52,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     """Values of a TOML text. Raises ConfigError if it is not TOML. where: source of the text, for messages."""
     try:
         return tomllib.loads(text, parse_float=WrittenFloat)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}, {syntax_sentence(text, str(error))}") from None
-    except (ValueError, RecursionError) as error:  # huge numbers, or nested too deeply
+    except (ValueError, RecursionError) as error:  # not TOML, huge numbers, or nested too deeply
         raise ConfigError(f"{where} is not TOML: {error}") from None
 
 
@@ -136,11 +133,7 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
             str: isinstance(value, str),
         }
         if not fits[hint]:
-            fix = ""
-            if hint in (int, float) and isinstance(value, str) and (wrong := quoted_number_fix(value)):
-                fix = f", which {wrong}"
-            elif hint is str and isinstance(value, date):
-                fix = f': write "{value}"'
+            fix = f': write "{value}"' if hint is str and isinstance(value, date) else ""
             raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_shown(value)}{fix}")
         if hint is int and isinstance(value, WrittenFloat) and THOUSANDS.fullmatch(value.text):
             thousands = value.text.replace(".", "")

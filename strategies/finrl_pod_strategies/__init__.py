@@ -6,7 +6,7 @@ The names of the baselines are here, so that a misspelt one is refused before to
 from __future__ import annotations
 
 from finrl_pod.errors import InputError
-from finrl_pod.user_files import check_file_defines, closest_part, is_file_reference, is_own
+from finrl_pod.user_files import check_file_defines, closest_part, is_custom, is_file_reference
 
 BASELINE_NAMES = (
     "equal_weight",
@@ -22,14 +22,14 @@ SEEDED_BASELINE_NAMES = ("random_weights",)
 
 
 def check_strategy_name(name: str) -> None:
-    """Check the name of a strategy: a baseline, file.py:Class, or an entry point in `finrl_pod.strategies`.
+    """Check the name of a strategy: a baseline, file.py:Class, or package.module:Class.
 
     Raises InputError for an unknown name, a missing file, and a file without the class.
     """
     known = (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
     if is_file_reference(name):
         check_file_defines(name, f"the strategy {name}")
-    elif name not in known and not is_own("strategies", name):
+    elif name not in known and not is_custom(name):
         if name.endswith(".py"):
             raise InputError(f"strategy {name!r} is a file: add the name of its class, as {name}:MyStrategy")
         if "/" in name or "\\" in name:

@@ -91,7 +91,7 @@ def base_lookback(name: str) -> int | None:
 
 @lru_cache
 def base_strategy(name: str) -> Strategy:
-    """The strategy of a base: a baseline, or a user's `file.py:Class` or entry point.
+    """The strategy of a base: a baseline, or a user's `file.py:Class` or `package.module:Class`.
 
     Raises ConfigError for one that does not exist or cannot be a base.
     """

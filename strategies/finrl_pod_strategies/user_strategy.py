@@ -1,4 +1,4 @@
-"""Strategies by name: baselines, and users' own, named as `file.py:Class` or by an entry point.
+"""Strategies by name: baselines, and custom ones, named `file.py:Class` or `package.module:Class`.
 
 Users' code is trusted, see `finrl_pod.user_files`. A backtest guarantees that it only gets copies of past data.
 """
@@ -9,7 +9,6 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import InputError
@@ -17,17 +16,15 @@ from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions, Window
 from finrl_pod.user_files import (
-    entry_point,
+    custom_source,
     error_text,
-    import_user_file,
-    is_file_reference,
+    is_custom,
     is_interrupt,
-    is_own,
-    own_source,
     stdout_to_stderr,
-    written_path,
+    unpinned,
+    user_object,
 )
-from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES, make_baseline
+from finrl_pod_strategies.baselines import make_baseline
 
 
 class UserStrategy:
@@ -58,12 +55,12 @@ class UserStrategy:
 
 
 def is_user_strategy(name: str) -> bool:
-    """Whether `name` is file.py:Class or the entry point of a package, and not a baseline."""
-    return name not in (*BASELINES, *SEEDED_BASELINES) and is_own("strategies", name)
+    """Whether `name` is file.py:Class or package.module:Class."""
+    return is_custom(name)
 
 
 def load_strategy(name: str, seed: int | None = None) -> Strategy:
-    """The strategy of a name: a baseline, file.py:Class, or an entry point in `finrl_pod.strategies`.
+    """The strategy of a name: a baseline, file.py:Class, or package.module:Class.
 
     Raises InputError as `make_baseline` and `load_user_strategy`.
     """
@@ -71,25 +68,16 @@ def load_strategy(name: str, seed: int | None = None) -> Strategy:
 
 
 def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
-    """Create a user's strategy. name: file.py:Class, whose file is imported again, or an entry point.
+    """Create a user's strategy. name: file.py:Class, whose file is imported again, or package.module:Class.
 
     seed: passed to a constructor with a parameter of that name. Raises InputError for a file that is missing or cannot
     be imported, a class that is missing or cannot be created, a seed that it does not take, and a class without a
     method `target_weights`.
     """
-    if is_file_reference(name):
-        file, _, class_name = name.rpartition(":")
-        found = getattr(import_user_file(Path(file), f"the strategy {name}"), class_name, None)
-        written = written_path(Path(file))
-        if not inspect.isclass(found):
-            raise InputError(
-                f"{written} has no class {class_name}; give one that it defines, as {written.name}:MyStrategy"
-            )
-        described = f"class {class_name} in {written}"
-    else:
-        found, class_name, described = entry_point("strategies", name), name, f"the entry point {name}"
-        if not inspect.isclass(found):
-            raise InputError(f"{described} in finrl_pod.strategies must be a class, got {type(found).__name__}")
+    found = user_object(name, f"the strategy {name}", again=True)
+    class_name, described = name.rpartition(":")[2], f"the strategy {unpinned(name)}"
+    if not inspect.isclass(found):
+        raise InputError(f"{described} must be a class, got {type(found).__name__}")
     if not callable(getattr(found, "target_weights", None)):
         raise InputError(f"{described} needs a method target_weights(window, positions)")
     takes_seed = "seed" in inspect.signature(found).parameters
@@ -108,5 +96,5 @@ def load_user_strategy(name: str, seed: int | None = None) -> Strategy:
 
 def strategy_hash(name: str, seed: int | None = None) -> str:
     """Identity of a user's strategy: SHA-256 of its file's contents, its name (in the file) and its seed."""
-    _, text = own_source("strategies", name, f"the strategy {name}")
+    _, text = custom_source(name, f"the strategy {name}")
     return hashlib.sha256(text.encode() + repr((name.rpartition(":")[2], seed)).encode()).hexdigest()

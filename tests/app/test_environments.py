@@ -71,10 +71,10 @@ def test_check_tells_faults_and_exits_with_1(folder: Path, capsys: pytest.Captur
         (["env", "new", "slow-walk"], "NAME must be a class name in capitals and letters, such as PairsTrading"),
         (["env", "new", "SlowWalk"], "slow_walk.py already exists"),
         (["env", "check", "absent.py:Mine"], "there is no file absent.py"),
-        (["env", "check", "slow_walk.py:Absent"], "slow_walk.py has no class Absent; it has SlowWalk"),
+        (["env", "check", "slow_walk.py:Absent"], "slow_walk.py has no Absent; it defines SlowWalk"),
         (
             ["train", "--env", "slow_walk"],
-            "must be gym:NAME, such as gym:Hopper-v5, path/to/file.py:Class, or an entry point",
+            "must be gym:NAME, such as gym:Hopper-v5, path/to/file.py:Class, or package.module:Class",
         ),
         (["train", "--env", "slow_walk.py:SlowWalk", "--workers", "2"], "--workers is only valid with gym:NAME"),
         (["train", "--env", "slow_walk.py:SlowWalk", "--algorithm", "dqn"], "dqn drives discrete actions"),

@@ -453,7 +453,7 @@ def test_correct_extensions_pass(own: Path, name: str) -> None:
         ("own.py:absent", "has no absent; it defines"),
         ("own.py:nothing", "is int, not a function or a class"),
         ("gone.py:f", "there is no file"),
-        ("nothing", "neither file.py:Name nor the entry point"),
+        ("nothing", "named file.py:Name or package.module:Name"),
     ],
 )
 def test_targets_that_cannot_be_checked_are_bad_input(

@@ -174,8 +174,8 @@ def test_runs_of_train_env_keep_their_files_and_settings(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ('mandate.base="parts.py:Gone"', "parts.py has no class Gone"),
-        ('environment.reward="parts.py:gone"', "parts.py has no function gone"),
+        ('mandate.base="parts.py:Gone"', "parts.py has no Gone"),
+        ('environment.reward="parts.py:gone"', "parts.py has no gone"),
         ('features.names=["parts.py:overwrites"]', "prices cannot be changed, work on a copy"),
         ('agent.policy="mine.py:Mine"', "mine.py:Mine"),
     ],

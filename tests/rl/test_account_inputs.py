@@ -101,11 +101,11 @@ def test_every_algorithm_trains_on_accounts_with_extras(name: str, policy: str) 
     if policy == "linear" and discrete:
         pytest.skip("there are no linear Q-networks")
     rules: dict[str, Any] = {"kind": "discrete"} if discrete else {"delay": 2}
-    config = EnvironmentConfig(window=8, envs=6, group=3, drawdown_penalty=1.0, **rules)
+    config = EnvironmentConfig(window=8, envs=6, group=3, reward="differential_sharpe", **rules)
     mandate = MandateConfig(max_turnover=4.0)
     market = random_market(5, bars=60, leak=True)
     env = make_env(market, config, members=(0, 1), dtype=DOUBLE, mandate=mandate)
-    assert tuple(env.extras) == (0 if discrete else 1, 2)
+    assert tuple(env.extras) == (0 if discrete else 1, 3)
     learner = Learner(env, small_config(name, policy=policy), seed=1, dtype=DOUBLE)
     before = {key: value.clone() for key, value in learner.algorithm.weights().items()}
     learner.learn(4 * learner.iteration_samples)

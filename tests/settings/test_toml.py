@@ -1,8 +1,9 @@
-"""Types of settings: what is refused before any conversion, and the sentence for it."""
+"""TOML files and types of settings: what is refused, and the sentence for it."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -11,8 +12,8 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.paper import settings as paper
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.run import RunConfig, TournamentConfig, parse
-from finrl_pod.settings.toml import build_record
+from finrl_pod.settings.run import RunConfig, TournamentConfig, load, parse
+from finrl_pod.settings.toml import build_record, parse_toml, read_toml
 
 
 def numbers(record: type[Any], place: str = "") -> list[tuple[str, str]]:
@@ -120,3 +121,60 @@ def test_configs_of_the_daemon_and_of_tournaments_are_distinguished() -> None:
         paper.parse({"seed": 1, "agent": {"algorithm": "ppo"}}, "a.toml")
     with pytest.raises(ConfigError, match=r"^b\.toml is the config of the paper-trading daemon: it has champion\."):
         parse({"champion": "main"}, "b.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("seed = 1\n[environment]\ncost_bps = 0,1\n", 3),
+        ("seed = 1\nseed = 2\n", 2),
+        ("[gate]\n[data]\n[gate]\n", 3),
+        ("data = sample\n", 1),
+        ("hello\n", 1),
+    ],
+)
+def test_text_that_is_not_toml_is_refused_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^here is not TOML: .*\(at line {line}, column \d+\)$"):
+        parse_toml(text, "here")
+
+
+def test_windows_line_endings_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 3\r\n[environment]\r\ncost_bps = 2.5\r\n")
+    assert (load(path).seed, load(path).environment.cost_bps) == (3, 2.5)
+    path.write_bytes(b"seed = 3\r\n[environment]\r\ncost_bps = 2,5\r\n")
+    with pytest.raises(ConfigError, match=r"windows\.toml is not TOML: .*\(at line 3, column 13\)$"):
+        load(path)
+
+
+def test_files_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notepad.toml"
+    path.write_bytes("seed = 3\n".encode("utf-16"))
+    with pytest.raises(ConfigError, match=r"is not UTF-8 text, at byte 0: save it as UTF-8$"):
+        read_toml(path)
+
+
+def test_a_missing_file_names_the_closest_one(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"there is no config .*confg\.toml; did you mean .*/config\.toml\?$"):
+        read_toml(tmp_path / "confg.toml")
+    with pytest.raises(ConfigError, match=r"there is no config .*absent.config\.toml$"):
+        read_toml(tmp_path / "absent" / "config.toml")
+
+
+def test_thousands_in_european_notation_are_no_whole_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"tournament\.pods must be a whole number, got 1\.000: write 1000, or 1 "):
+        parse(parse_toml("[tournament]\npods = 1.000", "here"))
+    assert parse(parse_toml("[tournament]\npods = 4.0", "here")).tournament.pods == 4
+
+
+def test_numbers_as_text_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.cost_bps must be a number, got '0,1'"):
+        parse({"environment": {"cost_bps": "0,1"}})
+    with pytest.raises(ConfigError, match="seed must be a whole number, got '4'"):
+        parse({"seed": "4"})
+
+
+def test_dates_without_quotes_are_shown_as_written() -> None:
+    with pytest.raises(ConfigError, match=r'train\.0 must be text in quotes, got 2010-01-04: write "2010-01-04"'):
+        parse(parse_toml('[splits]\ntrain = [2010-01-04, "2015-12-31"]', "here"))

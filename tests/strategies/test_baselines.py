@@ -228,7 +228,7 @@ def test_registry_makes_strategies_by_name():
         assert strategy.name == name
     with pytest.raises(InputError, match="did you mean equal_weight"):
         make_baseline("equal_wieght")
-    with pytest.raises(InputError, match=r"known are equal_weight.*no installed package offers"):
+    with pytest.raises(InputError, match=r"known are equal_weight.*package.module:Name"):
         make_baseline("zzz")
 
 

@@ -64,7 +64,7 @@ def test_base_of_a_file_stands_for_each_month(file: Path) -> None:
 def test_unsuitable_bases_are_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match="needs an attribute lookback"):
         base_strategy(f"{file}:Whole")
-    with pytest.raises(ConfigError, match=r"mandate.base: .* has no class Other"):
+    with pytest.raises(ConfigError, match=r"mandate.base: .* has no Other"):
         base_strategy(f"{file}:Other")
     with pytest.raises(ConfigError, match=r"weights of Levered at 2020-02-01 may add up to 1 at most"):
         base_table(f"{file}:Levered", prices())

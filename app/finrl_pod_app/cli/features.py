@@ -13,25 +13,21 @@ app = typer.Typer(help="List features, and see what they say about later returns
 
 @app.command("list", epilog="Example: finrl-pod features list --data us74")
 def list_features(
-    data: Annotated[
-        str | None, typer.Option(help="Only those that this stored panel allows; those of packages are all shown.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Only those that this stored panel allows.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the features that agents and strategies can use, with those of installed packages."""
+    """List the features that agents and strategies can use."""
     from finrl_pod.data import features
-    from finrl_pod.user_files import entry_point_packages
 
     names = features.names()
-    packages = {name: package for name, package in entry_point_packages("features").items() if name not in names}
     if data is not None:
         from finrl_pod.data.store import Store
 
         names = features.available(Store().load(data))
     if as_json:
-        print_json({"features": list(names), "packages": packages})
+        print_json({"features": list(names)})
     else:
-        typer.echo("\n".join([*names, *(f"{name}  (from {package})" for name, package in packages.items())]))
+        typer.echo("\n".join(names))
 
 
 @app.command("analyse", epilog="Example: finrl-pod features analyse momentum_252_21 return_5 --horizons 1,21")

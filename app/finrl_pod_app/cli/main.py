@@ -205,7 +205,6 @@ def _value_sentence(error: typer.TyperException) -> str | None:
     if found is None or read_errors is None:
         return None
     from finrl_pod.errors import closest_name
-    from finrl_pod.settings.toml_errors import number_fix
 
     name, reason = found.groups()
     if "|" in name:  # the metavar lists the choices
@@ -214,8 +213,7 @@ def _value_sentence(error: typer.TyperException) -> str | None:
     kind, value, limits = details["type"], details["input"], details.get("ctx") or {}
     if kind in ("float_parsing", "int_parsing", "int_from_float"):
         rule = "a number" if kind == "float_parsing" else "a whole number"
-        fix = number_fix(str(value))
-        return f"{name} must be {rule}, got {value}" + (f", which {fix}" if fix else "")
+        return f"{name} must be {rule}, got {value}"
     if bounds := [words for key, words in _BOUNDS.items() if key in limits]:
         low_or_high = next(limits[key] for key in _BOUNDS if key in limits)
         return f"{name} must be {bounds[0].format(low_or_high)}, got {value}"

@@ -89,26 +89,21 @@ def glossary(
 def algorithms(
     as_json: Json = False,
 ) -> None:
-    """List the algorithms with their kind, supported actions and source; those of installed packages too."""
+    """List the algorithms with their kind, supported actions and source."""
     import dataclasses
 
     from finrl_pod.settings.algorithm_registry import ALGORITHMS, EXTENSIONS
     from finrl_pod_app.cli.options import print_json
-    from finrl_pod_app.setup.extensions import packaged_algorithms
 
-    packaged = packaged_algorithms()
-    broken = [(name, package, reason) for name, package, reason in packaged if isinstance(reason, str)]
-    usable = {name: info for name, _, info in packaged if not isinstance(info, str)}
     if as_json:
         rows = []
-        for info in (*ALGORITHMS.values(), *usable.values()):
+        for info in ALGORITHMS.values():
             row = {name: value for name, value in vars(info).items() if name != "config_class"}
             defaults = info.config_class(algorithm=info.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
-        unusable = [{"name": name, "package": package, "error": reason} for name, package, reason in broken]
         add_ons = [dataclasses.asdict(part) for part in EXTENSIONS.values()]
-        print_json({"algorithms": rows, "unusable": unusable, "add_ons": add_ons})
+        print_json({"algorithms": rows, "add_ons": add_ons})
         return
     from rich import box
     from rich.table import Table
@@ -118,10 +113,8 @@ def algorithms(
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for column in ("algorithm", "kind", "actions", "description", "source"):
         table.add_column(column, no_wrap=column in ("algorithm", "kind", "actions"))
-    for info in (*ALGORITHMS.values(), *usable.values()):
+    for info in ALGORITHMS.values():
         table.add_row(info.name, info.kind, info.actions, info.summary, info.source)
-    for name, package, reason in broken:
-        table.add_row(name, "", "", f"cannot be used: {reason}", f"package {package}")
     for part in EXTENSIONS.values():
         every = len(part.algorithms) == len(ALGORITHMS)
         algorithms, actions = ("all", "both") if every else (", ".join(part.algorithms), "continuous")

@@ -1,4 +1,4 @@
-"""The environments that `train --env` can name: gym:NAME, file.py:Class, or an entry point of a package."""
+"""The environments that `train --env` can name: gym:NAME, file.py:Class, or package.module:Class."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import PREFIX
 
+from finrl_pod import user_files
 from finrl_pod.errors import ConfigError
-from finrl_pod.user_files import is_own
 
 CUSTOM_ENVS = 16  # environments per member of file.py:Class, which steps them in one batch
 
 
 def is_custom(name: str) -> bool:
-    """Whether `name` is file.py:Class or an entry point. Raises ConfigError if it is not gym:NAME either."""
+    """Whether `name` is file.py:Class or package.module:Class. Raises ConfigError if it is not gym:NAME either."""
     if name.startswith(PREFIX):
         return False
-    if is_own("environments", name):
+    if user_files.is_custom(name):
         return True
     raise ConfigError(
-        f"the environment must be {PREFIX}NAME, such as gym:Hopper-v5, path/to/file.py:Class, or an entry "
-        f"point of an installed package in finrl_pod.environments, got {name!r}"
+        f"the environment must be {PREFIX}NAME, such as gym:Hopper-v5, path/to/file.py:Class, or "
+        f"package.module:Class, got {name!r}"
     )
 
 

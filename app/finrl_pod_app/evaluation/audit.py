@@ -140,7 +140,7 @@ def _opened_by_parts(config: RunConfig, begin: int) -> list[Finding]:
     before = [
         entry
         for entry in opened_files.opened_files()
-        if Path(entry.reader).name in names or entry.module.partition(".")[0] in opened_files.ENTRY_POINT_PACKAGES
+        if Path(entry.reader).name in names or entry.module.partition(".")[0] in opened_files.IMPORTED_PACKAGES
     ]
     findings = opened_file_findings(dict.fromkeys((*before, *opened_files.opened_files(begin))))
     return findings + unseen_reader_findings(names | kept_neighbours(settings))

@@ -24,7 +24,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod.user_files import import_user_file, is_file_reference, own_source
+from finrl_pod.user_files import custom_source, import_user_file, is_file_reference
 from finrl_pod_app.evaluation.audit import (
     Audit,
     OnStep,
@@ -144,7 +144,7 @@ def _opened_by_strategy(name: str, begin: int, given: Strategy | None) -> list[F
     opened = opened_files.opened_files(begin)
     if given is not None or not is_user_strategy(name):
         return external_data.opened_file_findings(opened)
-    path, text = own_source("strategies", name, "an audit")
+    path, text = custom_source(name, "an audit")
     earlier = [x for x in opened_files.opened_files() if os.path.abspath(x.reader) == os.path.abspath(path)]
     findings = external_data.opened_file_findings(dict.fromkeys((*earlier, *opened)))
     return findings + external_data.unseen_reader_findings({path.name: text})

@@ -60,7 +60,7 @@ class BaselineSource:
 
 
 class UserSource:
-    """A user's strategy, `file.py:Class` or an entry point. Code is read once: a change takes effect at a restart."""
+    """A custom strategy, `file.py:Class` or `package.module:Class`. Changed code takes effect at a restart."""
 
     def __init__(self, reference: str) -> None:
         """Raises InputError for a file or class that cannot be used."""

@@ -42,15 +42,7 @@ class Finding:
 
 def check_installation() -> list[Finding]:
     """Run every check. Never raises: a check that fails becomes a finding."""
-    return [*_versions(), *_devices(), *_data(), *_optional(), *_parts()]
-
-
-def _parts() -> Iterator[Finding]:
-    """What installed packages add to finrl_pod by entry points."""
-    from finrl_pod_app.setup.extensions import packaged_parts
-
-    for package, parts in packaged_parts().items():
-        yield Finding("parts of packages", package, "ok", ", ".join(parts))
+    return [*_versions(), *_devices(), *_data(), *_optional()]
 
 
 def installed_versions() -> dict[str, str]:

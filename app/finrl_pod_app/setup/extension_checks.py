@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_envs.custom.contract import MEMBERS, Fault
-from finrl_pod_envs.rewards import Interval, StepReward
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
@@ -23,7 +22,8 @@ from finrl_pod.errors import FinrlPodError, InputError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.market.rules import own_cost
+from finrl_pod.market.rewards import Interval, StepReward
+from finrl_pod.market.rules import custom_cost
 from finrl_pod.own_code import own_failure
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.domain.port import Broker
@@ -51,7 +51,7 @@ ASKED = ("AAPL", "MSFT")  # of sources
 def check_extension(
     target: str, kind: str | None = None, *, steps: int | None = None, members: int | None = None
 ) -> list[Fault]:
-    """Faults of the extension file.py:Name, or of an entry point; empty if it keeps its contract.
+    """Faults of the extension file.py:Name or package.module:Name; empty if it keeps its contract.
 
     kind: that of the object if None. steps, members: of environments, see `check_env`. Raises InputError
     for a file or a name that is missing.
@@ -115,7 +115,7 @@ def _check_feature(name: str) -> list[Fault]:
 
 
 def _check_reward(reference: str, _: object) -> list[Fault]:
-    reward = StepReward(EnvironmentConfig(reward=reference), 252.0)  # tried on one interval: raises InputError
+    reward = StepReward(EnvironmentConfig(reward=reference))  # tried on one interval: raises InputError
     generator = torch.Generator().manual_seed(SEED)
 
     def draw(low: float, high: float) -> Tensor:
@@ -139,7 +139,7 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
 
 
 def _check_cost(reference: str, _: object) -> list[Fault]:
-    cost = own_cost(reference)
+    cost = custom_cost(reference)
     amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
     prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
     liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import keyword
 import re
@@ -13,24 +12,12 @@ from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.files import write_new_files
-from finrl_pod.settings.algorithm_registry import ALGORITHMS, AlgorithmInfo, algorithm_info
-from finrl_pod.user_files import entry_point, entry_point_packages, is_file_reference, user_object
+from finrl_pod.user_files import is_custom, user_object
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 FUNCTIONS = ("feature", "reward")
 NEW_KINDS = ("feature", "reward", "strategy", "policy", "algorithm", "environment")
 KINDS = (*NEW_KINDS, "cost", "source", "broker")
-GROUPS: Mapping[str, str] = {  # kind -> group of entry points
-    "feature": "features",
-    "reward": "rewards",
-    "cost": "costs",
-    "strategy": "strategies",
-    "policy": "policies",
-    "algorithm": "algorithms",
-    "environment": "environments",
-    "source": "sources",
-    "broker": "brokers",
-}
 # Methods by which a class is recognised, the more special kinds first.
 METHODS: Mapping[str, tuple[str, ...]] = {
     "strategy": ("target_weights",),
@@ -103,48 +90,17 @@ def how_to_use(made: NewFile) -> str:
     }[made.kind]
 
 
-def packaged_algorithms() -> list[tuple[str, str, AlgorithmInfo | str]]:
-    """(name, package, what it is or why it cannot be used) of the algorithms that installed packages offer."""
-    found: list[tuple[str, str, AlgorithmInfo | str]] = []
-    for name, package in entry_point_packages("algorithms").items():
-        if name in ALGORITHMS:
-            continue  # built-in names go first
-        try:
-            info = dataclasses.replace(algorithm_info(name), source=f"package {package}")
-            info.config_class(algorithm=name)
-            found.append((name, package, info))
-        except InputError as error:
-            found.append((name, package, str(error)))
-    return found
-
-
-def packaged_parts() -> dict[str, list[str]]:
-    """Parts that installed packages offer, by package: {"acme 1.0": ["feature momentum", ...]}."""
-    parts: dict[str, list[str]] = {}
-    for kind, group in GROUPS.items():
-        for name, package in entry_point_packages(group).items():
-            parts.setdefault(package, []).append(f"{kind} {name}")
-    return parts
-
-
 def find_extension(target: str, kind: str | None = None) -> tuple[str, Any]:
-    """Kind and object of file.py:Name, or of an entry point of the given kind.
+    """Kind and object of file.py:Name or package.module:Name.
 
     Raises InputError for an unknown kind, a file that cannot be used, and an object of no known kind.
     """
     if kind is not None and kind not in KINDS:
         raise InputError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if is_file_reference(target):
-        found = user_object(target, f"the check of {target}")
-        return kind or kind_of(found, target), found
-    for one in (kind,) if kind else KINDS:
-        if (found := entry_point(GROUPS[one], target)) is not None:
-            return one, found
-    where = f"finrl_pod.{GROUPS[kind]}" if kind else "any group"
-    raise InputError(
-        f"{target!r} is neither file.py:Name nor the entry point of an installed package in {where}; give "
-        "file.py:Name, or install the package"
-    )
+    if not is_custom(target):
+        raise InputError(f"a custom part is named file.py:Name or package.module:Name, got {target!r}")
+    found = user_object(target, f"the check of {target}")
+    return kind or kind_of(found, target), found
 
 
 def kind_of(found: object, target: str) -> str:

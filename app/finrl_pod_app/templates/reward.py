@@ -3,8 +3,9 @@
 Use it in a config, [environment] reward = "FILE.py:my_reward"; check it with finrl-pod check FILE.py:my_reward.
 """
 
-from finrl_pod_envs.rewards import Interval
 from torch import Tensor
+
+from finrl_pod.market.rewards import Interval
 
 LIMIT = 0.02
 

@@ -1,11 +1,9 @@
-"""Environments named as `file.py:Class` or by an entry point: trusted code, see `finrl_pod.user_files`."""
+"""Environments named `file.py:Class` or `package.module:Class`: trusted code, see `finrl_pod.user_files`."""
 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
 
 import torch
@@ -13,13 +11,12 @@ import torch
 from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.protocols import VecEnv
 from finrl_pod.user_files import (
-    entry_point,
+    custom_source,
     error_text,
-    import_user_file,
-    is_file_reference,
-    own_source,
+    is_custom,
     stdout_to_stderr,
     unpinned,
+    user_object,
 )
 
 ATTRIBUTES = (
@@ -30,28 +27,17 @@ KINDS = ("direct", "discrete")
 
 
 def load_env_class(reference: str) -> type:
-    """The class of file.py:Class, which may import its neighbours in the same folder, or of an entry point.
+    """The class of file.py:Class, which may import its neighbours in the same folder, or of package.module:Class.
 
     Raises ConfigError for another name, InputError for a missing or failing file and for a missing class.
     """
-    if not is_file_reference(reference):
-        packaged = entry_point("environments", reference)
-        if not isinstance(packaged, type):
-            raise ConfigError(
-                "an environment of one's own is written as path/to/file.py:Class, or as the name of an entry point "
-                f"of a package in finrl_pod.environments, got {reference!r}"
-            )
-        return packaged
-    path, _, name = reference.rpartition(":")
-    folder = str(Path(path).resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    module = import_user_file(Path(path), f"the environment {reference}")
-    found = getattr(module, name, None)
+    if not is_custom(reference):
+        raise ConfigError(
+            f"a custom environment is named path/to/file.py:Class or package.module:Class, got {reference!r}"
+        )
+    found = user_object(reference, f"the environment {reference}", again=True)
     if not isinstance(found, type):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type) and "reset" in dir(value)]
-        hint = f"; it has {', '.join(sorted(classes))}" if classes else ""
-        raise InputError(f"{path} has no class {name}{hint}")
+        raise InputError(f"the environment {reference} must be a class, got {type(found).__name__}")
     return found
 
 
@@ -98,5 +84,5 @@ def _check_actions(named: str, env: VecEnv) -> None:
 
 def source_sha256(reference: str) -> str:
     """Hash of the environment's file. Raises InputError if it cannot be read."""
-    _, text = own_source("environments", reference, f"the environment {reference}")
+    _, text = custom_source(reference, f"the environment {reference}")
     return hashlib.sha256(text.encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from finrl_pod.errors import DataError, InputError
-from finrl_pod.user_files import entry_point_names, error_text, own_object, unpinned
+from finrl_pod.user_files import custom_object, error_text, unpinned
 
 if TYPE_CHECKING:
     from finrl_pod.protocols import DataSource  # loads torch, which lists of panels do not need
@@ -14,7 +14,7 @@ SOURCES = ("sample", "yfinance", "alpaca")
 
 
 def open_source(name: str) -> DataSource:
-    """Open a source with its default settings: by name, file.py:Class of the user's own, or a package's entry point.
+    """Open a source with its default settings: by name, file.py:Class, or package.module:Class.
 
     Raises DataError for an unknown name, InputError for a class that cannot be used.
     """
@@ -30,9 +30,9 @@ def open_source(name: str) -> DataSource:
         from finrl_pod.data.sources.alpaca import AlpacaSource
 
         return AlpacaSource()
-    if (made := own_object("sources", name, f"the source {name}")) is not None:
+    if (made := custom_object(name, f"the source {name}")) is not None:
         return _own_source(name, made)
-    known = ", ".join((*SOURCES, *entry_point_names("sources")))
+    known = ", ".join(SOURCES)
     raise DataError(f"source must be one of {known}, or file.py:Class, got {name!r}; files are read with `data import`")
 
 

@@ -22,7 +22,7 @@ class OwnSource:
     """
 
     def __init__(self, reference: str, made: Any) -> None:
-        """reference: file.py:Class or an entry point, for messages."""
+        """reference: file.py:Class or package.module:Class, for messages."""
         self._made, self._described = made, f"the source {unpinned(reference)}"
         name = getattr(made, "name", None)
         self.name = name if isinstance(name, str) else type(made).__name__

@@ -9,7 +9,7 @@ from finrl_pod.paper.brokers.alpaca.credentials import PAPER_URL, is_loopback, t
 from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.settings import BROKERS, BrokerSettings
-from finrl_pod.user_files import error_text, own_object
+from finrl_pod.user_files import custom_object, error_text
 
 PORT = "finrl_pod.paper.domain.port"
 
@@ -61,7 +61,7 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
 
 def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:
     name = settings.kind
-    make = own_object("brokers", name, f"the broker {name}")
+    make = custom_object(name, f"the broker {name}")
     if not callable(make):
         raise InputError(f"the broker {name} must be a class or a function of (settings, clock)")
     try:

@@ -22,7 +22,7 @@ from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weight
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.settings.registration import check_name
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import entry_point_names, not_offered, own_object, unpinned
+from finrl_pod.user_files import custom_object, custom_part_hint, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0
@@ -457,19 +457,17 @@ def is_registered(name: str) -> bool:
 
 
 def policy_maker(kind: str) -> MakePolicy:
-    """What makes a policy of a spec: a registered name, file.py:Class, or the entry point of a package.
+    """What makes a policy of a spec: a registered name, file.py:Class, or package.module:Class.
 
     Raises ConfigError for an unknown kind and for an object that is no policy, InputError for a file that cannot be
     used.
     """
     if kind in _POLICIES:
         return _POLICIES[kind]
-    found = own_object("policies", kind, f"the policy {kind}")
+    found = custom_object(kind, f"the policy {kind}")
     if found is None:
-        packaged = "".join(f", {name}" for name in entry_point_names("policies"))
         raise ConfigError(
-            f"agent.policy must be {', '.join(_POLICIES)}{packaged} or file.py:Class, got {kind!r}; "
-            f"{not_offered('policies', kind)}"
+            f"agent.policy must be one of {', '.join(_POLICIES)}, got {kind!r}; {custom_part_hint('policies', kind)}"
         )
     _check_class(kind, found)
     make: MakePolicy = found

@@ -29,9 +29,9 @@ def test_file_may_import_its_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "error", "message"),
     [
-        ("mine.txt:Mine", ConfigError, r"written as path/to/file.py:Class, or .* entry point .*, got 'mine.txt:Mine'"),
+        ("mine.txt:Mine", ConfigError, r"named path/to/file.py:Class or package.module:Class, got 'mine.txt:Mine'"),
         ("absent.py:Mine", InputError, r"there is no file absent.py"),
-        (f"{FILE}:Dirft", InputError, r"has no class Dirft; it has Drift"),
+        (f"{FILE}:Dirft", InputError, r"has no Dirft; it defines .*Drift"),
     ],
 )
 def test_unusable_references_are_refused(reference: str, error: type[FinrlPodError], message: str) -> None:

@@ -1,14 +1,16 @@
-"""Parts that an installed package offers: each group is found by name wherever a file of one's own is."""
+"""Custom parts of an installed package: package.module:Name works wherever file.py:Name does."""
 
 from __future__ import annotations
 
 import json
+import re
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.setup.extensions import GROUPS, find_extension, packaged_parts
+from finrl_pod_app.setup.extensions import find_extension
 from finrl_pod_envs.custom.loader import load_env, source_sha256
 from finrl_pod_strategies.base_portfolios import base_strategy
 from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
@@ -16,19 +18,17 @@ from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, 
 from finrl_pod.data.features import compute
 from finrl_pod.data.sources import open_source
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.rules import own_cost
+from finrl_pod.market.rules import custom_cost, rules_of
 from finrl_pod.paper.brokers.factory import open_broker
 from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.settings import BrokerSettings, PaperConfig
 from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.rl.networks.policies import policy_maker
 from finrl_pod.settings.algorithm_registry import algorithm_info
-from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, parse
-from finrl_pod.user_files import entry_point_names
 
 TEMPLATES = Path("app/finrl_pod_app/templates")
-NAMES = {
+TEMPLATE_NAMES = {
     "feature": "my_feature",
     "reward": "my_reward",
     "strategy": "MyStrategy",
@@ -36,6 +36,7 @@ NAMES = {
     "algorithm": "MyAlgorithm",
     "environment": "MyEnvironment",
 }
+NAMES = {**TEMPLATE_NAMES, "cost": "Fixed", "source": "Flat", "broker": "Memory"}
 COST = """
 class Fixed:
     name, needs_volume = "fixed", False
@@ -83,108 +84,83 @@ def broken(settings, clock):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on sys.path with a package and its metadata, as pip leaves them."""
-    code = tmp_path / "acme_parts"
+    """A package that can be imported; its name is new for each test, since modules stay imported."""
+    code = tmp_path / f"acme_{uuid.uuid4().hex}"
     code.mkdir()
     (code / "__init__.py").write_text("")
-    for kind in NAMES:
+    for kind in TEMPLATE_NAMES:
         (code / f"{kind}.py").write_text((TEMPLATES / f"{kind}.py").read_text())
     for kind, text in (("cost", COST), ("source", SOURCE), ("broker", BROKER)):
         (code / f"{kind}.py").write_text(text)
     (code / "failing.py").write_text("raise RuntimeError('broken package')")
-    names = {**NAMES, "cost": "Fixed", "source": "Flat", "broker": "Memory"}
-    lines = [
-        line
-        for kind, group in GROUPS.items()
-        for line in (
-            f"[finrl_pod.{group}]",
-            f"acme_{kind} = acme_parts.{kind}:{names[kind]}",
-            f"acme_failing_{kind} = acme_parts.failing:{names[kind]}",
-        )
-    ]
-    metadata = tmp_path / "acme_parts-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
     base_strategy.cache_clear()
     return code
 
 
-@pytest.mark.parametrize("kind", GROUPS)
-def test_every_group_is_found_checked_and_refused_alike(
+@pytest.mark.parametrize("kind", NAMES)
+def test_every_kind_is_found_checked_and_refused_alike(
     kind: str, package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert f"acme_{kind}" in entry_point_names(GROUPS[kind])
-    assert find_extension(f"acme_{kind}")[0] == kind
-    assert run(["check", f"acme_{kind}", "--json"]) == 0, capsys.readouterr()
+    name = f"{package.name}.{kind}:{NAMES[kind]}"
+    assert find_extension(name)[0] == kind
+    assert run(["check", name, "--json"]) == 0, capsys.readouterr()
     assert json.loads(capsys.readouterr().out)["kind"] == kind
-    with pytest.raises(InputError, match=f"acme_failing_{kind} of .* could not be imported: RuntimeError: broken"):
-        find_extension(f"acme_failing_{kind}")
-
-
-def test_lists_show_what_packages_offer(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["features", "list"]) == 0
-    assert "acme_feature  (from acme-parts 1.0)" in capsys.readouterr().out.splitlines()
-    assert run(["features", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["packages"]["acme_feature"] == "acme-parts 1.0"
-    assert run(["algorithms", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    (row,) = [row for row in listed["algorithms"] if row["name"] == "acme_algorithm"]
-    assert row["source"] == "package acme-parts 1.0"
-    assert "learning_rate" in row["settings"]
-    (broken,) = listed["unusable"]
-    assert broken["name"] == "acme_failing_algorithm"
-    assert "broken package" in broken["error"]
-    assert run(["algorithms"]) == 0
-    assert "acme_algorithm" in capsys.readouterr().out
-    parts = packaged_parts()["acme-parts 1.0"]
-    assert {f"{kind} acme_{kind}" for kind in GROUPS} <= set(parts)
+    for reference, message in (
+        (f"{package.name}.failing:{NAMES[kind]}", "could not be imported: RuntimeError: broken"),
+        (f"{package.name}.absent:{NAMES[kind]}", f"there is no module {package.name}.absent for"),
+        (f"{package.name}.{kind}:absent", f"the module {package.name}.{kind} has no absent"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            find_extension(reference)
 
 
 @pytest.mark.parametrize(
-    ("setting", "group"),
+    ("setting", "registration"),
     [
-        ("agent.algorithm=absent_part", "finrl_pod.algorithms"),
-        ("agent.policy=absent_part", "finrl_pod.policies"),
-        ('features.names=["absent_part"]', "finrl_pod.features"),
-        ("mandate.base=absent_part", "finrl_pod.strategies"),
+        ("agent.algorithm=absent_part", "fp.register_algorithm('absent_part')"),
+        ("agent.policy=absent_part", "fp.register_policy('absent_part')"),
+        ('features.names=["absent_part"]', "fp.register_feature('absent_part')"),
+        ("mandate.base=absent_part", ""),
     ],
 )
-def test_names_of_packages_that_are_not_installed_are_explained(
-    setting: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_unknown_name_is_refused_with_the_form_of_custom_parts(
+    setting: str, registration: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text("[tournament]\npods = 2\n")
     assert run(["tournament", "small.toml", "--set", setting, "--dry-run"]) == 2
-    told = capsys.readouterr().err
-    assert "o installed package offers" in told
-    assert group in told
+    error = capsys.readouterr().err
+    assert "file.py:Name or package.module:Name" in error
+    assert registration in error
 
 
-def test_names_of_a_package_stand_in_configs(package: Path) -> None:
-    values = {
-        "features": {"names": ["acme_feature", "return_5"]},
-        "environment": {"reward": "acme_reward", "cost_model": "acme_cost"},
-        "mandate": {"base": "acme_strategy"},
-        "agent": {"algorithm": "acme_algorithm", "policy": "acme_policy"},
-    }
-    config = parse(values)
-    check_settings("environment.", config.environment)
-    assert config.environment.reward == "acme_reward"
-    assert own_cost(config.environment.cost_model).name == "fixed"
-    assert policy_maker("acme_policy").__name__ == "MyPolicy"  # type: ignore[attr-defined]
-    assert algorithm_info("acme_algorithm").config_class is type(config.agent)
+def test_names_of_a_package_in_configs(package: Path) -> None:
+    names = {kind: f"{package.name}.{kind}:{name}" for kind, name in NAMES.items()}
+    config = parse(
+        {
+            "features": {"names": [names["feature"], "return_5"]},
+            "environment": {"reward": names["reward"], "cost_model": names["cost"]},
+            "mandate": {"base": names["strategy"]},
+            "agent": {"algorithm": names["algorithm"], "policy": names["policy"]},
+        }
+    )
+    rules_of(config.environment)
+    assert custom_cost(config.environment.cost_model).name == "fixed"
+    assert policy_maker(names["policy"]).__name__ == "MyPolicy"  # type: ignore[attr-defined]
+    assert algorithm_info(names["algorithm"]).config_class is type(config.agent)
     with pytest.raises(ConfigError, match="must be one of"):
-        check_settings("environment.", EnvironmentConfig(reward="acme_other"))
+        rules_of(EnvironmentConfig(reward="acme_other"))
 
 
 def test_feature_of_a_package_is_computed(package: Path) -> None:
     from finrl_pod_app.setup.feature_check import random_panel
 
     panel = random_panel()
-    own, file = (compute(panel, (name,)) for name in ("acme_feature", f"{package / 'feature.py'}:my_feature"))
-    np.testing.assert_array_equal(own, file)
+    packaged, file = (
+        compute(panel, (name,)) for name in (f"{package.name}.feature:my_feature", f"{package}/feature.py:my_feature")
+    )
+    np.testing.assert_array_equal(packaged, file)
 
 
 def test_strategy_of_a_package_is_used_as_one_of_a_file(
@@ -193,49 +169,60 @@ def test_strategy_of_a_package_is_used_as_one_of_a_file(
     from finrl_pod_app.paper.sources import UserSource, strategy_source
 
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
-    assert is_user_strategy("acme_strategy")
+    name = f"{package.name}.strategy:MyStrategy"
+    assert is_user_strategy(name)
     assert not is_user_strategy("equal_weight")
-    assert strategy_hash("acme_strategy") == load_strategy("acme_strategy").strategy_hash  # type: ignore[attr-defined]
-    assert base_strategy("acme_strategy").lookback is not None  # type: ignore[attr-defined]
+    assert strategy_hash(name) == load_strategy(name).strategy_hash  # type: ignore[attr-defined]
+    assert base_strategy(name).lookback is not None  # type: ignore[attr-defined]
     results = []
-    for target in ("acme_strategy", f"{package / 'strategy.py'}:MyStrategy"):
+    for target in (name, f"{package / 'strategy.py'}:MyStrategy"):
         assert run(["backtest", "--strategy", target, "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
     first, second = results
     assert first["test"]["strategies"].popitem()[1] == second["test"]["strategies"].popitem()[1]
-    config = parse_paper({"strategy": "acme_strategy", "symbols": ["AAA"]})
+    config = parse_paper({"strategy": name, "symbols": ["AAA"]})
     assert isinstance(strategy_source(config), UserSource)
-    assert run(["audit", "--strategy", "acme_strategy", "--probes", "2", "--json"]) in (0, 1)
-    with pytest.raises(InputError, match="the entry point acme_strategy takes no seed"):
-        load_strategy("acme_strategy", 3)
+    assert run(["audit", "--strategy", name, "--probes", "2", "--json"]) in (0, 1)
+    with pytest.raises(InputError, match="takes no seed"):
+        load_strategy(name, 3)
 
 
 def test_a_failure_in_a_package_is_one_sentence(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = package.parent / "acme_raising.py"  # another module than those that earlier tests imported
+    file = package / "raising.py"
     file.write_text(COST.replace("return 0.001 * amount * prices", "return amount.missing"))
-    entries = package.parent / "acme_parts-1.0.dist-info" / "entry_points.txt"
-    entries.write_text("[finrl_pod.costs]\nacme_raising = acme_raising:Fixed\n")
-    arguments = ["backtest", "--strategy", "equal_weight", "--split", "test", "--set", "cost_model=acme_raising"]
+    arguments = [
+        "backtest",
+        "--strategy",
+        "equal_weight",
+        "--split",
+        "test",
+        "--set",
+        f"cost_model={package.name}.raising:Fixed",
+    ]
     assert run(arguments) == 2
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith("finrl-pod: acme_raising:Fixed failed: AttributeError: 'Tensor' object has no")
+    assert told.startswith(f"finrl-pod: {package.name}.raising:Fixed failed: AttributeError: 'Tensor' object has no")
     assert told.endswith(f"({file}, line 5)")
 
 
 def test_environment_and_source_of_a_package_are_opened(package: Path) -> None:
     from finrl_pod_app.environment_training.environments import open_env
 
-    assert load_env("acme_environment", envs=2).envs == 2
-    assert source_sha256("acme_environment") == source_sha256(f"{package / 'environment.py'}:MyEnvironment")
-    assert open_env("acme_environment", envs=3).envs == 3
-    with pytest.raises(ConfigError, match=r"installed package in finrl_pod\.environments, got 'acme_other'"):
+    name = f"{package.name}.environment:MyEnvironment"
+    assert load_env(name, envs=2).envs == 2
+    assert source_sha256(name) == source_sha256(f"{package / 'environment.py'}:MyEnvironment")
+    assert open_env(name, envs=3).envs == 3
+    with pytest.raises(ConfigError, match=r"package\.module:Class, got 'acme_other'"):
         open_env("acme_other", envs=1)
-    assert open_source("acme_source").fetch(["AAA"], "2024-01-01", "2024-12-31", "1d").symbols == ("AAA",)
+    source = open_source(f"{package.name}.source:Flat")
+    assert source.fetch(["AAA"], "2024-01-01", "2024-12-31", "1d").symbols == ("AAA",)
 
 
-@pytest.mark.parametrize("kind", ["acme_broker", "{file}:Memory", "{file}:pair"])
+@pytest.mark.parametrize("kind", ["{module}:Memory", "{file}:Memory", "{file}:pair"])
 def test_broker_of_ones_own_is_opened_with_settings_and_clock(package: Path, kind: str) -> None:
-    settings = BrokerSettings(kind=kind.format(file=package / "broker.py"), url="https://broker.example")
+    settings = BrokerSettings(
+        kind=kind.format(file=package / "broker.py", module=f"{package.name}.broker"), url="https://broker.example"
+    )
     assert parse_paper(
         {"strategy": "equal_weight", "symbols": ["AAA"], "broker": {"kind": settings.kind}}
     ).broker.kind == settings.kind  # fmt: skip
