@@ -135,28 +135,20 @@ $(LEGACY_STAMP): Makefile
 	$(LEGACY)/bin/python -m pip install -qq alpaca-trade-api==3.2.0 pytest pytest-timeout
 	@touch $(LEGACY_STAMP)
 
-# MuJoCo Warp and three trainers, each in an environment of its own in which the main one's packages come last, so that
-# torch is not installed again. rl-games wants an older psutil than the project: its other dependencies are named here.
-SIMULATORS := mujoco-warp rsl-rl rl-games skrl
-PACKAGES_mujoco-warp := mujoco-warp==4.0.0 warp-lang==1.19.0
-PACKAGES_rsl-rl := rsl-rl-lib==5.5.1
-PACKAGES_rl-games := --no-deps rl-games==1.6.5 tensorboardX==2.6.5 setproctitle==1.3.8
-PACKAGES_skrl := skrl==2.1.1
+# MuJoCo Warp has an environment of its own in which the main one's packages come last, so that torch is not installed again.
+SIMULATOR := .venv-mujoco-warp
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-simulators: setup ## the environments of MuJoCo Warp, rsl_rl, rl_games and skrl, for test-simulators
-	@for name in $(SIMULATORS); do $(MAKE) --no-print-directory ".venv-$$name/.finrl-pod-installed"; done
+simulators: $(SIMULATOR)/.installed ## the environment of MuJoCo Warp, for test-simulators
 
-test-simulators: simulators ## a real simulator behind each interface, and three trainers on our market; some minutes
-	@for name in $(SIMULATORS); do \
-	  OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" ".venv-$$name/bin/python" -m pytest -p no:cacheprovider \
-	    -c tests/simulators/simulators.ini --rootdir=. "tests/simulators/test_$${name//-/_}.py" $(ARGS); \
-	done
+test-simulators: simulators ## a real simulator behind each interface; some minutes
+	OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(SIMULATOR)/bin/python -m pytest -p no:cacheprovider \
+	  -c tests/simulators/simulators.ini --rootdir=. tests/simulators $(ARGS)
 
-.venv-%/.finrl-pod-installed: Makefile
-	$(BIN)/python -m venv .venv-$*
-	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > "$$(.venv-$*/bin/python $(PURELIB))/main.pth"
-	.venv-$*/bin/python -m pip install -qq $(PACKAGES_$*)
+$(SIMULATOR)/.installed: Makefile | setup
+	$(BIN)/python -m venv $(SIMULATOR)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > "$$($(SIMULATOR)/bin/python $(PURELIB))/main.pth"
+	$(SIMULATOR)/bin/python -m pip install -qq mujoco-warp==4.0.0 warp-lang==1.19.0
 	@touch $@
 
 # Both keep two cores busy. The last line says what was found; the exit code is 1 when anything is wrong.
@@ -167,5 +159,5 @@ soak-short: setup ## the same for some weeks, about a minute
 	PYTHONPATH=. $(BIN)/python tests/soak/run.py "$$(mktemp -d)/soak" --sessions 25 --kills 2
 
 clean: ## remove the environment and all caches (never runs/ or stored data)
-	rm -rf .venv $(LEGACY) $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATORS:%=.venv-%) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv $(LEGACY) $(DEPLOY) $(DOCS) $(RELEASE) $(SIMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -239,7 +239,7 @@ def test_unusable_brokers_are_refused(package: Path, capsys: pytest.CaptureFixtu
     for name, message in (
         ("absent", "has no absent; it defines"),
         ("broken", r"could not be created: OSError: no line"),
-        ("Deaf", r"has no latest: see DataFeed in finrl_pod\.paper\.brokers\.port"),
+        ("Deaf", r"has no latest: see DataFeed in finrl_pod\.paper\.domain\.port"),
     ):
         with pytest.raises(InputError, match=message):
             open_broker(BrokerSettings(kind=f"{file}:{name}"), SystemClock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.evaluate.metrics import sharpe, simple_returns
 from finrl_pod.evaluate.overfitting import backtest_overfitting
 from finrl_pod.evaluate.significance import deflated_sharpe, moments, probabilistic_sharpe, superior_predictive_ability
-from finrl_pod.promotion.diagnostics import null_sharpe_variance, trial_sharpes, varying_trials
+from finrl_pod.promotion.diagnostics import PBO_BLOCKS, null_sharpe_variance, trial_sharpes, varying_trials
 from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
 from finrl_pod.promotion.gate import Verdict, apply_gate, check, min_bars, read_verdict, write_verdict
 from finrl_pod.promotion.rules import (
@@ -139,8 +140,8 @@ def test_values_equal_the_statistics() -> None:
     assert variance < float(trial_sharpes(given.trials).var(ddof=1))  # unequal skill increases the variance
     assert verdict.statistics["deflated_sharpe"] == deflated_sharpe(moments(active), variance, 40)
     assert verdict.statistics["deflated_sharpe_clustered"] == deflated_sharpe(moments(active), variance, 6)
-    assert verdict.statistics["overfitting"]["pbo"] == backtest_overfitting(given.trials, 8).pbo
-    assert sum(verdict.statistics["overfitting"]["logits"]["counts"]) == 70
+    assert verdict.statistics["overfitting"]["pbo"] == backtest_overfitting(given.trials, PBO_BLOCKS).pbo
+    assert sum(verdict.statistics["overfitting"]["logits"]["counts"]) == math.comb(PBO_BLOCKS, PBO_BLOCKS // 2)
     assert verdict.statistics["probabilistic_sharpe"] == probabilistic_sharpe(moments(active_returns(given.test)))
     ours, theirs = (simple_returns(given.test[name].equity) for name in ("champion", "momentum_12_1"))
     expected = superior_predictive_ability(theirs, ours, seed=3, draws=DRAWS)
@@ -278,9 +279,11 @@ def test_minimum_bars_suffice_and_one_less_does_not() -> None:
         by_name = {name: result(name, 1, bars=bars) for name in ("champion", "equal_weight")}
         return evidence(validation=by_name, test=by_name, trials=trial_returns(0.0)[: bars - 1])
 
-    assert not verdict_on(short(validation), GATE).promoted
+    assert "overfitting" in verdict_on(short(validation), GATE).statistics
+    assert "overfitting" not in verdict_on(short(validation - 1), GATE).statistics
+    assert not verdict_on(short(test), GATE).promoted
     with pytest.raises(InputError, match="at least 20"):
-        verdict_on(short(validation - 1), GATE)
+        verdict_on(short(test - 1), GATE)
 
 
 # ---------------------------------------------------------------------- the verdict and its file

@@ -53,11 +53,6 @@ def table_bars(panel: Panel, market: MarketTensor, probes: int, *, every_bar: bo
     return [int(t) for t in bars if 1 <= t <= last]
 
 
-def miss_probability(peeks: int, bars: int, probes: int) -> float:
-    """(1 - m / T)^K: probability that K random bars of T contain none of the m at which something looks ahead."""
-    return float((1 - peeks / bars) ** probes)
-
-
 def _year_ends(panel: Panel) -> Bars:
     """The two last bars of each year."""
     last = np.flatnonzero(np.diff(panel.times.astype("datetime64[Y]").astype(np.int64)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -18,14 +17,6 @@ from finrl_pod.rl.networks.start import started
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
-
-
-class CriticSettings(Protocol):
-    """Settings of a critic ensemble."""
-
-    critics: int
-    critic_rule: str
-    subset: int
 
 
 class ActorCritic(OffPolicy):

@@ -1,4 +1,4 @@
-"""Markets with the interfaces of Isaac Gym and Isaac Lab; rsl_rl's needs tensordict, see `make test-simulators`."""
+"""Markets with the interfaces of Isaac Gym and Isaac Lab; rsl_rl's needs tensordict."""
 
 from __future__ import annotations
 
