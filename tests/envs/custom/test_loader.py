@@ -29,7 +29,8 @@ def test_file_may_import_its_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "error", "message"),
     [
-        ("mine.txt:Mine", ConfigError, r"named path/to/file.py:Class or package.module:Class, got 'mine.txt:Mine'"),
+        ("mine.txt:Mine", InputError, "there is no module mine.txt"),
+        ("mine", ConfigError, r"named path/to/file.py:Class or package.module:Class, got 'mine'"),
         ("absent.py:Mine", InputError, r"there is no file absent.py"),
         (f"{FILE}:Dirft", InputError, r"has no Dirft; it defines .*Drift"),
     ],
