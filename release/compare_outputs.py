@@ -22,10 +22,10 @@ from pathlib import Path
 
 TOLERANCE = 1e-6
 # Values that are not results: times, paths, the machine, and versions.
-IGNORED = set(
-    "seconds created time version versions commit path out run folder machine device samples_per_second started "
-    "finished hardware rate journal files report".split()
-)
+IGNORED = {
+    *("seconds", "created", "time", "version", "versions", "commit", "path", "out", "run", "folder", "machine"),
+    *("device", "samples_per_second", "started", "finished", "hardware", "rate", "journal", "files", "report"),
+}
 QUICK = "tournament.generations=2 tournament.samples_per_generation=4000 tournament.pods=4 threads=1"
 NEW = f"{QUICK} agent.start=new agent.weight_decay=0"
 TOURNAMENTS = {
@@ -141,9 +141,11 @@ def differences(old: object, new: object, place: str = "") -> Iterator[tuple[str
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for i, pair in enumerate(zip(old, new, strict=True)):
             yield from differences(*pair, f"{place}[{i}]")
+    elif isinstance(old, int | float) and isinstance(new, int | float):
+        if old != new and not (math.isnan(old) and math.isnan(new)):
+            yield place, abs(old - new) / max(abs(old), abs(new))
     elif old != new:
-        numbers = isinstance(old, int | float) and isinstance(new, int | float)
-        yield place, abs(old - new) / max(abs(old), abs(new)) if numbers else math.inf  # type: ignore[operator]
+        yield place, math.inf
 
 
 if __name__ == "__main__":
