@@ -80,7 +80,8 @@ class Ledger:
         if holding is None:
             return
         before = holding.qty
-        holding.qty, holding.entry = holding.qty * ratio, holding.entry / ratio
+        holding.qty = holding.qty * ratio
+        holding.entry = holding.entry / ratio
         self._add_non_trade_activity(
             moment, "SPLIT", symbol, f"split {decimal_text(ratio)} for 1", qty=decimal_text(holding.qty - before)
         )
@@ -95,7 +96,8 @@ class Ledger:
         if holding is None:
             self.holdings[symbol] = Holding(signed, price)
             return
-        before, after = holding.qty, holding.qty + signed
+        before = holding.qty
+        after = holding.qty + signed
         if after == 0:
             del self.holdings[symbol]
             return

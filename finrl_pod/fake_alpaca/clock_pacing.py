@@ -28,7 +28,8 @@ class ClockPacer:
         self._busy_speed = busy_speed
         self._busy_until = 0.0
         self._idle_pace: Pace | None = None  # pace to return to; None while not slowed down
-        self._awake_speed, self._asleep_speed = 0.0, 0.0
+        self._awake_speed = 0.0
+        self._asleep_speed = 0.0
         self._following = False
         self._fast_until = 0.0
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
@@ -47,7 +48,9 @@ class ClockPacer:
         """
         self._idle_pace = None
         self._clock.set_pace(Pace(awake_speed, awake_speed), _LEASE_SECONDS)
-        self._awake_speed, self._asleep_speed, self._following = awake_speed, asleep_speed, True
+        self._awake_speed = awake_speed
+        self._asleep_speed = asleep_speed
+        self._following = True
         self._fast_until = 0.0
 
     def schedule(self, moment: float, action: Callable[[], None]) -> None:

@@ -63,7 +63,8 @@ def check_complex(ticket: OrderTicket, exits: Exits, base_price: Decimal) -> Non
         raise _invalid("oco orders must be limit orders")
     exit_sign = 1 if ticket.order_class == "oco" else -1
     selling = (ticket.side == "sell") == (exit_sign == 1)
-    profit, stop = exits.take_profit, exits.stop_loss
+    profit = exits.take_profit
+    stop = exits.stop_loss
     if profit is not None and stop is not None and (profit <= stop if selling else profit >= stop):
         order = ">" if selling else "<"
         raise _invalid(f"take_profit.limit_price must be {order} stop_loss.stop_price")

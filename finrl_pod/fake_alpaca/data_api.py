@@ -17,8 +17,10 @@ from finrl_pod.fake_alpaca.sessions import Session, new_york
 from finrl_pod.fake_alpaca.settings import CorporateAction
 from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, ApiError, QueryParameters, next_page_token, timestamp
 
-_DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE = 1_000, 10_000
-_DEFAULT_ACTIONS_PER_PAGE, _MAX_ACTIONS_PER_PAGE = 100, 1_000
+_DEFAULT_BARS_PER_PAGE = 1_000
+_MAX_BARS_PER_PAGE = 10_000
+_DEFAULT_ACTIONS_PER_PAGE = 100
+_MAX_ACTIONS_PER_PAGE = 1_000
 _ADJUSTMENTS = ("raw", "split", "dividend", "all")
 _FEEDS = ("sip", "iex", "delayed_sip", "otc", "boats", "overnight")
 _HALF_SPREAD = 0.00005  # of the price
@@ -58,7 +60,8 @@ class MarketData:
         limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
         start, end = self._range(parameters, moment)
         self._check_feed(query, end, moment)
-        first, as_of = parameters.page_start(), self._as_of(moment)
+        first = parameters.page_start()
+        as_of = self._as_of(moment)
         if minutes:
             day = timedelta(days=1)  # a UTC day may begin on the date before in New York
             days = self.prices.sessions.between(new_york(start).date() - day, new_york(end).date() + day)
@@ -80,10 +83,12 @@ class MarketData:
         self, symbols: list[str], starts: list[float], minutes: int, page: tuple[int, int], adjustment: str, as_of: int
     ) -> dict[str, Any]:
         """Minute bars from `starts` on, by symbol, then time. page: number of the first bar, and of bars."""
-        (first, limit), total = page, len(starts) * len(symbols)
+        (first, limit) = page
+        total = len(starts) * len(symbols)
         found: dict[str, list[dict[str, Any]]] = {}
         for place in range(first, min(first + limit, total)):
-            symbol, start = symbols[place // len(starts)], starts[place % len(starts)]
+            symbol = symbols[place // len(starts)]
+            start = starts[place % len(starts)]
             session = self.prices.sessions.current(start)
             if session is None or self._removed(symbol, session):
                 continue
@@ -97,7 +102,8 @@ class MarketData:
         return 60 if self.prices.sessions.continuous and timeframe in ("1Hour", "1H") else minutes_of(timeframe)
 
     def _removed(self, symbol: str, session: Session) -> bool:
-        edits, stale = self.flaws.edits, self.flaws.stale_after
+        edits = self.flaws.edits
+        stale = self.flaws.stale_after
         if stale and session.date.isoformat() > stale:
             return True
         return any(edits.get((symbol, day)) == {} for day in ("", session.date.isoformat()))
@@ -114,11 +120,13 @@ class MarketData:
         minutes = self._minutes(start, end)
         if query.get("sort") == "desc":
             minutes.reverse()
-        first, total = parameters.page_start(), len(minutes) * len(requested)
+        first = parameters.page_start()
+        total = len(minutes) * len(requested)
         build = {"trades": self._trade, "quotes": self._quote}[what]
         page: dict[str, list[dict[str, Any]]] = {}
         for place in range(first, min(first + limit, total)):
-            symbol, minute = requested[place // len(minutes)], minutes[place % len(minutes)]
+            symbol = requested[place // len(minutes)]
+            minute = minutes[place % len(minutes)]
             record = build(symbol, minute)
             if record is not None and record["t"] == timestamp(minute):
                 page.setdefault(symbol, []).append(record)
@@ -173,7 +181,8 @@ class MarketData:
     def _range(self, parameters: QueryParameters, moment: float) -> tuple[float, float]:
         """(start, end) of a request: start defaults to UTC midnight, end is never after the current time."""
         midnight = datetime.combine(datetime.fromtimestamp(moment, UTC).date(), datetime.min.time(), UTC).timestamp()
-        start, end = parameters.epoch_seconds("start"), parameters.epoch_seconds("end")
+        start = parameters.epoch_seconds("start")
+        end = parameters.epoch_seconds("end")
         return (midnight if start is None else start), min(moment if end is None else end, moment)
 
     def _minutes(self, start: float, end: float) -> list[float]:
@@ -269,7 +278,8 @@ class MarketData:
         return None if row is None else self.prices.sessions.on(self.prices.dates[row])
 
     def _trade(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        session, price = self._last_session(symbol, moment), self.prices.price_at(symbol, moment)
+        session = self._last_session(symbol, moment)
+        price = self.prices.price_at(symbol, moment)
         if session is None or price is None:
             return None
         stale = self.flaws.stale_after
@@ -282,7 +292,8 @@ class MarketData:
         trade = self._trade(symbol, moment)
         if trade is None:
             return None
-        bid, ask = trade["p"] * (1 - _HALF_SPREAD), trade["p"] * (1 + _HALF_SPREAD)
+        bid = trade["p"] * (1 - _HALF_SPREAD)
+        ask = trade["p"] * (1 + _HALF_SPREAD)
         sides = {"bp": round(bid, 4), "bs": 1, "bx": "V", "ap": round(ask, 4), "as": 1, "ax": "V"}
         return {"t": trade["t"], **sides, "c": ["R"], "z": "C"}
 

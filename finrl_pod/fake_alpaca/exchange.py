@@ -98,7 +98,8 @@ class Exchange(Account):
         price = ticket.limit_price or ticket.stop_price
         assert price is not None
         leg = self.create_order(ticket, moment, parent.expires, price, parent.origin)
-        leg.parent, leg.status = parent.id, "held"
+        leg.parent = parent.id
+        leg.status = "held"
         self.add_order(leg)
         return leg
 
@@ -285,7 +286,9 @@ class Exchange(Account):
             super().restore(values)
             self._queue.restore(values["due"])
             self.now = values["now"]
-            self.day_trades.bought_on, self.day_trades.days = dict(values["bought_on"]), list(values["day_trades"])
-            self.conditions.halted, self.conditions.untradable = set(values["halted"]), set(values["untradable"])
+            self.day_trades.bought_on = dict(values["bought_on"])
+            self.day_trades.days = list(values["day_trades"])
+            self.conditions.halted = set(values["halted"])
+            self.conditions.untradable = set(values["untradable"])
         except (KeyError, TypeError, ValueError):
             raise InputError("the fake server's state file is damaged; delete it or use another --state file") from None

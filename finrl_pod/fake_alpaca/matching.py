@@ -18,7 +18,8 @@ from finrl_pod.random import key
 
 PricePath = list[tuple[float, float]]
 
-_MIN_FIRST_PART, _FIRST_PART_RANGE = 0.1, 0.8  # the first of two parts is 10% to 90% of an order
+_MIN_FIRST_PART = 0.1  # the first of two parts is 10% to 90% of an order
+_FIRST_PART_RANGE = 0.8
 
 
 def fills_in_auction(order: Order, path: PricePath) -> bool:

@@ -43,7 +43,8 @@ def minute_bar(
     prices: Prices, symbol: str, session: Session, start: float, minutes: int, adjustment: str = "raw", as_of: int = -1
 ) -> dict[str, Any] | None:
     """Bar of `minutes` from `start`; None if the symbol has no bar that day. as_of: row that it is adjusted as of."""
-    path, row = prices.path(symbol, session), prices.row_of(session.date)
+    path = prices.path(symbol, session)
+    row = prices.row_of(session.date)
     if path is None or row is None:
         return None
     day = prices.bar(symbol, row, "raw", as_of)
@@ -52,7 +53,8 @@ def minute_bar(
         return None
     factor = adjusted["close"] / day["close"] if day["close"] else 1.0
     end = start + 60.0 * minutes
-    times, values = [t for t, _ in path], [p for _, p in path]
+    times = [t for t, _ in path]
+    values = [p for _, p in path]
     first, last = (float(np.interp(t, times, values)) for t in (start, end))
     corners = [p for t, p in path if start < t < end]
     reached = [p * factor for p in (first, last, *corners)]

@@ -63,7 +63,8 @@ class EventQueue:
 
     def restore(self, values: list[tuple[float, str, str]]) -> None:
         """Load what `state` returned."""
-        self._events, self._count = [], 0
+        self._events = []
+        self._count = 0
         for moment, kind, name in values:
             self.add(moment, kind, name)
 
@@ -209,7 +210,8 @@ class OrderLifecycle:
             self.close(new, "rejected", moment)
             self._account.publish_order_event("order_replace_rejected", old, moment)
             return
-        old.status, old.replaced_by = "replaced", new.id
+        old.status = "replaced"
+        old.replaced_by = new.id
         old.moments["replaced"] = old.updated = moment
         self._account.publish_order_event("replaced", old, moment)
         new.status = "pending_new"

@@ -30,11 +30,15 @@ _CRYPTO_TIMES = ("gtc", "ioc")
 _TIMES_IN_FORCE = ("day", "gtc", "opg", "cls", "ioc", "fok")
 _PRICES_OF_TYPE = {"limit": ("limit_price",), "stop": ("stop_price",), "stop_limit": ("limit_price", "stop_price")}
 _MIN_NOTIONAL = Decimal(1)  # dollars of a fractional order
-_SHARE_DECIMALS, _DOLLAR_DECIMALS, _SUB_DOLLAR_DECIMALS = 9, 2, 4
+_SHARE_DECIMALS = 9
+_DOLLAR_DECIMALS = 2
+_SUB_DOLLAR_DECIMALS = 4
 _OPG_CUTOFF = (9, 28)  # New York time
 _CLS_CUTOFF_SECONDS = 600.0  # before the close
 _AUCTION_ORDERS_REOPEN_HOUR = 19  # New York time
-_MAX_DAY_TRADES, _DAY_TRADE_SESSIONS, _DAY_TRADER_MIN_EQUITY = 3, 5, Decimal(25_000)
+_MAX_DAY_TRADES = 3
+_DAY_TRADE_SESSIONS = 5
+_DAY_TRADER_MIN_EQUITY = Decimal(25_000)
 
 
 # ---- parameters ---------------------------------------------------------------------------------------------------
@@ -53,7 +57,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
-    qty, notional = parse_decimal(body, "qty"), parse_decimal(body, "notional")
+    qty = parse_decimal(body, "qty")
+    notional = parse_decimal(body, "notional")
     if qty is None and notional is None:
         raise _invalid("qty or notional is required")
     if qty is not None and notional is not None:
@@ -65,7 +70,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         raise _invalid(f"qty increment is limited to {_SHARE_DECIMALS} decimal points")
     if notional is not None and _decimal_places(notional) > _DOLLAR_DECIMALS:
         raise _invalid("notional value must be limited to 2 decimal places")
-    limit, stop = parse_decimal(body, "limit_price"), parse_decimal(body, "stop_price")
+    limit = parse_decimal(body, "limit_price")
+    stop = parse_decimal(body, "stop_price")
     if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
         limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
@@ -180,7 +186,8 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
         if other.symbol != order.symbol or other.side == order.side or not other.reserves:
             continue
         limits = {o.side: o.limit_price for o in (order, other)}
-        buy, sell = limits["buy"], limits["sell"]
+        buy = limits["buy"]
+        sell = limits["sell"]
         if buy is not None and sell is not None and buy < sell:
             continue
         raise ApiError(
@@ -195,7 +202,8 @@ def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
 def check_available_shares(order: Order, held: Decimal, available: Decimal) -> None:
     """Refuse a sale from a long position if other open orders leave too few shares available."""
     if order.remaining > available:
-        requested, left = decimal_text(order.remaining), decimal_text(available)
+        requested = decimal_text(order.remaining)
+        left = decimal_text(available)
         raise ApiError(
             403,
             FORBIDDEN,

@@ -44,14 +44,16 @@ class Prices:
         low = np.fmin(opened, close) if panel.low is None else panel.low
         # [T, N] each: adjusted price / raw price, for all actions and for splits only.
         total, splits = self._adjustment_factors(close)
-        self._total, self._splits = total, splits
+        self._total = total
+        self._splits = splits
         self._raw = {name: value / total for name, value in zip(OHLC, (opened, high, low, close), strict=True)}
         self._volume = None if panel.volume is None else panel.volume * splits
         self._last_bar = _last_bar_rows(panel.tradable)
 
     def _adjustment_factors(self, close: Floats) -> tuple[Floats, Floats]:
         """[T, N] each: product of the factors of all actions, and of splits only, with an ex-date after the bar."""
-        total, splits = np.ones_like(close), np.ones_like(close)
+        total = np.ones_like(close)
+        splits = np.ones_like(close)
         # Latest action first: the factor of a dividend needs the raw close of the day before.
         for action in sorted(self.actions, key=lambda a: a.ex_date, reverse=True):
             t, n = self._position_of(action)
@@ -143,7 +145,8 @@ class Prices:
 
     def path(self, symbol: str, session: Session) -> list[tuple[float, float]] | None:
         """(moment, raw price) at the corners of a session's price path; None if the symbol has no bar that day."""
-        row, n = self.row_of(session.date), self._column[symbol]
+        row = self.row_of(session.date)
+        n = self._column[symbol]
         if row is None or not self.tradable[row, n]:
             return None
         first, high, low, last = (float(self._raw[f][row, n]) for f in OHLC)

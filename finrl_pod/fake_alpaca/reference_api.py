@@ -40,7 +40,8 @@ def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
 
 def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET calendar; start and end default to the whole calendar of the panel."""
-    sessions, parameters = exchange.prices.sessions, QueryParameters(query)
+    sessions = exchange.prices.sessions
+    parameters = QueryParameters(query)
     start = parameters.day("start") or sessions.all[0].date
     end = parameters.day("end") or sessions.all[-1].date
     next_session = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
@@ -50,7 +51,8 @@ def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any
 def announcements(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """GET corporate_actions/announcements, filtered by ca_types, since, until and symbol."""
     parameters = QueryParameters(query)
-    since, until = parameters.day("since"), parameters.day("until")
+    since = parameters.day("since")
+    until = parameters.day("until")
     kinds = {k.lower() for k in (query.get("ca_types") or "").split(",") if k}
     found = []
     for action in exchange.prices.actions:
@@ -104,7 +106,8 @@ def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
 
 
 def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
-    opened, closed = new_york(session.open), new_york(session.close)
+    opened = new_york(session.open)
+    closed = new_york(session.close)
     return {
         "date": session.date.isoformat(),
         "open": f"{opened:%H:%M}",

@@ -18,7 +18,8 @@ from finrl_pod.fake_alpaca.scaled_clock import ScaledClock
 from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
 from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError
 
-_DRIP_LENGTH, _DRIP_PAUSE = 100_000, 0.05  # bytes announced, real seconds between two of them
+_DRIP_LENGTH = 100_000  # bytes announced, real seconds between two of them
+_DRIP_PAUSE = 0.05
 _DISCONNECT_POLL_SECONDS = 0.01
 
 Authoriser = Callable[[str, str], bool]
@@ -54,9 +55,11 @@ class RequestPipeline:
             counted = False
             keys = (request.headers.get(h, "") for h in ("APCA-API-KEY-ID", "APCA-API-SECRET-KEY"))
             if not self._is_authorised(*keys):
-                status, content = 401, {"message": "unauthorized."}
+                status = 401
+                content = {"message": "unauthorized."}
             elif not (counted := counter.take(arrived)):
-                status, content = 429, {"message": "rate limit exceeded"}
+                status = 429
+                content = {"message": "rate limit exceeded"}
             else:
                 fault = self._faults.for_request(
                     request.method, request.path, body if isinstance(body, Mapping) else {}
@@ -113,7 +116,8 @@ class RequestPipeline:
             if kind == "delay_after":
                 await asyncio.sleep(fault.seconds)
             if kind == "answer_after":
-                status, content = fault.status, fault.body
+                status = fault.status
+                content = fault.body
             if kind == "edit" and status < 400:
                 content = _edit_fields(content, fault.body)
             headers |= fault.headers
@@ -139,7 +143,8 @@ async def _wait_while_connected(request: web.Request, seconds: float) -> None:
 async def _drip(request: web.Request, headers: Mapping[str, str], seconds: float) -> web.StreamResponse:
     """Send single bytes of a response that never ends, then break the connection."""
     response = web.StreamResponse(status=200, headers=dict(headers))
-    response.content_type, response.content_length = "application/json", _DRIP_LENGTH
+    response.content_type = "application/json"
+    response.content_length = _DRIP_LENGTH
     end = asyncio.get_running_loop().time() + seconds
     with contextlib.suppress(ConnectionError):
         await response.prepare(request)

@@ -17,7 +17,9 @@ from finrl_pod.fake_alpaca.orders import Order
 from finrl_pod.fake_alpaca.watchlists import Watchlists
 from finrl_pod.fake_alpaca.wire_format import ApiError
 
-OK, NO_CONTENT, MULTI_STATUS = 200, 204, 207
+OK = 200
+NO_CONTENT = 204
+MULTI_STATUS = 207
 
 
 @dataclass(frozen=True)

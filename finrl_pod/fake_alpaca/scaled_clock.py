@@ -70,7 +70,8 @@ class Pace:
             needed = (until - simulated) / speed
             if real < needed:
                 return simulated + real * speed
-            real, simulated = real - needed, until
+            real = real - needed
+            simulated = until
         return simulated
 
     def real_between(self, start: float, end: float) -> float:
@@ -81,7 +82,8 @@ class Pace:
             if speed == 0.0:
                 return float("inf")
             stop = min(until, end)
-            real, start = real + (stop - start) / speed, stop
+            real = real + (stop - start) / speed
+            start = stop
         return real
 
 
@@ -248,7 +250,8 @@ class ClockClient:
 
         The sleep mark is set meanwhile: the server may run the clock fast until then.
         """
-        end, deadline = self.seconds() + seconds, time.monotonic() + max_real_seconds
+        end = self.seconds() + seconds
+        deadline = time.monotonic() + max_real_seconds
         self._sleep_mark.set(end)
         try:
             while (now := self.seconds()) < end and (left := deadline - time.monotonic()) > 0:

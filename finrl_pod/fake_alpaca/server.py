@@ -126,7 +126,9 @@ class FakeAlpaca:
 
     async def serve(self, ready: Callable[[], None] = lambda: None, stop: asyncio.Event | None = None) -> None:
         """Serve until `stop` is set and call `ready` once the port is open. Raises SetupError if it is taken."""
-        self._loop, self._stop, self._wake = asyncio.get_running_loop(), stop or asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._stop = stop or asyncio.Event()
+        self._wake = asyncio.Event()
         runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         site = web.TCPSite(runner, HOST, self._port)

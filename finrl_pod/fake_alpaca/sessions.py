@@ -99,7 +99,8 @@ def trading_windows(sessions: Sequence[Session], before: float, after: float) ->
     found: list[tuple[float, float]] = []
     for session in sessions:
         for moment in (session.open, session.close):
-            start, end = moment - before, moment + after
+            start = moment - before
+            end = moment + after
             if found and start <= found[-1][1]:
                 start = found.pop()[0]
             found.append((start, end))

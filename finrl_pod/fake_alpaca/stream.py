@@ -85,11 +85,13 @@ class TradeUpdateHub:
     def _handle_message(self, connection: _Connection, message: WSMessage) -> None:
         try:
             command = json.loads(message.data)
-            action, data = command["action"], command.get("data", {})
+            action = command["action"]
+            data = command.get("data", {})
         except (ValueError, TypeError, KeyError):
             return
         if action in ("authenticate", "auth"):
-            key, secret = data.get("key_id") or command.get("key"), data.get("secret_key") or command.get("secret")
+            key = data.get("key_id") or command.get("key")
+            secret = data.get("secret_key") or command.get("secret")
             connection.authorised = self._is_authorised(str(key or ""), str(secret or ""))
             status = "authorized" if connection.authorised else "unauthorized"
             connection.send({"stream": "authorization", "data": {"status": status, "action": "authenticate"}})
@@ -134,7 +136,8 @@ class _Connection:
             transport.abort()
 
     def _release(self) -> None:
-        held, self._held = self._held, []
+        held = self._held
+        self._held = []
         for message in held:
             self._queue.put_nowait(message)
 

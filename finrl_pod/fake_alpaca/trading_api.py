@@ -29,7 +29,8 @@ from finrl_pod.fake_alpaca.wire_format import (
     timestamp,
 )
 
-_DEFAULT_ORDERS, _MAX_ORDERS = 50, 500
+_DEFAULT_ORDERS = 50
+_MAX_ORDERS = 500
 _MAX_ACTIVITIES_PER_PAGE = 100
 _DIRECTIONS = ("desc", "asc")
 _INITIAL_MARGIN = Decimal("0.5")
@@ -40,7 +41,8 @@ _EIGHT_DECIMALS = Decimal("1e-8")
 
 def account(exchange: Exchange, moment: float) -> dict[str, Any]:
     """GET account."""
-    settings, ledger = exchange.settings, exchange.ledger
+    settings = exchange.settings
+    ledger = exchange.ledger
     balances = exchange.balances(moment)
     gross = balances.long - balances.short
     regt = balances.buying_power
@@ -103,7 +105,8 @@ def position(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
     last = price if yesterday is None else price_decimal(yesterday)
     cost = holding.qty * holding.entry
     value = holding.qty * price
-    gain, today = value - cost, holding.qty * (price - last)
+    gain = value - cost
+    today = holding.qty * (price - last)
     return {
         "asset_id": asset_id(symbol),
         "symbol": symbol.replace("/", "") if exchange.settings.crypto else symbol,
@@ -139,7 +142,8 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     limit = parameters.integer("limit", _DEFAULT_ORDERS, _MAX_ORDERS)
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
-    side, nested = query.get("side"), query.get("nested") in ("true", "True")
+    side = query.get("side")
+    nested = query.get("nested") in ("true", "True")
     first, last = (
         exchange.find(query[name]).number if query.get(name) else None for name in ("after_order_id", "before_order_id")
     )
@@ -220,7 +224,8 @@ def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], mo
     if held == 0:
         raise ApiError(404, NOT_FOUND, f"position not found: {symbol}")
     parameters = QueryParameters(query)
-    qty, percentage = parameters.decimal("qty"), parameters.decimal("percentage")
+    qty = parameters.decimal("qty")
+    percentage = parameters.decimal("percentage")
     if percentage is not None:
         if not 0 < percentage <= _WHOLE_POSITION:
             raise ApiError(422, INVALID_PARAMETER, "percentage must be > 0 and <= 100")

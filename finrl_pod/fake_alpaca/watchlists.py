@@ -48,7 +48,8 @@ class Watchlists:
 
     def create(self, body: Any, moment: float) -> dict[str, Any]:
         """POST watchlists."""
-        name, symbols = self._name(body, None), self._symbols(body.get("symbols") or [])
+        name = self._name(body, None)
+        symbols = self._symbols(body.get("symbols") or [])
         self._made += 1
         number = str(uuid.uuid5(ID_NAMESPACE, f"{self._exchange.settings.seed}/watchlist/{self._made}"))
         self._lists[number] = Watchlist(number, name, symbols, moment, moment)
@@ -63,7 +64,8 @@ class Watchlists:
         found = self._get(key, by_name=by_name)
         name = self._name(body, found)
         found.symbols = self._symbols(body["symbols"]) if body.get("symbols") is not None else found.symbols
-        found.name, found.updated = name, moment
+        found.name = name
+        found.updated = moment
         return self._json(found, moment)
 
     def add(self, key: str, body: Any, moment: float, *, by_name: bool = False) -> dict[str, Any]:
@@ -73,7 +75,8 @@ class Watchlists:
         (symbol,) = self._symbols([symbol])
         if symbol in found.symbols:
             raise ApiError(422, UNPROCESSABLE, "duplicate symbol")
-        found.symbols, found.updated = [*found.symbols, symbol], moment
+        found.symbols = [*found.symbols, symbol]
+        found.updated = moment
         return self._json(found, moment)
 
     def remove(self, key: str, symbol: str, moment: float) -> dict[str, Any]:
@@ -81,7 +84,8 @@ class Watchlists:
         found = self._get(key)
         if symbol not in found.symbols:
             raise ApiError(404, NOT_FOUND, "symbol not found in watchlist")
-        found.symbols, found.updated = [s for s in found.symbols if s != symbol], moment
+        found.symbols = [s for s in found.symbols if s != symbol]
+        found.updated = moment
         return self._json(found, moment)
 
     def delete(self, key: str, *, by_name: bool = False) -> None:

@@ -23,7 +23,8 @@ NANO = Decimal("1e-9")  # precision of shares and prices
 _MAX_NUMBER = Decimal(10) ** 12  # of a quantity, price or percentage in a request
 _MAX_DIGITS = 40  # characters of such a number
 _MAX_COUNT_DIGITS = 9  # characters of a limit or page
-_EARLIEST, _LATEST = -2_208_988_800.0, 7_258_118_400.0  # 1900 and 2200 as epoch seconds; times beyond are clamped
+_EARLIEST = -2_208_988_800.0  # 1900 and 2200 as epoch seconds; times beyond are clamped
+_LATEST = 7_258_118_400.0
 _PAGE_PREFIX = "page-"
 
 

@@ -24,7 +24,7 @@ class RequestDeadline:
     def __init__(self, seconds: float) -> None:
         self.expired = False
         self._lock = threading.Lock()
-        self._watched: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         self._timer = threading.Timer(seconds, self._expire)
         self._timer.daemon = True
 
@@ -39,19 +39,19 @@ class RequestDeadline:
         _current.deadline = None
         self._timer.cancel()
         with self._lock:
-            self._watched.clear()
+            self._sockets.clear()
 
     def watch(self, connection: socket.socket) -> None:
         """Shut this connection down too when the time is up, or now if it is."""
         with self._lock:
-            self._watched.append(connection)
+            self._sockets.append(connection)
             if self.expired:
                 _shut_down(connection)
 
     def _expire(self) -> None:
         with self._lock:
             self.expired = True
-            for connection in self._watched:
+            for connection in self._sockets:
                 _shut_down(connection)
 
 

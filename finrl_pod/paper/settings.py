@@ -435,7 +435,8 @@ def _validate_limits(config: PaperConfig, where: str) -> None:
 
 
 def _validate_auction(config: PaperConfig, where: str) -> None:
-    orders, schedule = config.orders, config.schedule
+    orders = config.orders
+    schedule = config.schedule
     if schedule.mode != "close" or config.slicing.schedule != "none":
         return
     if orders.fractional:
@@ -484,7 +485,8 @@ def _validate_extended_hours(config: PaperConfig, where: str) -> None:
 
 
 def _validate_intraday(config: PaperConfig, where: str) -> None:
-    orders, intraday = config.orders, config.intraday
+    orders = config.orders
+    intraday = config.intraday
     if not intraday.minutes:
         if intraday.max_loss:
             raise ConfigError(f"{where}: intraday.max_loss is only read with intraday.minutes above 0")

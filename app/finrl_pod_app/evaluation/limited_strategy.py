@@ -20,7 +20,9 @@ class LimitedStrategy:
     """Wrap a strategy and cut its target weights as the daemon does (`limited_weights`)."""
 
     def __init__(self, inner: Strategy, rules: SizingRules) -> None:
-        self.inner, self.name, self.feature_names = inner, inner.name, inner.feature_names
+        self.inner = inner
+        self.name = inner.name
+        self.feature_names = inner.feature_names
         self.lookback: int | None = getattr(inner, "lookback", None)
         self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
         self._rules = rules

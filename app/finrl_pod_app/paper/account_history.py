@@ -50,7 +50,8 @@ def daily_terms(panel: Panel, close: Floats, prices: TradedPrices | None, auctio
     """Return prices and corporate actions of a backtest. close: the panel's, forward-filled."""
     fills = panel.close if auction == "close" or panel.open is None else panel.open
     if prices is None:
-        prices, traded = TradedPrices(close, np.ones_like(close), np.zeros_like(close)), fills
+        prices = TradedPrices(close, np.ones_like(close), np.zeros_like(close))
+        traded = fills
     else:
         traded = prices.fills(fills, close)
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
@@ -58,7 +59,9 @@ def daily_terms(panel: Panel, close: Floats, prices: TradedPrices | None, auctio
 
 
 def _fills(store: Store, run: str, times: Sequence[str]) -> list[AccountFill]:
-    fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    fills = schema.fills.c
+    orders = schema.orders.c
+    intents = schema.intents.c
     query = (
         select(fills.at, fills.quantity, fills.price, fills.fee, intents.bar, intents.symbol, intents.side)
         .join(schema.orders, fills.order_id == orders.id)

@@ -44,14 +44,16 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
     What lies there is kept under another name. Raises InputError if it is whole and has all orders, JournalError if a
     daemon runs on it, and BrokerError.
     """
-    path, clock = Path(config.journal), open_clock(config.broker)
+    path = Path(config.journal)
+    clock = open_clock(config.broker)
     broker, _ = open_broker(config.broker, clock)
     with contextlib.closing(broker), _locked(path) if write else contextlib.nullcontext():
         if _is_whole(path, config, broker):
             raise InputError(f"journal {path} has all orders of this run: nothing is to be rebuilt. Start the daemon.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            new, now = Path(folder) / "journal.sqlite", clock.now()
+            new = Path(folder) / "journal.sqlite"
+            now = clock.now()
             store = Store.create_or_open(new)
             try:
                 found = adopt(store, config, broker, now)

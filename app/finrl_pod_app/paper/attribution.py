@@ -227,7 +227,8 @@ class _Gaps:
             decisions = [d for d in self.history.decisions if d.bar == bar]
             targets = self._targets(decisions, bar)
             self._pay_dividends(t)
-            model, account = self._model_flows(bar), self._account_flows(bar, index if t == last else None)
+            model = self._model_flows(bar)
+            account = self._account_flows(bar, index if t == last else None)
             for symbol in sorted({*model, *account} & set(self.terms.symbols)):
                 n = self._columns[symbol]
                 reference = self._reference_price(model[symbol], account[symbol], t, n)
@@ -240,10 +241,12 @@ class _Gaps:
         found: dict[str, _Flow] = defaultdict(_Flow)
         cost = float(self.rules.cost_rate)
         for order in self._model_orders.get(bar, ()):
-            flow, shares = found[order.symbol], float(order.filled)
+            flow = found[order.symbol]
+            shares = float(order.filled)
             flow.planned += float(order.quantity)
             if order.price is not None:
-                flow.shares, flow.price = flow.shares + shares, float(order.price)
+                flow.shares = flow.shares + shares
+                flow.price = float(order.price)
                 flow.cash -= shares * flow.price + abs(shares) * flow.price * cost
         return found
 
@@ -315,7 +318,8 @@ class _Gaps:
             for cause in (Cause.MISSED_FILLS, Cause.LIMITS):
                 open_ = -float(self.gaps[cause].shares[n])
                 closed = max(min(left, open_), 0.0) if open_ > 0 else min(max(left, open_), 0.0)
-                found[cause], left = closed, left - closed
+                found[cause] = closed
+                left = left - closed
         rest = planned - sum(found.values())
         close = float(self.terms.close[bar, n])
         step = FRACTION if self.rules.fractional else 1.0
@@ -341,7 +345,8 @@ class _Gaps:
 
     def _pay_dividends(self, t: int) -> None:
         """Let the backtest's dividends of a session act on the gaps; what the account was credited follows later."""
-        dividends, held = self.terms.dividends[t], self._held.copy()
+        dividends = self.terms.dividends[t]
+        held = self._held.copy()
         for gap in self.gaps.values():
             gap.cash += gap.shares * dividends
             held += gap.shares

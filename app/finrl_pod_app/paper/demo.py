@@ -37,11 +37,14 @@ from finrl_pod_app.training.tournaments import run_tournament
 
 # Simulated seconds per real second: before the daemon starts, while it works, while it waits. Timeouts of 15 simulated
 # seconds scale with the clock but computation does not: responses must be in time on slow machines as well.
-STOPPED, WORKING, WAITING = 0.0, 4.0, 400_000.0
+STOPPED = 0.0
+WORKING = 4.0
+WAITING = 400_000.0
 LEAD = 20  # minutes before the close at which the daemon decides
 AFTER_CLOSE = 1_200.0  # simulated seconds after the close at which a day ends
 CASH = 100_000
-EX_SESSION, DIVIDEND = 2, 0.01  # sessions from the start to an ex-date, and the dividend as a share of the price
+EX_SESSION = 2  # sessions from the start to an ex-date, and the dividend as a share of the price
+DIVIDEND = 0.01
 START_TIMEOUT = 120.0  # real seconds
 _CONFIG = """\
 # One simulated month against the fake server: two strategies in one account.

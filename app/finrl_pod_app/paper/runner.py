@@ -89,7 +89,8 @@ def run_daemon(
             closing.callback(ping.close)
         if os.environ.get(TOKEN):
             status = functools.partial(status_text, store, config)
-            users, url = config.monitoring.telegram_users, config.monitoring.telegram_url
+            users = config.monitoring.telegram_users
+            url = config.monitoring.telegram_url
             closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log, url).close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)

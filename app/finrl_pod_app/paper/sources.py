@@ -111,7 +111,8 @@ class RegistryChampion:
     def __init__(self, strategy: str, registry: str, symbols: tuple[str, ...]) -> None:
         """registry: address, empty for the default. Raises RegistryError for an invalid name or address."""
         check_strategy_name(strategy)
-        self._strategy, self._symbols = strategy, symbols
+        self._strategy = strategy
+        self._symbols = symbols
         self._registry = AgentRegistry(registry)
         self._loaded: tuple[str, LoadedStrategy] | None = None  # address
 
@@ -159,7 +160,8 @@ def roll_back_champion(config: PaperConfig, strategy: str = "") -> Handover:
 
 def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: bool = False) -> LoadedStrategy:
     """Load and check the champion of one run. Raises RunError if it is not promoted or changed after its test."""
-    report, run = read_json(path / "report.json"), RunDirectory.open(path)
+    report = read_json(path / "report.json")
+    run = RunDirectory.open(path)
     if not allow_unpromoted and not _promoted(path):
         raise RunError(
             f"the champion of {path} was not promoted. Train another run, or use --allow-unpromoted with a fake server."
@@ -200,7 +202,8 @@ def _promoted(run: Path) -> bool:
     """Return True if verdict and report say that the champion was promoted. Raises RunError if they disagree."""
     if not (run / VERDICT_FILE).is_file():
         return False
-    verdict, reported = read_verdict(run), read_json(run / "report.json").get("verdict")
+    verdict = read_verdict(run)
+    reported = read_json(run / "report.json").get("verdict")
     if not isinstance(reported, dict) or reported.get("promoted") is not verdict.promoted:
         raise RunError(f"report and verdict of {run} disagree: one of them was changed. Evaluate the run again.")
     return bool(verdict.promoted)

@@ -32,9 +32,11 @@ _MAX_DIFFERENCES = 20
 def show_status(report: PaperStatus) -> None:
     """Print state and account, then positions, then alerts."""
     console = _console()
-    beat, mark = report.daemon, report.equity
+    beat = report.daemon
+    mark = report.equity
     alive = f"last heartbeat {beat.age_seconds:.0f} s ago" if beat.known else "no heartbeat found"
-    slip, last = report.slippage, report.last_decision
+    slip = report.slippage
+    last = report.last_decision
     realised = "none yet" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp of value"
     rows = {
         "state": report.state + (f" ({report.reason})" if report.reason else ""),
@@ -161,7 +163,8 @@ def show_track(report: TrackReport) -> None:
 def show_demo(report: DemoReport) -> None:
     """Print what the daemon traded, its last end-of-day summary, and the causes of its difference from the backtest."""
     console = _console()
-    counts, slip = report.counts, report.slippage
+    counts = report.counts
+    slip = report.slippage
     realised = "none" if slip.realised_bps is None else f"{slip.realised_bps:+.1f} bp"
     if alerts := [alert.message for alert in report.alerts if alert.kind != SUMMARY]:
         console.print(Text("Last alerts:", style="bold"))

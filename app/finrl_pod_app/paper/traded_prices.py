@@ -36,12 +36,14 @@ def traded_prices(store: Store, panel: Panel, close: Floats) -> TradedPrices | N
     if not len(scale) or np.allclose(scale, 1.0, rtol=SAME, atol=0):
         return None
     traded = np.where(np.isfinite(seen), seen, close * scale)
-    splits, dividends = np.ones_like(close), np.zeros_like(close)
+    splits = np.ones_like(close)
+    dividends = np.zeros_like(close)
     actions = [row for row in store.rows(schema.corporate_actions) if row.kind in SPLITS]
     days = panel.times.astype("datetime64[D]").astype(object)
     jumps = scale[1:] / scale[:-1]
     for before, n in zip(*np.nonzero(np.abs(jumps - 1) > SAME), strict=True):
-        t, jump = int(before) + 1, float(jumps[before, n])
+        t = int(before) + 1
+        jump = float(jumps[before, n])
         ratio = _split_ratio(jump, actions, panel.symbols[n], days[t])
         dividend = float(traded[before, n]) * (1 - jump * ratio)
         splits[t, n] = ratio

@@ -109,7 +109,8 @@ class SimulatedBroker:
         rejection = self._check(request)
         if rejection is not None:
             return rejection
-        order_id, now = f"sim-{len(self._orders) + 1}", self._clock.now()
+        order_id = f"sim-{len(self._orders) + 1}"
+        now = self._clock.now()
         order = Order(
             order_id, request.client_order_id, request.symbol, request.side, request.quantity, ZERO, OrderStatus.NEW,
             request.time_in_force, request.type, now, now, limit_price=request.limit_price, raw_status="new",
@@ -163,7 +164,8 @@ class SimulatedBroker:
 
     def updates(self) -> tuple[OrderUpdate, ...]:
         self._advance()
-        updates, self._updates = tuple(self._updates), []
+        updates = tuple(self._updates)
+        self._updates = []
         return updates
 
     def stream(self) -> StreamState:
@@ -253,14 +255,15 @@ class SimulatedBroker:
         if not any(order.live for order in self._orders.values()):
             self._processed_until = max(now, self._processed_until)
             return
-        since, self._processed_until = self._processed_until, max(now, self._processed_until)
-        for session in self._sessions_from(since):
+        start = self._processed_until
+        self._processed_until = max(now, self._processed_until)
+        for session in self._sessions_from(start):
             if session.open > now:
                 break
-            if since < session.open <= now:
+            if start < session.open <= now:
                 self._run_auction(session, session.open, _FILL_AT_OPEN, "open")
             self._fill_within_session(session, now)
-            if since < session.close <= now:
+            if start < session.close <= now:
                 self._run_auction(session, session.close, (TimeInForce.CLS,), "close")
                 for order in list(self._orders.values()):
                     if order.live and order.time_in_force is TimeInForce.DAY and order.submitted_at < session.close:
@@ -273,20 +276,20 @@ class SimulatedBroker:
         """
         filling: list[tuple[datetime, Order, float]] = []
         for order in self._orders.values():
-            since = max(order.submitted_at, session.open) if self._calendar.continuous else order.submitted_at
-            if order.live and order.time_in_force is self._within_session and session.open <= since <= now:
+            start = max(order.submitted_at, session.open) if self._calendar.continuous else order.submitted_at
+            if order.live and order.time_in_force is self._within_session and session.open <= start <= now:
                 path = self._prices.session_path(order.symbol, session)
-                found = None if path is None else _first_fill(order, since, path, session)
-                if found is not None and found[0] <= min(now, session.close):
-                    filling.append((found[0], order, found[1]))
-        for at, order, price in sorted(filling, key=lambda fill: fill[0]):
-            self._fill_orders([(order, price)], at)
+                first_fill = None if path is None else _first_fill(order, start, path, session)
+                if first_fill is not None and first_fill[0] <= min(now, session.close):
+                    filling.append((first_fill[0], order, first_fill[1]))
+        for time, order, price in sorted(filling, key=lambda fill: fill[0]):
+            self._fill_orders([(order, price)], time)
 
-    def _sessions_from(self, since: datetime) -> tuple[Session, ...]:
+    def _sessions_from(self, start: datetime) -> tuple[Session, ...]:
         """Sessions from the day before a time on, for at least two weeks."""
-        day = since.date() - timedelta(days=1)
+        day = start.date() - timedelta(days=1)
         if not self._sessions or self._sessions[0].date > day or self._sessions[-1].close < self._clock.now():
-            until = max(since.date(), self._clock.now().date()) + timedelta(days=40)
+            until = max(start.date(), self._clock.now().date()) + timedelta(days=40)
             self._sessions = self._calendar.sessions(day, until)
         return tuple(s for s in self._sessions if s.date >= day)
 
@@ -313,12 +316,12 @@ class SimulatedBroker:
         symbols = [order.symbol for order, _ in filling]
         whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
         prices = torch.tensor([price for _, price in filling], dtype=torch.float64)
-        held = torch.tensor([float(self._shares[symbol]) for symbol in symbols], dtype=torch.float64)
+        shares = torch.tensor([float(self._shares[symbol]) for symbol in symbols], dtype=torch.float64)
         trades = torch.tensor([float(o.side.sign * o.quantity) for o, _ in filling], dtype=torch.float64)
         rules = ExecutionRules(cost_rate=float(self._cost_rate), whole_shares=whole)
         cash = torch.tensor(float(self._cash), dtype=torch.float64)
-        after = execute(cash, held, trades, prices, rules).shares
-        for (order, price), change in zip(filling, (after - held).tolist(), strict=True):
+        shares_after = execute(cash, shares, trades, prices, rules).shares
+        for (order, price), change in zip(filling, (shares_after - shares).tolist(), strict=True):
             # The accounting works in floats: an order that it filled completely is filled to the last decimal.
             filled = Decimal(repr(abs(change)))
             quantity = min(filled.quantize(FRACTION, ROUND_DOWN), order.quantity)
@@ -345,9 +348,9 @@ class SimulatedBroker:
 
     def _close_order(self, order: Order, status: OrderStatus, at: datetime | None = None) -> None:
         at = at or self._clock.now()
-        closed = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=at)
-        self._orders[order.id] = closed
-        self._publish(status.value, closed)
+        closed_order = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=at)
+        self._orders[order.id] = closed_order
+        self._publish(status.value, closed_order)
 
     def _publish(self, event: str, order: Order) -> None:
         self._updates.append(OrderUpdate(event, order, order.updated_at))
@@ -366,15 +369,15 @@ class SimulatedBroker:
 
 
 def _first_fill(
-    order: Order, since: datetime, path: tuple[float, float], session: Session
+    order: Order, start: datetime, path: tuple[float, float], session: Session
 ) -> tuple[datetime, float] | None:
     """First time from `since` on at which an order fills on the path from open to close, and the price."""
-    if since >= session.close:
+    if start >= session.close:
         return None
     length = session.close - session.open
     limit = order.limit_price if order.type is OrderType.LIMIT else None
-    found = fill_on_path(*path, (since - session.open) / length, limit, buys=order.side is Side.BUY)
-    return None if found is None else (max(session.open + found[0] * length, since), found[1])
+    fill_point = fill_on_path(*path, (start - session.open) / length, limit, buys=order.side is Side.BUY)
+    return None if fill_point is None else (max(session.open + fill_point[0] * length, start), fill_point[1])
 
 
 def _limit_allows(order: Order, price: Decimal) -> bool:
@@ -418,13 +421,15 @@ class PanelPrices:
 
     def last(self, symbol: str) -> Decimal:
         """Last known close of a symbol, for valuation; 0 before its first bar."""
-        last, n = self._calendar.last_closed(self._clock.now()).date, self._column(symbol)
+        last = self._calendar.last_closed(self._clock.now()).date
+        n = self._column(symbol)
         rows = np.flatnonzero((self._days <= np.datetime64(last)) & self._panel.tradable[:, n])
         return Decimal(repr(float(self._panel.close[rows[-1], n]))) if len(rows) else Decimal(0)
 
     def auction_price(self, symbol: str, day: date, column: Literal["open", "close"]) -> float | None:
         """Price of a session's opening or closing auction; None if the symbol has no such price."""
-        rows, n = np.flatnonzero(self._days == np.datetime64(day)), self._column(symbol)
+        rows = np.flatnonzero(self._days == np.datetime64(day))
+        n = self._column(symbol)
         values: Floats | None = getattr(self._panel, column)
         if values is None or len(rows) != 1 or not self._panel.tradable[rows[0], n]:
             return None

@@ -98,7 +98,7 @@ def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -
     return order_id
 
 
-def parse_order_id(order_id: str, runs: Iterable[str], submitted: date) -> tuple[str, str] | None:
+def parse_order_id(order_id: str, runs: Iterable[str], submission_date: date) -> tuple[str, str] | None:
     """Return run and bar of an order of one of these runs; None for any other.
 
     submitted: when the order was. A bar that the id has only as a hash is returned as that hash.
@@ -114,7 +114,7 @@ def parse_order_id(order_id: str, runs: Iterable[str], submitted: date) -> tuple
     elif short.isdigit() and len(short) in (8, 12):
         bars = [day if len(short) == 8 else f"{day}T{short[8:10]}:{short[10:]}"]
     else:
-        bars = [f"{FLATTEN}-{submitted.isoformat()}"]
+        bars = [f"{FLATTEN}-{submission_date.isoformat()}"]
     return run, next((bar for bar in bars if _short_bar(bar) == short), short)
 
 

@@ -93,9 +93,9 @@ def apply_fill(order: TrackedOrder, fill: Fill) -> Change:
         return Change(order)
     if fill.cumulative_quantity - fill.quantity > order.filled:
         return Change(replace(order, stale=True))
-    added = fill.cumulative_quantity - order.filled  # less than the fill if a part of it is recorded already
-    fee = fill.fee * added / fill.quantity
-    return _record_fill(order, replace(fill, quantity=added, fee=fee))
+    added_quantity = fill.cumulative_quantity - order.filled  # less than the fill if a part of it is recorded already
+    fee = fill.fee * added_quantity / fill.quantity
+    return _record_fill(order, replace(fill, quantity=added_quantity, fee=fee))
 
 
 def apply_order(order: TrackedOrder, report: Order, *, authoritative: bool) -> Change:
@@ -113,31 +113,39 @@ def apply_order(order: TrackedOrder, report: Order, *, authoritative: bool) -> C
     warnings: list[str] = []
     if report.status is OrderStatus.UNKNOWN:
         warnings.append(f"order {order.client_order_id} has the unknown status {report.raw_status!r}")
-    known = replace(order, broker_id=order.broker_id or report.id)
+    current = replace(order, broker_id=order.broker_id or report.id)
     fills: tuple[Fill, ...] = ()
     if report.filled_quantity > order.filled:
         if authoritative and report.filled_average_price is not None:
             total = report.filled_average_price * report.filled_quantity
-            added = report.filled_quantity - order.filled
-            price = ((total - order.value) / added).quantize(PRICE_STEP)
+            added_quantity = report.filled_quantity - order.filled
+            price = ((total - order.value) / added_quantity).quantize(PRICE_STEP)
             name = f"{report.id}/{report.filled_quantity}"
             fill = Fill(
-                name, report.id, order.symbol, order.side, added, report.filled_quantity, price, report.updated_at
+                name,
+                report.id,
+                order.symbol,
+                order.side,
+                added_quantity,
+                report.filled_quantity,
+                price,
+                report.updated_at,
             )
-            change = _record_fill(known, fill)
-            known, fills = change.order, change.fills
+            change = _record_fill(current, fill)
+            current = change.order
+            fills = change.fills
             warnings += change.warnings
         else:
-            known = replace(known, stale=True)
+            current = replace(current, stale=True)
     elif authoritative:
-        known = replace(known, stale=False)
+        current = replace(current, stale=False)
     if order.state is OrderState.ENDED:  # an older message cannot reopen it
-        return Change(known, fills, tuple(warnings))
+        return Change(current, fills, tuple(warnings))
     state = OrderState.ENDED if report.status.terminal else OrderState.WORKING
-    if known.state is OrderState.ENDED:  # the new fill completed it
+    if current.state is OrderState.ENDED:  # the new fill completed it
         state = OrderState.ENDED
-    status = report.status if known.status is not OrderStatus.FILLED else known.status
-    return Change(replace(known, state=state, status=status), fills, tuple(warnings))
+    status = report.status if current.status is not OrderStatus.FILLED else current.status
+    return Change(replace(current, state=state, status=status), fills, tuple(warnings))
 
 
 def mark_rejected(order: TrackedOrder) -> Change:

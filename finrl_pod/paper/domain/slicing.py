@@ -73,7 +73,8 @@ class Slicing:
 
     def pack(self) -> str:
         """The slices as JSON, for the journal."""
-        window, plan = self.window, self.plan
+        window = self.window
+        plan = self.plan
         return json.dumps(
             {
                 "start": window.start.isoformat(), "interval": window.interval.total_seconds(),

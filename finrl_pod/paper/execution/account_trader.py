@@ -25,7 +25,7 @@ from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import TrackedIntent
+from finrl_pod.paper.journal.ledger import LedgerEntry
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import moment
 from finrl_pod.paper.settings import allocations
@@ -45,12 +45,13 @@ class AccountTrader:
         self.day_loss = DayLossLimit(components.config, components.orders, components.reconciler, components.alert)
         self._alerted_problems: tuple[str, dict[str, str]] = ("", {})  # bar, and its price problems by symbol
         self._account: dict[str, Decimal] | None = None  # shares at the broker when sales were last due
-        config, ledger = components.config, components.ledger
+        config = components.config
+        ledger = components.ledger
         if config.strategies:
-            parts = zip(allocations(config), components.sources, config.strategies, strict=True)
+            strategies = zip(allocations(config), components.sources, config.strategies, strict=True)
             self.traders = tuple(
-                StrategyTrader(components, part, source, ledger.books[part.name], named.name)
-                for part, source, named in parts
+                StrategyTrader(components, allocation, source, ledger.books[allocation.name], strategy_config.name)
+                for allocation, source, strategy_config in strategies
             )
         else:
             self.traders = (StrategyTrader(components, config, components.sources[0], ledger),)
@@ -72,25 +73,27 @@ class AccountTrader:
 
         A symbol that never had a close counts as 0.
         """
-        held, prices = self._c.ledger.positions.items(), self._c.ledger.closes.prices
-        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
+        positions = self._c.ledger.positions.items()
+        prices = self._c.ledger.closes.prices
+        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
 
-    def exposure_of(self, tracked: TrackedIntent) -> Callable[[], Exposure]:
+    def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of an intent's strategy without the intent's own live order."""
-        run = tracked.intent.run
+        run = entry.intent.run
         trader = next((t for t in self.traders if t.config.name == run), None)
         if trader is not None:
-            return lambda: trader.exposure(tracked, self._account)
+            return lambda: trader.exposure(entry, self._account)
         ledger = self._c.ledger  # of a flatten: shares that no strategy of the config holds
-        held = ledger.books[run].positions if run in ledger.books else ledger.positions
-        return lambda: Exposure(self.equity(), held, {}, ledger.closes.prices, ZERO, self._account)
+        positions = ledger.books[run].positions if run in ledger.books else ledger.positions
+        return lambda: Exposure(self.equity(), positions, {}, ledger.closes.prices, ZERO, self._account)
 
     def check_symbols(self) -> None:
         """Refuse symbols that cannot be traded, before the first decision; later ones are skipped with an alert.
 
         Raises ConfigError, and BrokerError if the assets cannot be queried.
         """
-        c, config = self._c, self._c.config
+        c = self._c
+        config = self._c.config
         if c.ledger.store.last(schema.decisions) is not None:
             return
         assets = c.broker.assets(config.symbols)
@@ -101,9 +104,9 @@ class AccountTrader:
         if config.orders.fractional:
             whole = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
             faults["not traded in fractions (set orders.fractional = false)"] = whole
-        for fault, found in faults.items():
-            if found:
-                raise ConfigError(f"symbols: {', '.join(sorted(found))}: {fault}; remove them from the config")
+        for fault, symbols in faults.items():
+            if symbols:
+                raise ConfigError(f"symbols: {', '.join(sorted(symbols))}: {fault}; remove them from the config")
 
     def alert_untraded_positions(self) -> None:
         """Alert if own shares are held of symbols, or by strategies, that are not in the config."""
@@ -115,34 +118,36 @@ class AccountTrader:
                 "Add it, or sell all shares with `paper flatten`.",
             )
         for run, shares_of in self._books_without_strategy().items():
-            held = ", ".join(f"{quantity} {symbol}" for symbol, quantity in shares_of.items())
+            holdings = ", ".join(f"{quantity} {symbol}" for symbol, quantity in shares_of.items())
             self._c.alert(
                 "warning",
                 "left_out",
-                f"own shares of {run} are held ({held}), but the config has no such strategy, so they are not traded. "
-                "Add it, or sell all shares with `paper flatten`.",
+                f"own shares of {run} are held ({holdings}), but the config has no such strategy, so they are not "
+                "traded. Add it, or sell all shares with `paper flatten`.",
             )
 
     def _books_without_strategy(self) -> dict[str, dict[str, Decimal]]:
         """Return own shares by run and symbol that belong to no strategy of the config."""
-        known = {trader.config.name for trader in self.traders}
+        runs = {trader.config.name for trader in self.traders}
         books = {
             run: {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
             for run, book in sorted(self._c.ledger.books.items())
-            if run not in known
+            if run not in runs
         }
         return {run: shares for run, shares in books.items() if shares}
 
     def _untraded_positions(self) -> dict[str, Decimal]:
         """Return own shares of symbols that are not in the config."""
-        traded = set(self._c.config.symbols)
-        return {s: shares for s, shares in sorted(self._c.ledger.positions.items()) if shares and s not in traded}
+        traded_symbols = set(self._c.config.symbols)
+        return {
+            s: shares for s, shares in sorted(self._c.ledger.positions.items()) if shares and s not in traded_symbols
+        }
 
     # ------------------------------------------------------------------ deciding
 
-    def decided(self, cycle: TradingCycle) -> bool:
+    def has_decided(self, cycle: TradingCycle) -> bool:
         """Return True if the journal has a decision of every strategy on the cycle's bar."""
-        return all(trader.decided(cycle) for trader in self.traders)
+        return all(trader.has_decided(cycle) for trader in self.traders)
 
     def take_decision(self, cycle: TradingCycle) -> None:
         """Let each strategy decide that has not yet, each in a separate transaction.
@@ -150,11 +155,12 @@ class AccountTrader:
         Raises BrokerError or DataError if broker or prices are unavailable. Nothing is written then, and the call may
         be repeated until the deadline.
         """
-        c, config = self._c, self._c.config
+        c = self._c
+        config = self._c.config
         today = cycle.session.date
-        began = moment(c.ledger.store.rows(schema.cash_marks)[0].at).date()
+        first_day = moment(c.ledger.store.rows(schema.cash_marks)[0].at).date()
         actions = record_corporate_actions(
-            c.broker, c.ledger, sorted({*config.symbols, *self._untraded_positions()}), today, began, c.clock.now(),
+            c.broker, c.ledger, sorted({*config.symbols, *self._untraded_positions()}), today, first_day, c.clock.now(),
             c.alert, pays_dividends=config.broker.kind == "simulated",
         )  # fmt: skip
         c.orders.record_new_fills()
@@ -163,74 +169,78 @@ class AccountTrader:
             self.skip(cycle, "refused", f"account and journal differ: {messages}")
             return
         c.reconciler.record_cash_mark()
-        checked = self.record_prices(cycle, actions)
-        power, assets, halted = c.broker.account().buying_power, c.broker.assets(config.symbols), self._halted_symbols()
+        prices = self.record_prices(cycle, actions)
+        power = c.broker.account().buying_power
+        assets = c.broker.assets(config.symbols)
+        halted_symbols = self._halted_symbols()
         funds = sum((max(trader.cash, ZERO) for trader in self.traders), ZERO)
         volumes = self._usual_volumes(cycle)
         for trader in self.traders:
-            if not trader.decided(cycle):
-                part = power * max(trader.cash, ZERO) / funds if funds else ZERO  # the strategies share it
-                trader.take_decision(cycle, CycleInputs(checked, assets, halted, actions, part, volumes))
+            if not trader.has_decided(cycle):
+                buying_power = power * max(trader.cash, ZERO) / funds if funds else ZERO  # the strategies share it
+                trader.take_decision(cycle, CycleInputs(prices, assets, halted_symbols, actions, buying_power, volumes))
 
     def _usual_volumes(self, cycle: TradingCycle) -> Mapping[str, UsualVolume]:
         """Return the usual volumes that the schedule of the slices needs; alerts if the feed has none."""
-        c, config = self._c, self._c.config
+        c = self._c
+        config = self._c.config
         if cycle.window is None or config.slicing.schedule == "twap":
             return {}
-        found = usual_volumes(c.feed, config, cycle.session.date, cycle.window)
+        volumes = usual_volumes(c.feed, config, cycle.session.date, cycle.window)
         alerts = schema.alerts.c
-        if not found and c.ledger.store.last(schema.alerts, alerts.kind == "volume") is None:
+        if not volumes and c.ledger.store.last(schema.alerts, alerts.kind == "volume") is None:
             message = f"{c.feed.name} has no minute bars: slices take the volume as even over their window"
             c.alert("warning", "volume", message)
-        return found
+        return volumes
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
         """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
         config = self._c.config
         if cycle.time is not None:
             return self._record_minute_prices(cycle)
-        checked = fetch_checked_prices(
+        prices = fetch_checked_prices(
             self._c.feed, config.symbols, cycle.bar, actions, config.data, self._record_fetch
         )  # fmt: skip
-        self._record_problems(cycle, checked)
-        self._c.ledger.closes.record(cycle.id, checked.closes, self._c.clock.now())
+        self._record_problems(cycle, prices)
+        self._c.ledger.closes.record(cycle.id, prices.closes, self._c.clock.now())
         self._record_equity(cycle.id)
-        return checked
+        return prices
 
     def _record_minute_prices(self, cycle: TradingCycle) -> CheckedPrices:
         """Fetch and check the bars of a decision within the session.
 
         The day's first one also records equity at the closes of the session before, and at the open.
         """
-        c, today = self._c, cycle.session.date
-        found = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
-        self._record_problems(cycle, found.checked)
-        if not self.day_loss.opened(today):
-            before = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
-            c.ledger.closes.record(before, found.earlier_closes, c.clock.now())
-            self._record_equity(before)
-            self.day_loss.open(today, self._value_at(found.opens))
-        c.ledger.closes.record(cycle.id, found.checked.closes, c.clock.now())
+        c = self._c
+        today = cycle.session.date
+        minute_prices = fetch_minute_prices(c.feed, c.config, cycle, self._record_fetch)
+        self._record_problems(cycle, minute_prices.prices)
+        if not self.day_loss.is_open(today):
+            previous_session = Calendar().sessions(today - timedelta(days=14), today)[-2].date.isoformat()
+            c.ledger.closes.record(previous_session, minute_prices.earlier_closes, c.clock.now())
+            self._record_equity(previous_session)
+            self.day_loss.open(today, self._value_at(minute_prices.opens))
+        c.ledger.closes.record(cycle.id, minute_prices.prices.closes, c.clock.now())
         self._check_losses(self.equity(), "")
-        return found.checked
+        return minute_prices.prices
 
     def check_day_loss(self, session: Session) -> None:
         """Compare own equity at the last trades with that at the open. Raises BrokerError without an answer."""
-        held = sorted(symbol for symbol, shares in self.positions.items() if shares)
-        if not held or self.day_loss.stopped(session.date) or not self.day_loss.opened(session.date):
+        symbols = sorted(symbol for symbol, shares in self.positions.items() if shares)
+        if not symbols or self.day_loss.is_stopped(session.date) or not self.day_loss.is_open(session.date):
             return
-        prices = {symbol: price for symbol, (price, _) in self._c.feed.latest(held).items()}
+        prices = {symbol: price for symbol, (price, _) in self._c.feed.latest(symbols).items()}
         self.day_loss.check(session.date, prices, self._value_at(prices))
 
     def _value_at(self, prices: Mapping[str, Decimal]) -> Decimal:
         """Own equity at these prices, and at the last closes of symbols without one."""
-        known = {**self._c.ledger.closes.prices, **prices}
-        return self.cash + sum((q * known.get(symbol, ZERO) for symbol, q in self.positions.items() if q), ZERO)
+        all_prices = {**self._c.ledger.closes.prices, **prices}
+        return self.cash + sum((q * all_prices.get(symbol, ZERO) for symbol, q in self.positions.items() if q), ZERO)
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
         """Record that a cycle has no orders of the strategies that have not decided, and why."""
         for trader in self.traders:
-            if not trader.decided(cycle):
+            if not trader.has_decided(cycle):
                 trader.skip(cycle, outcome, reason)
 
     # ------------------------------------------------------------------ sending
@@ -241,7 +251,8 @@ class AccountTrader:
         stopping: checked before each order; once it returns True, no more are sent. only_flatten: only orders of
         flatten commands. Raises BrokerError if the account's positions cannot be queried.
         """
-        c, now = self._c, self._c.clock.now()
+        c = self._c
+        now = self._c.clock.now()
         c.orders.cancel_earlier_slices()
         volumes = self._last_volumes(now)
         shares = {
@@ -250,39 +261,39 @@ class AccountTrader:
             if t.intent.flattens or not only_flatten
         }
         due = [c.ledger.open[number] for number, quantity in shares.items() if quantity]
-        if any(tracked.intent.side is Side.SELL for tracked in due):
+        if any(entry.intent.side is Side.SELL for entry in due):
             self._account = {position.symbol: position.quantity for position in c.broker.positions()}
-        for tracked in due:
-            if tracked.intent.side is Side.SELL and not stopping() and not self._waits_for_opposite(tracked):
-                c.orders.send(tracked, shares[tracked.id], self.exposure_of(tracked))
+        for entry in due:
+            if entry.intent.side is Side.SELL and not stopping() and not self._waits_for_opposite(entry):
+                c.orders.send(entry, shares[entry.id], self.exposure_of(entry))
         waits = c.config.orders.funding == "after_sales"
         if waits and any(t.intent.side is Side.SELL for t in c.ledger.open.values()):
             return
-        purchases = [tracked for tracked in due if tracked.intent.side is Side.BUY]
+        purchases = [entry for entry in due if entry.intent.side is Side.BUY]
         power = c.broker.account().buying_power if purchases else ZERO
-        for tracked in purchases:
-            if not tracked.state.final and not stopping():
-                if self._waits_for_opposite(tracked):
+        for entry in purchases:
+            if not entry.state.final and not stopping():
+                if self._waits_for_opposite(entry):
                     continue
-                quantity = min(self._affordable(tracked), shares[tracked.id])
-                quantity = self._within_power(tracked, quantity, power)
-                power -= quantity * _reserve(tracked.intent)
+                quantity = min(self._affordable(entry), shares[entry.id])
+                quantity = self._within_power(entry, quantity, power)
+                power -= quantity * _reserve(entry.intent)
                 if quantity:
-                    c.orders.send(tracked, quantity, self.exposure_of(tracked))
-                elif now > tracked.intent.deadline:
-                    c.orders.finish(tracked)
+                    c.orders.send(entry, quantity, self.exposure_of(entry))
+                elif now > entry.intent.deadline:
+                    c.orders.finish(entry)
 
-    def _within_power(self, tracked: TrackedIntent, quantity: Decimal, power: Decimal) -> Decimal:
+    def _within_power(self, entry: LedgerEntry, quantity: Decimal, power: Decimal) -> Decimal:
         """Return the shares of a purchase whose limit price the account's buying power covers.
 
         While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut. A slice
         is cut, since the next ones make up for it.
         """
-        reserve = _reserve(tracked.intent)
+        reserve = _reserve(entry.intent)
         if quantity * reserve <= power:
             return quantity
         selling = any(other.intent.side is Side.SELL for other in self._c.ledger.open.values())
-        if selling and tracked.intent.slicing is None:
+        if selling and entry.intent.slicing is None:
             return ZERO
         step = FRACTION if self._c.config.orders.fractional else WHOLE
         return (max(power, ZERO) / reserve).quantize(step, ROUND_DOWN)
@@ -301,12 +312,12 @@ class AccountTrader:
         window = next(iter(slicings.values())).window
         return last_volumes(self._c.feed, sorted(slicings), window, window.step(now))
 
-    def _waits_for_opposite(self, tracked: TrackedIntent) -> bool:
+    def _waits_for_opposite(self, entry: LedgerEntry) -> bool:
         """Whether another strategy has a live opposite order in the symbol, which brokers refuse as a wash trade.
 
         The intent waits for that order to end; past its own deadline it is closed, and its target kept.
         """
-        intent = tracked.intent
+        intent = entry.intent
         waits = any(
             other.intent.run != intent.run
             and other.live is not None
@@ -314,32 +325,33 @@ class AccountTrader:
             for other in self._c.ledger.open.values()
         )
         if waits and self._c.clock.now() > intent.deadline:
-            self._c.orders.finish(tracked)
+            self._c.orders.finish(entry)
         return waits
 
-    def _affordable(self, tracked: TrackedIntent) -> Decimal:
+    def _affordable(self, entry: LedgerEntry) -> Decimal:
         """Return the shares of a purchase that its strategy's cash and live sales pay for, at the decision's prices."""
-        trader = next((t for t in self.traders if t.config.name == tracked.intent.run), None)
-        return tracked.intent.quantity if trader is None else trader.affordable(tracked)
+        trader = next((t for t in self.traders if t.config.name == entry.intent.run), None)
+        return entry.intent.quantity if trader is None else trader.affordable(entry)
 
     # ------------------------------------------------------------------ helpers
 
-    def _record_problems(self, cycle: TradingCycle, checked: CheckedPrices) -> None:
+    def _record_problems(self, cycle: TradingCycle, prices: CheckedPrices) -> None:
         """Halt symbols with a price jump and alert price problems, each once per bar however often it is retried."""
-        halted, (bar, alerted) = self._halted_symbols(), self._alerted_problems
+        halted_symbols = self._halted_symbols()
+        bar, alerted_reasons = self._alerted_problems
         if bar != cycle.id:
-            alerted = {}
-        for symbol in sorted(checked.halted):
-            reason = checked.problems[symbol]
-            if halted.get(symbol) == reason:
+            alerted_reasons = {}
+        for symbol in sorted(prices.halted_symbols):
+            reason = prices.problems[symbol]
+            if halted_symbols.get(symbol) == reason:
                 continue
             values = {"symbol": symbol, "halted": 1, "reason": reason}
             self._c.ledger.store.add(schema.symbol_halts, self._c.clock.now(), **values)
             self._c.alert("critical", "symbol_halted", f"{symbol} is halted until acknowledged: {reason}")
-        for symbol, reason in sorted(checked.problems.items()):
-            if symbol not in checked.halted and alerted.get(symbol) != reason:
+        for symbol, reason in sorted(prices.problems.items()):
+            if symbol not in prices.halted_symbols and alerted_reasons.get(symbol) != reason:
                 self._c.alert("warning", "prices", f"{symbol}: {reason}")
-        self._alerted_problems = (cycle.id, dict(checked.problems))
+        self._alerted_problems = (cycle.id, dict(prices.problems))
 
     def _halted_symbols(self) -> dict[str, str]:
         state: dict[str, str] = {}
@@ -352,19 +364,26 @@ class AccountTrader:
 
     def _record_equity(self, session: str) -> None:
         """Write own equity at the last closes as that of a session, and check the loss limits."""
-        c, equity, now = self._c, self.equity(), self._c.clock.now()
+        c = self._c
+        equity = self.equity()
+        now = self._c.clock.now()
         values = {"equity": str(equity), "cash": str(self.cash), "broker_equity": str(c.broker.account().equity)}
         if c.ledger.store.last(schema.equity, schema.equity.c.session == session) is None:
             c.ledger.store.add(schema.equity, now, session=session, **values)
             if len(self.traders) > 1:
                 for trader in self.traders:
-                    part = {"run": trader.config.name, "equity": str(trader.equity()), "cash": str(trader.cash)}
-                    c.ledger.store.add(schema.strategy_equity, now, session=session, **part)
+                    values_of_strategy = {
+                        "run": trader.config.name,
+                        "equity": str(trader.equity()),
+                        "cash": str(trader.cash),
+                    }
+                    c.ledger.store.add(schema.strategy_equity, now, session=session, **values_of_strategy)
         self._check_losses(equity, session)
 
     def _check_losses(self, equity: Decimal, session: str) -> None:
         """Tighten the risk state if own equity exceeds a loss limit. session: of this equity, empty within one."""
-        c, now = self._c, self._c.clock.now()
+        c = self._c
+        now = self._c.clock.now()
         day_start, peak = self._previous_and_peak_equity(equity, session)
         breach = c.risk.loss_breach(equity, day_start, peak)
         if breach is not None and c.risk.tighten(RiskState.REDUCING, breach, now):
@@ -373,12 +392,12 @@ class AccountTrader:
     def _previous_and_peak_equity(self, equity: Decimal, session: str) -> tuple[Decimal, Decimal]:
         """Return the equity of the session before, and the highest since trading was last resumed."""
         store = self._c.ledger.store
-        resumed = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
-        since = schema.equity.c.at > (resumed.at if resumed is not None else "")
-        marks = [Decimal(row.equity) for row in store.rows(schema.equity, since, schema.equity.c.session != session)]
+        resumption = store.last(schema.risk_states, schema.risk_states.c.state == RiskState.ACTIVE.value)
+        is_newer = schema.equity.c.at > (resumption.at if resumption is not None else "")
+        marks = [Decimal(row.equity) for row in store.rows(schema.equity, is_newer, schema.equity.c.session != session)]
         start = Decimal(str(self._c.config.capital))
         if not marks:
-            return (equity, equity) if resumed is not None else (start, max(start, equity))
+            return (equity, equity) if resumption is not None else (start, max(start, equity))
         return marks[-1], max(*marks, equity)
 
     def _record_fetch(self, table: BarTable, adjustment: str, sha256: str) -> None:
@@ -389,20 +408,21 @@ class AccountTrader:
         )  # fmt: skip
 
 
-def due_quantity(tracked: TrackedIntent, now: datetime, min_value: Decimal, last_volume: float | None) -> Decimal:
+def due_quantity(entry: LedgerEntry, now: datetime, min_value: Decimal, last_volume: float | None) -> Decimal:
     """Return the shares of the order that an intent is due to send now, 0 if none is.
 
     A slice worth less than `min_value` (currency) is left to the later ones. last_volume: see `SlicePlan.quantity`.
     """
-    intent, slicing = tracked.intent, tracked.intent.slicing
-    if intent.opens > now or tracked.live is not None:
+    intent = entry.intent
+    slicing = entry.intent.slicing
+    if intent.opens > now or entry.live is not None:
         return ZERO
     if slicing is None:
-        return ZERO if tracked.orders else intent.quantity
-    if not slicing.due(now, tracked.orders[-1].sent_at if tracked.orders else None):
+        return ZERO if entry.orders else intent.quantity
+    if not slicing.due(now, entry.orders[-1].sent_at if entry.orders else None):
         return ZERO
     unit = WHOLE if intent.quantity % 1 == 0 else FRACTION
-    quantity = slicing.quantity(now, intent.quantity, tracked.remaining, unit, last_volume)
+    quantity = slicing.quantity(now, intent.quantity, entry.remaining, unit, last_volume)
     return quantity if quantity * intent.reference_price >= min_value else ZERO
 
 

@@ -20,7 +20,7 @@ from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAc
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.corporate_actions import book_action
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
+from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -64,18 +64,22 @@ def read_books(broker: Broker) -> BrokerBooks:
 
 def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> Adoption:
     """Fill a new journal with the run's orders and fills at the broker. Raises BrokerError and JournalError."""
-    books, runs = read_books(broker), [part.name for part in allocations(config)]
-    own, until = own_orders(books.orders, [*runs, config.name]), _last_decided_session(config, now)
-    first = own[0][0].submitted_at if own else now
+    books = read_books(broker)
+    runs = [part.name for part in allocations(config)]
+    own_order_rows = own_orders(books.orders, [*runs, config.name])
+    last_session = _last_decided_session(config, now)
+    first = own_order_rows[0][0].submitted_at if own_order_rows else now
     actions: tuple[CorporateAction, ...] = ()
-    if own and first.date() <= until:
-        actions = broker.corporate_actions(sorted({order.symbol for order, *_ in own}), first.date(), until)
+    if own_order_rows and first.date() <= last_session:
+        actions = broker.corporate_actions(
+            sorted({order.symbol for order, *_ in own_order_rows}), first.date(), last_session
+        )
     ledger = Ledger(store)
     with store.batch():
         store.bind("account", books.account.id)
         store.bind("run", config.name)
-        unsupported = _Rebuilding(ledger, config).replay(own, books.fills, actions, first)
-        _write_rest(ledger, books, config, now, until)
+        unsupported = _Rebuilding(ledger, config).replay(own_order_rows, books.fills, actions, first)
+        _write_rest(ledger, books, config, now, last_session)
     return Adoption(
         positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
         external=dict(sorted(ledger.external_positions().items())),
@@ -97,15 +101,19 @@ def _last_decided_session(config: PaperConfig, now: datetime) -> date:
 
 def own_orders(orders: Sequence[Order], runs: Sequence[str]) -> list[tuple[Order, str, str]]:
     """Return the orders of these runs with run and bar, oldest first, and what replaced them externally."""
-    found: dict[str, tuple[Order, str, str]] = {}
+    own: dict[str, tuple[Order, str, str]] = {}
     for order in sorted(orders, key=lambda order: order.submitted_at):
-        parsed = parse_order_id(order.client_order_id, runs, order.submitted_at.astimezone(NEW_YORK).date())
-        if parsed is None and order.replaces in found:
-            before = found[order.replaces or ""]
-            parsed = before[1:] if (before[0].symbol, before[0].side) == (order.symbol, order.side) else None
-        if parsed is not None:
-            found[order.id] = (order, *parsed)
-    return list(found.values())
+        run_and_bar = parse_order_id(order.client_order_id, runs, order.submitted_at.astimezone(NEW_YORK).date())
+        if run_and_bar is None and order.replaces in own:
+            replaced_order = own[order.replaces or ""]
+            run_and_bar = (
+                replaced_order[1:]
+                if (replaced_order[0].symbol, replaced_order[0].side) == (order.symbol, order.side)
+                else None
+            )
+        if run_and_bar is not None:
+            own[order.id] = (order, *run_and_bar)
+    return list(own.values())
 
 
 class _Rebuilding:
@@ -116,7 +124,7 @@ class _Rebuilding:
         self._config = config
         self._calendar = calendar_of(config)
         self._orders: dict[str, TrackedOrder] = {}  # by broker id
-        self._intents: dict[tuple[str, ...], TrackedIntent] = {}
+        self._intents: dict[tuple[str, ...], LedgerEntry] = {}
 
     def replay(
         self, own: Sequence[tuple[Order, str, str]], fills: Sequence[Fill], actions: Sequence[CorporateAction],
@@ -129,8 +137,8 @@ class _Rebuilding:
         for key, members in groups.items():
             self._add_intent(key, members)
         for order, run, bar in own:
-            tracked = self._intents[run, bar, order.symbol, order.side.value]
-            self._orders[order.id] = self._ledger.adopt_order(tracked, order, order.submitted_at, SOURCE)
+            entry = self._intents[run, bar, order.symbol, order.side.value]
+            self._orders[order.id] = self._ledger.adopt_order(entry, order, order.submitted_at, SOURCE)
         events: list[tuple[datetime, int, Fill | CorporateAction]] = [
             (fill.time, 1, fill) for fill in fills if fill.order_id in self._orders
         ]
@@ -156,7 +164,10 @@ class _Rebuilding:
 
     def _add_intent(self, key: tuple[str, ...], members: Sequence[Order]) -> None:
         """Write the intent of orders that were sent one after the other, each for what was left of it."""
-        first, last, filled, quantity = members[0], members[-1], ZERO, ZERO
+        first = members[0]
+        last = members[-1]
+        filled = ZERO
+        quantity = ZERO
         for order in members:
             quantity = max(quantity, filled + order.quantity)
             filled += order.filled_quantity
@@ -179,15 +190,15 @@ class _Rebuilding:
         """Close the intents without a live order. Each bar with orders was decided."""
         decided: dict[tuple[str, str], datetime] = {}
         states = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
-        for tracked in self._intents.values():
-            intent = tracked.intent
+        for entry in self._intents.values():
+            intent = entry.intent
             if not intent.bar.startswith(FLATTEN):
                 decided.setdefault((intent.run, intent.bar), intent.opens)
-            if tracked.live is not None:
+            if entry.live is not None:
                 continue
-            state = IntentState.DONE if not tracked.remaining else states.get(
-                tracked.orders[-1].status, IntentState.EXPIRED)  # fmt: skip
-            self._ledger.close(tracked, state, intent.deadline, f"{tracked.filled} of {intent.quantity} filled")
+            state = IntentState.DONE if not entry.remaining else states.get(
+                entry.orders[-1].status, IntentState.EXPIRED)  # fmt: skip
+            self._ledger.close(entry, state, intent.deadline, f"{entry.filled} of {intent.quantity} filled")
         for (run, bar), at in sorted(decided.items(), key=lambda item: item[1]):
             self._ledger.store.add(
                 schema.decisions, at, run=run, bar=bar, strategy="", feed="", inputs="{}", weights=None,
@@ -200,12 +211,14 @@ def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: da
 
     until: the last date whose corporate actions are recorded. The daemon records those after its first cash mark.
     """
-    store, at_broker = ledger.store, {position.symbol: position for position in books.positions}
+    store = ledger.store
+    at_broker = {position.symbol: position for position in books.positions}
     marked = min(now, datetime.combine(until, time.max, UTC))
     day = calendar_of(config).last_closed(now).date.isoformat()
     with store.write() as connection:
         for symbol in sorted({*at_broker, *ledger.positions}):
-            position, own = at_broker.get(symbol), ledger.positions.get(symbol, ZERO)
+            position = at_broker.get(symbol)
+            own = ledger.positions.get(symbol, ZERO)
             rest = (position.quantity if position else ZERO) - own
             if rest:
                 add(connection, schema.foreign_positions, now, symbol=symbol, quantity=str(rest), reason=SOURCE)

@@ -38,7 +38,7 @@ def advance(
         base.restore(None, window.symbols)
     else:
         base.restore(account.strategy, window.symbols)
-        weights, growth = _advanced(account, window, rows[0], auction)
+        weights, growth = _advance_weights(account, window, rows[0], auction)
         growth *= account.growth
         started = account.started
     target = base.target_weights(window, Positions(weights=weights, cash=1 - float(weights.sum()), equity=1.0))
@@ -52,20 +52,20 @@ def advance(
     )
 
 
-def _advanced(account: BaseAccount, window: Window, t: int, auction: str) -> tuple[Floats, float]:
+def _advance_weights(account: BaseAccount, window: Window, t: int, auction: str) -> tuple[Floats, float]:
     """Weights at the last bar and growth since bar t, with the target bought in the auction of the next bar."""
     close = _forward_filled(window.close)
     fills = close[t + 1]
     if auction == "open" and window.open is not None:
         fills = np.where(np.isfinite(window.open[t + 1]), window.open[t + 1], fills)
-    weights, growth = _drifted(_weights(account.held, window), fills / close[t])
+    weights, growth = _drift(_weights(account.held, window), fills / close[t])
     if account.target is not None:
-        weights, _ = _drifted(_weights(account.target, window), fills / close[t])
-    weights, later = _drifted(weights, close[-1] / fills)
+        weights, _ = _drift(_weights(account.target, window), fills / close[t])
+    weights, later = _drift(weights, close[-1] / fills)
     return weights, growth * later
 
 
-def _drifted(weights: Floats, ratio: Floats) -> tuple[Floats, float]:
+def _drift(weights: Floats, ratio: Floats) -> tuple[Floats, float]:
     values = weights * ratio
     growth = 1 + float((values - weights).sum())
     return values / growth, growth
@@ -73,8 +73,8 @@ def _drifted(weights: Floats, ratio: Floats) -> tuple[Floats, float]:
 
 def _forward_filled(close: Floats) -> Floats:
     """Closes [T, N] forward-filled over gaps; 1.0 before the first."""
-    known = np.isfinite(close)
-    latest = np.maximum.accumulate(np.where(known, np.arange(len(close))[:, None], -1), axis=0)
+    has_price = np.isfinite(close)
+    latest = np.maximum.accumulate(np.where(has_price, np.arange(len(close))[:, None], -1), axis=0)
     forward_filled: Floats = np.where(latest >= 0, np.take_along_axis(close, np.maximum(latest, 0), 0), 1.0)
     return forward_filled
 

@@ -17,7 +17,7 @@ LOOKBACK = timedelta(days=10)  # an action may be announced late
 
 
 def record_corporate_actions(
-    broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, since: date, at: datetime,
+    broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, start: date, at: datetime,
     alert: Callable[[str, str, str], None], *, pays_dividends: bool,
 ) -> tuple[CorporateAction, ...]:  # fmt: skip
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
@@ -26,18 +26,18 @@ def record_corporate_actions(
     with dividends. Alpaca's paper accounts are not; a dividend is then recorded with no cash.
     """
     actions = broker.corporate_actions(symbols, today - LOOKBACK, today)
-    known = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}
+    known_ids = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}
     for action in sorted(actions, key=lambda a: (a.ex_date, a.id)):
-        if action.id in known or action.ex_date <= since:
+        if action.id in known_ids or action.ex_date <= start:
             continue
-        own = ledger.positions.get(action.symbol, ZERO)
+        own_shares = ledger.positions.get(action.symbol, ZERO)
         if action.kind is ActionKind.OTHER:
-            if own:
+            if own_shares:
                 message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
                 alert("critical", "corporate_action", message)
             continue
         own_change, cash = book_action(ledger, action, at, pays_dividends=pays_dividends)
-        if own:
+        if own_shares:
             effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
             alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
     return actions
@@ -47,13 +47,13 @@ def book_action(
     ledger: Ledger, action: CorporateAction, at: datetime, *, pays_dividends: bool
 ) -> tuple[Decimal, Decimal]:
     """Record a split or dividend on the shares that are held now. Returns the change of own shares, and own cash."""
-    own = ledger.positions.get(action.symbol, ZERO)
-    external = ledger.external_positions().get(action.symbol, ZERO)
+    own_shares = ledger.positions.get(action.symbol, ZERO)
+    external_shares = ledger.external_positions().get(action.symbol, ZERO)
     own_change = external_change = cash = ZERO
     if action.kind is ActionKind.CASH_DIVIDEND:
-        cash = own * action.cash if pays_dividends else ZERO
+        cash = own_shares * action.cash if pays_dividends else ZERO
     else:
-        own_change = (own * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own
-        external_change = (external * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external
+        own_change = (own_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own_shares
+        external_change = (external_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external_shares
     ledger.record_corporate_action(action, own_change, external_change, cash, at)
     return own_change, cash

@@ -38,11 +38,11 @@ class DayLossLimit:
         self._store = orders.ledger.store
         self._days: dict[str, str] = {row.session: row.state for row in self._store.rows(schema.trading_days)}
 
-    def opened(self, session: date) -> bool:
+    def is_open(self, session: date) -> bool:
         """Whether equity at the session's open is known."""
         return session.isoformat() in self._days
 
-    def stopped(self, session: date) -> bool:
+    def is_stopped(self, session: date) -> bool:
         """Whether trading ended for the session."""
         return self._days.get(session.isoformat()) == DayState.STOPPED
 
@@ -55,7 +55,7 @@ class DayLossLimit:
         limit = Decimal(str(self._config.intraday.max_loss))
         days = schema.trading_days.c
         row = self._store.last(schema.trading_days, days.session == session.isoformat(), days.state == DayState.OPENED)
-        if not limit or row is None or self.stopped(session) or not prices:
+        if not limit or row is None or self.is_stopped(session) or not prices:
             return
         start = Decimal(row.equity)
         if start <= 0 or 1 - equity / start <= limit:
@@ -71,10 +71,11 @@ class DayLossLimit:
 
         seconds: to wait for the cancels.
         """
-        ledger, bar = self._orders.ledger, f"{FLATTEN}-{session.isoformat()}"
-        if not self.stopped(session):
+        ledger = self._orders.ledger
+        bar = f"{FLATTEN}-{session.isoformat()}"
+        if not self.is_stopped(session):
             return
-        live = any(not tracked.intent.flattens for tracked, _ in ledger.live_orders())
+        live = any(not entry.intent.flattens for entry, _ in ledger.live_orders())
         if live and not self._orders.cancel_all(seconds):
             return
         if self._config.intraday.on_loss != "flatten":
@@ -85,11 +86,12 @@ class DayLossLimit:
         intents = flatten_intents(ledger, shares, self._config, session.isoformat(), now)
         if intents:
             with self._store.write() as connection:
-                planned = ledger.add_intents(connection, now, intents)
-            ledger.track(planned)
+                entries = ledger.add_intents(connection, now, intents)
+            ledger.track(entries)
 
     def _record(self, session: date, state: DayState, equity: Decimal, detail: str) -> None:
-        day, at = session.isoformat(), self._orders.clock.now()
+        day = session.isoformat()
+        at = self._orders.clock.now()
         values = {"session": day, "state": state.value, "equity": str(equity), "detail": detail}
         self._store.add(schema.trading_days, at, **values)
         self._days[day] = state.value

@@ -97,7 +97,7 @@ def fetch_checked_prices(
 
 
 def decide(
-    strategy: Strategy, checked: CheckedPrices, own: Holdings, *, short: bool = False,
+    strategy: Strategy, prices_of_decision: CheckedPrices, holdings: Holdings, *, short: bool = False,
     state: StrategyState | None = None,
 ) -> Decision:  # fmt: skip
     """Return the strategy's decision on the last bar. Raises StrategyFailed.
@@ -105,33 +105,33 @@ def decide(
     state: virtual holdings after the decision before, as the journal keeps them. They are restored each time, so that a
     decision repeated after an error, or by another process, continues from the same ones.
     """
-    panel = checked.panel
+    panel = prices_of_decision.panel
     t = len(panel.times) - 1
-    prices = [float(own.prices.get(symbol, Decimal(0))) for symbol in panel.symbols]
-    held = np.array([float(own.shares.get(symbol, Decimal(0))) for symbol in panel.symbols])
-    values = held * np.array(prices)
-    cash = float(own.cash)
+    prices = [float(holdings.prices.get(symbol, Decimal(0))) for symbol in panel.symbols]
+    shares = np.array([float(holdings.shares.get(symbol, Decimal(0))) for symbol in panel.symbols])
+    values = shares * np.array(prices)
+    cash = float(holdings.cash)
     equity = cash + float(values.sum())
     if equity <= 0:
         raise StrategyFailed(f"own equity is {equity:.2f}; it must be above 0 to trade")
     positions = Positions(weights=values / equity, cash=cash / equity, equity=equity)
     with strategy_failures(f"strategy {strategy.name}"):
-        features = _features(strategy, checked)
+        features = _features(strategy, prices_of_decision)
         lookback = getattr(strategy, "lookback", None)
         if isinstance(strategy, MandatedStrategy):
             strategy.restore(state, panel.symbols)
         weights = strategy.target_weights(window_at(panel, t, lookback, features), positions)
         if weights is not None:
-            weights = _checked(strategy.name, weights, panel.symbols, short=short)
-        after = strategy.state() if isinstance(strategy, MandatedStrategy) else None
-    return Decision(weights, checked, _inputs(checked, features), panel.source, after)
+            weights = _check_weights(strategy.name, weights, panel.symbols, short=short)
+        new_state = strategy.state() if isinstance(strategy, MandatedStrategy) else None
+    return Decision(weights, prices_of_decision, _inputs(prices_of_decision, features), panel.source, new_state)
 
 
-def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
+def _features(strategy: Strategy, prices: CheckedPrices) -> Floats | None:
     """Return the features of the last bar or bars, computed by the same market tensor as in a backtest."""
     if not strategy.feature_names:
         return None
-    panel = checked.panel
+    panel = prices.panel
     try:
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
         columns = feature_columns(strategy, market)
@@ -145,7 +145,7 @@ def _features(strategy: Strategy, checked: CheckedPrices) -> Floats | None:
     return features_at(market, len(panel.times) - 1, columns, bars)
 
 
-def _checked(name: str, target: object, symbols: Sequence[str], *, short: bool) -> Floats:
+def _check_weights(name: str, target: object, symbols: Sequence[str], *, short: bool) -> Floats:
     try:
         weights = np.array(target, dtype=np.float64)
     except (TypeError, ValueError):
@@ -157,8 +157,8 @@ def _checked(name: str, target: object, symbols: Sequence[str], *, short: bool) 
     return weights if short else np.maximum(weights, 0.0)
 
 
-def _inputs(checked: CheckedPrices, features: Floats | None) -> str:
-    panel = checked.panel
+def _inputs(prices: CheckedPrices, features: Floats | None) -> str:
+    panel = prices.panel
     bars = {
         symbol: {c: float(v) for c in panel.columns if np.isfinite(v := getattr(panel, c)[-1, n])}
         for n, symbol in enumerate(panel.symbols)
@@ -166,8 +166,8 @@ def _inputs(checked: CheckedPrices, features: Floats | None) -> str:
     inputs = {
         "window": {"sha256": panel.sha256, "bars": len(panel.times), "from": str(panel.times[0].astype("M8[D]"))},
         "bars": bars,
-        "closes": {symbol: str(price) for symbol, price in checked.closes.items()},
-        "problems": dict(checked.problems),
+        "closes": {symbol: str(price) for symbol, price in prices.closes.items()},
+        "problems": dict(prices.problems),
         "features": None if features is None else _rows_of_json(features),
     }
     return json.dumps(inputs, sort_keys=True, allow_nan=False)

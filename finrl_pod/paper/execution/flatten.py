@@ -41,10 +41,11 @@ def flatten_intents(
 
 def _shares_by_run(ledger: Ledger, account_run: str, symbol: str, total: Decimal) -> list[tuple[str, Decimal]]:
     """Split own shares over the runs that hold them, at most what each holds; the rest is the account's."""
-    found, left = [], total
+    shares_by_run = []
+    remaining = total
     for run, book in sorted(ledger.books.items()):
-        shares = max(min(book.positions.get(symbol, Decimal(0)), left), Decimal(0))
+        shares = max(min(book.positions.get(symbol, Decimal(0)), remaining), Decimal(0))
         if shares and run != account_run:
-            found.append((run, shares))
-            left -= shares
-    return [*found, (account_run, left)] if left else found
+            shares_by_run.append((run, shares))
+            remaining -= shares
+    return [*shares_by_run, (account_run, remaining)] if remaining else shares_by_run

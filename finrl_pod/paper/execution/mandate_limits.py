@@ -31,18 +31,21 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
     for the strategy.
     """
     _check_window(config, strategy)
-    risk, mandate = config.risk, mandate_of(strategy)
+    risk = config.risk
+    mandate = mandate_of(strategy)
     limits = dict(UNBOUNDED)
     if mandate is not None:
         largest = largest_weight(mandate, len(config.symbols))
         _check_mandate(config, mandate, largest, strategy.name)
         limits = dict.fromkeys(("max_position", "max_order"), DRIFT_ALLOWANCE * largest)
         limits["max_turnover"] = risk.max_gross
-    capped = {name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()}
-    values: dict[str, Any] = {name: getattr(risk, name) or limit for name, limit in capped.items()}
-    found = replace(risk, **values)
-    _check_admissible(config, found)
-    return found
+    capped_limits = {
+        name: limit if name == "max_turnover" else min(limit, risk.max_gross) for name, limit in limits.items()
+    }
+    values: dict[str, Any] = {name: getattr(risk, name) or limit for name, limit in capped_limits.items()}
+    limits_of_config = replace(risk, **values)
+    _check_admissible(config, limits_of_config)
+    return limits_of_config
 
 
 def recorded_limits(config: PaperConfig, strategies: Sequence[Strategy]) -> RiskSettings:
@@ -68,11 +71,12 @@ def _check_admissible(config: PaperConfig, limits: RiskSettings) -> None:
 
 
 def _check_window(config: PaperConfig, strategy: Strategy) -> None:
-    needed, given = lookback_of(strategy), config.data.window
-    if given and needed is not None and given < needed:
+    lookback = lookback_of(strategy)
+    window = config.data.window
+    if window and lookback is not None and window < lookback:
         raise ConfigError(
-            f"data.window must be at least {needed} sessions for strategy {strategy.name}, got {given}; raise it, or "
-            "set 0 for all"
+            f"data.window must be at least {lookback} sessions for strategy {strategy.name}, got {window}; raise it, "
+            "or set 0 for all"
         )
 
 
@@ -81,9 +85,11 @@ def _check_mandate(config: PaperConfig, mandate: MandateConfig, largest: float, 
     orders: OrderSettings = config.orders
     invested = 1 - orders.cash_buffer
     equal = 1 / len(config.symbols)
-    position, reason = equal, f"1 / {len(config.symbols)}, without which the base cannot be held"
+    position = equal
+    reason = f"1 / {len(config.symbols)}, without which the base cannot be held"
     if mandate.max_weight < 1 and largest > equal:
-        position, reason = largest, f"the largest weight that mandate.max_weight = {mandate.max_weight:g} allows"
+        position = largest
+        reason = f"the largest weight that mandate.max_weight = {mandate.max_weight:g} allows"
     if mandate.max_weight < equal - 1e-9:
         raise ConfigError(
             f"mandate.max_weight = {mandate.max_weight:g} of strategy {name} is below {equal:.4g}, 1 / "

@@ -24,7 +24,7 @@ COLUMNS = ("open", "high", "low", "close", "volume")
 class MinutePrices:
     """Checked prices of a decision, first prices of the session, and last closes of earlier sessions, by symbol."""
 
-    checked: CheckedPrices
+    prices: CheckedPrices
     opens: Mapping[str, Decimal]
     earlier_closes: Mapping[str, Decimal]
 
@@ -37,7 +37,8 @@ def fetch_minute_prices(
     Raises BrokerError if the feed does not answer and DataError if it lacks the cycle's bar.
     """
     assert cycle.time is not None
-    minutes, time = config.intraday.minutes, cycle.time
+    minutes = config.intraday.minutes
+    time = cycle.time
     length = timedelta(minutes=minutes)
     in_session = max((cycle.session.close - cycle.session.open) // length, 1)
     count = -(-config.data.window // in_session) + 1  # sessions, one more for the closes before
@@ -49,9 +50,9 @@ def fetch_minute_prices(
     day = np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
     today = bars.times >= day
     window = max(last + 1 - config.data.window, 0)
-    checked = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, config.data.max_jump)
+    prices = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, config.data.max_jump)
     return MinutePrices(
-        checked,
+        prices,
         _first_valid(bars.symbols, bars.open[today]),
         _first_valid(bars.symbols, bars.close[~today][::-1]),
     )
@@ -69,24 +70,26 @@ def aggregate(table: BarTable, sessions: Sequence[Session], length: timedelta) -
         first, last = (np.datetime64(t.replace(tzinfo=None), "ns") for t in (session.open, session.close))
         inside = (table.times >= first) & (table.times < last)
         starts[inside] = first + (table.times[inside] - first) // step * step
-    kept = np.flatnonzero(~np.isnat(starts))
-    times, first_row = np.unique(starts[kept], return_index=True)
+    rows = np.flatnonzero(~np.isnat(starts))
+    times, first_row = np.unique(starts[rows], return_index=True)
     if not len(times):
         return _rows(table, slice(0, 0))
-    values = {name: getattr(table, name)[kept] for name in COLUMNS}
-    has, row = np.isfinite(values["close"]), np.arange(len(kept))[:, None]
-    opening = np.minimum.reduceat(np.where(has, row, len(kept)), first_row)  # [bars, N], row of the first minute
-    closing = np.maximum.reduceat(np.where(has, row, -1), first_row)
-    none, column = closing < 0, np.arange(len(table.symbols))
-    found = {
-        "open": values["open"][opening.clip(max=len(kept) - 1), column],
+    values = {name: getattr(table, name)[rows] for name in COLUMNS}
+    has_bar = np.isfinite(values["close"])
+    row = np.arange(len(rows))[:, None]
+    opening = np.minimum.reduceat(np.where(has_bar, row, len(rows)), first_row)  # [bars, N], row of the first minute
+    closing = np.maximum.reduceat(np.where(has_bar, row, -1), first_row)
+    is_missing = closing < 0
+    column = np.arange(len(table.symbols))
+    columns = {
+        "open": values["open"][opening.clip(max=len(rows) - 1), column],
         "high": np.fmax.reduceat(values["high"], first_row),
         "low": np.fmin.reduceat(values["low"], first_row),
         "close": values["close"][closing, column],
         "volume": np.add.reduceat(np.nan_to_num(values["volume"]), first_row),
     }
-    found = {name: np.where(none, np.nan, bars) for name, bars in found.items()}
-    return BarTable(times=times, symbols=table.symbols, feed=table.feed, **found)
+    columns = {name: np.where(is_missing, np.nan, bars) for name, bars in columns.items()}
+    return BarTable(times=times, symbols=table.symbols, feed=table.feed, **columns)
 
 
 def _rows(table: BarTable, rows: slice) -> BarTable:

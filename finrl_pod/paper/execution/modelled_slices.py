@@ -23,7 +23,8 @@ def sliced_execution(config: PaperConfig, panel: Panel) -> SlicedExecution | Non
     A panel of daily bars has no volume within the day: the schedules of volume take it as even. The whole orders of a
     market that never closes are single slices.
     """
-    settings, calendar = config.slicing, calendar_of(config)
+    settings = config.slicing
+    calendar = calendar_of(config)
     if settings.schedule == "none" and not calendar.continuous:
         return None
     days = [day.item() for day in panel.times.astype("datetime64[D]")]
@@ -40,7 +41,8 @@ def sliced_execution(config: PaperConfig, panel: Panel) -> SlicedExecution | Non
 
 def _parts(cycle: TradingCycle) -> tuple[float, ...]:
     """When the orders of a cycle are sent and when the last of them ends, as parts of its session."""
-    session, window = cycle.session, cycle.window
+    session = cycle.session
+    window = cycle.window
     if window is None:
         times = [cycle.opens, cycle.ends]
     else:

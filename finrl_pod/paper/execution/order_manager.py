@@ -17,13 +17,14 @@ from finrl_pod.paper.domain.order_state import Change, OrderState, TrackedOrder
 from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.domain.records import Ambiguous, Confirmed, Order, OrderRequest, OrderStatus, Reason, Rejected
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
-from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
+from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import TimingSettings
 
 Alert = Callable[[str, str, str], None]  # level, kind, message
-ExposureOf = Callable[[TrackedIntent], Callable[[], Exposure]]  # exposure without the intent's own live order
-MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE = 1.0, 8.0  # seconds between two look-ups
+ExposureOf = Callable[[LedgerEntry], Callable[[], Exposure]]  # exposure without the intent's own live order
+MIN_LOOKUP_PAUSE = 1.0  # seconds between two look-ups
+MAX_LOOKUP_PAUSE = 8.0
 MAX_RESENDS = 3  # of one order under its id
 MAX_REFUSALS = 3  # orders of one intent that were refused for a temporary reason
 _UNCONFIRMED = (OrderState.SENDING, OrderState.UNKNOWN)
@@ -58,32 +59,32 @@ class OrderManager:
 
     # ------------------------------------------------------------------ sending
 
-    def send(self, tracked: TrackedIntent, quantity: Decimal, exposure: Callable[[], Exposure]) -> None:
+    def send(self, entry: LedgerEntry, quantity: Decimal, exposure: Callable[[], Exposure]) -> None:
         """Send up to `quantity` shares of an intent as one order, after checking every limit."""
-        refused = 0
-        while not tracked.state.final and tracked.live is None:
-            shares = min(quantity, tracked.remaining)
-            if shares <= 0 or self.clock.now() > tracked.intent.deadline or len(tracked.orders) > MAX_ATTEMPT:
-                return self.finish(tracked)
+        refusals = 0
+        while not entry.state.final and entry.live is None:
+            shares = min(quantity, entry.remaining)
+            if shares <= 0 or self.clock.now() > entry.intent.deadline or len(entry.orders) > MAX_ATTEMPT:
+                return self.finish(entry)
             now = self.clock.now()
-            request = tracked.intent.request(len(tracked.orders), shares, now)
-            refusal = self.risk.refusal(request, tracked.intent.reference_price, exposure())
+            request = entry.intent.request(len(entry.orders), shares, now)
+            refusal = self.risk.refusal(request, entry.intent.reference_price, exposure())
             if refusal is not None:
-                return self._withhold(tracked, refusal)
-            order = self.ledger.start_order(tracked, request, now)
-            reason = self._submit(tracked, order, request, exposure)
+                return self._withhold(entry, refusal)
+            order = self.ledger.start_order(entry, request, now)
+            reason = self._submit(entry, order, request, exposure)
             if reason is None:
                 return None
-            refused += 1
-            if reason not in _TEMPORARY or refused >= MAX_REFUSALS:
+            refusals += 1
+            if reason not in _TEMPORARY or refusals >= MAX_REFUSALS:
                 self.alert("warning", "rejected", f"{request.symbol}: the broker refused to {request.side} ({reason})")
-                return self.ledger.close(tracked, IntentState.REJECTED, self.clock.now(), reason)
+                return self.ledger.close(entry, IntentState.REJECTED, self.clock.now(), reason)
             self.idle(self.timing.poll)
             self.refresh()
         return None
 
     def _submit(
-        self, tracked: TrackedIntent, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
+        self, entry: LedgerEntry, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
     ) -> Reason | None:
         """Submit an order, repeatedly if needed. Returns why it was refused, or None if it was not or is unknown."""
         for _ in range(1 + MAX_RESENDS):
@@ -113,10 +114,10 @@ class OrderManager:
                 self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
                 until = outcome.retry_at or self.clock.now() + timedelta(minutes=1)
                 self.idle(max((until - self.clock.now()).total_seconds(), 0.0))
-            if self._give_up_if_blocked(tracked, order, request, exposure):
+            if self._give_up_if_blocked(entry, order, request, exposure):
                 return None
             self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
-        self.give_up(tracked, order)
+        self.give_up(entry, order)
         return None
 
     def look_up_unknown(self) -> None:
@@ -130,51 +131,51 @@ class OrderManager:
         deadline.
         """
         unknown = self._unknown_orders()
-        found = self.look_up([order for _, order in unknown], self.timing.lookup)
-        for tracked, order in unknown:
-            if not self._is_absent(order, found[order.id]):
+        lookups = self.look_up([order for _, order in unknown], self.timing.lookup)
+        for entry, order in unknown:
+            if not self._is_absent(order, lookups[order.id]):
                 continue
             if may_send:
-                self._resend(tracked, order, exposure_of(tracked))
-            elif self.clock.now() > tracked.intent.deadline:
-                self.give_up(tracked, order)
+                self._resend(entry, order, exposure_of(entry))
+            elif self.clock.now() > entry.intent.deadline:
+                self.give_up(entry, order)
 
-    def _unknown_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
+    def _unknown_orders(self) -> list[tuple[LedgerEntry, TrackedOrder]]:
         """Return the orders of which it is unknown whether they reached the broker."""
-        found = [(tracked, order) for tracked, order in self.ledger.live_orders() if order.state in _UNCONFIRMED]
-        for _, order in found:
+        orders = [(entry, order) for entry, order in self.ledger.live_orders() if order.state in _UNCONFIRMED]
+        for _, order in orders:
             self._apply(order, order_state.mark_unknown(order), "recovery", "no response was received")
-        return found
+        return orders
 
-    def _is_absent(self, order: TrackedOrder, found: bool | None) -> bool:
+    def _is_absent(self, order: TrackedOrder, is_found: bool | None) -> bool:
         """Return True if a look-up proved that the broker does not have an order. Alerts once while it is unknown."""
-        if found is None and order.id not in self._alerted_unknown:
+        if is_found is None and order.id not in self._alerted_unknown:
             self._alerted_unknown.add(order.id)
             message = f"submit outcome of {order.client_order_id} unknown; looking it up at every poll"
             self.alert("warning", "doubt", message)
-        return found is False and order.state is OrderState.UNKNOWN
+        return is_found is False and order.state is OrderState.UNKNOWN
 
-    def _resend(self, tracked: TrackedIntent, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
-        request = tracked.intent.request(order.attempt, order.quantity, order.sent_at)
-        if self._give_up_if_blocked(tracked, order, request, exposure):
+    def _resend(self, entry: LedgerEntry, order: TrackedOrder, exposure: Callable[[], Exposure]) -> None:
+        request = entry.intent.request(order.attempt, order.quantity, order.sent_at)
+        if self._give_up_if_blocked(entry, order, request, exposure):
             return
         self._apply(order, order_state.mark_resent(order), "plan", "sent again under the same id")
-        reason = self._submit(tracked, order, request, exposure)
+        reason = self._submit(entry, order, request, exposure)
         if reason is not None:
-            self.ledger.close(tracked, IntentState.REJECTED, self.clock.now(), reason)
+            self.ledger.close(entry, IntentState.REJECTED, self.clock.now(), reason)
 
     def _give_up_if_blocked(
-        self, tracked: TrackedIntent, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
+        self, entry: LedgerEntry, order: TrackedOrder, request: OrderRequest, exposure: Callable[[], Exposure]
     ) -> bool:
         """Give up an absent order if its deadline or a limit forbids sending it again. Returns True if so."""
-        if self.clock.now() > tracked.intent.deadline:
-            self.give_up(tracked, order)
+        if self.clock.now() > entry.intent.deadline:
+            self.give_up(entry, order)
             return True
-        refusal = self.risk.refusal(request, tracked.intent.reference_price, exposure())
+        refusal = self.risk.refusal(request, entry.intent.reference_price, exposure())
         if refusal is None:
             return False
         self._apply(order, order_state.mark_lost(order), "plan", "not sent again")
-        self._withhold(tracked, refusal)
+        self._withhold(entry, refusal)
         return True
 
     def look_up(self, orders: Sequence[TrackedOrder], seconds: float) -> dict[int, bool | None]:
@@ -184,28 +185,31 @@ class OrderManager:
         not conclusive, so False requires two. After a query without a response, the rest of the pass is skipped, and
         the next pass starts with another order.
         """
-        start, pause = self.clock.monotonic(), MIN_LOOKUP_PAUSE
+        start = self.clock.monotonic()
+        pause = MIN_LOOKUP_PAUSE
         not_found = {order.id: 0 for order in orders}
         remaining = list(orders)
         while remaining:
             for order in tuple(remaining):
                 try:
-                    found = self.broker.order_by_client_id(order.client_order_id)
+                    report = self.broker.order_by_client_id(order.client_order_id)
                 except BrokerUnavailable:
                     remaining.remove(order)
                     remaining.append(order)
                     break
-                if found is None:
+                if report is None:
                     not_found[order.id] += 1
                 else:
-                    self._apply(order, order_state.apply_order(order, found, authoritative=False), "lookup")
+                    self._apply(order, order_state.apply_order(order, report, authoritative=False), "lookup")
                     remaining.remove(order)
             if not remaining or self.clock.monotonic() - start >= seconds:
                 break
             self.idle(pause)
             pause = min(2 * pause, MAX_LOOKUP_PAUSE)
-        unresolved = {order.id for order in remaining}
-        return {row: (False if count >= 2 else None) if row in unresolved else True for row, count in not_found.items()}
+        unresolved_ids = {order.id for order in remaining}
+        return {
+            row: (False if count >= 2 else None) if row in unresolved_ids else True for row, count in not_found.items()
+        }
 
     # ------------------------------------------------------------------ cancelling
 
@@ -222,9 +226,10 @@ class OrderManager:
 
     def cancel_earlier_slices(self) -> None:
         """Cancel slices that are still live when the next one is due, whose shares the later ones take over."""
-        now, cancelled = self.clock.now(), False
-        for tracked, order in self.ledger.live_orders():
-            slicing = tracked.intent.slicing
+        now = self.clock.now()
+        cancelled = False
+        for entry, order in self.ledger.live_orders():
+            slicing = entry.intent.slicing
             if slicing is None or order.state is not OrderState.WORKING or order.cancel_requested:
                 continue
             if slicing.due(now, order.sent_at):
@@ -242,18 +247,18 @@ class OrderManager:
         while True:
             live = self.ledger.live_orders()
             unknown = [order for _, order in live if order.state is not OrderState.WORKING]
-            found = self.look_up(unknown, self.timing.lookup)
-            for tracked, order in live:
+            lookups = self.look_up(unknown, self.timing.lookup)
+            for entry, order in live:
                 if order.state is OrderState.WORKING:
                     self.cancel(order)
-                elif found.get(order.id) is False:
-                    self.give_up(tracked, order)
+                elif lookups.get(order.id) is False:
+                    self.give_up(entry, order)
             self.refresh()
             if not self.ledger.live_orders():
-                for tracked in list(self.ledger.open.values()):
-                    if tracked.intent.slicing is not None and tracked.orders:
-                        detail = f"cancelled, {tracked.filled} of {tracked.intent.quantity} filled"
-                        self.ledger.close(tracked, IntentState.CANCELED, self.clock.now(), detail)
+                for entry in list(self.ledger.open.values()):
+                    if entry.intent.slicing is not None and entry.orders:
+                        detail = f"cancelled, {entry.filled} of {entry.intent.quantity} filled"
+                        self.ledger.close(entry, IntentState.CANCELED, self.clock.now(), detail)
                 return True
             if self.clock.monotonic() >= until:
                 return False
@@ -281,20 +286,20 @@ class OrderManager:
         live = self.ledger.live_orders()
         at_broker: dict[str, Order] = {}
         if live:
-            first = min(tracked.intent.opens for tracked, _ in live) - timedelta(days=1)
+            first = min(entry.intent.opens for entry, _ in live) - timedelta(days=1)
             at_broker = {order.client_order_id: order for order in self.broker.orders("all", after=first)}
         self.record_new_fills()
         for _, order in live:
-            found = at_broker.get(order.client_order_id)
-            if found is None and order.broker_id:
-                found = self.broker.order(order.broker_id)
-                if found is None:
+            report = at_broker.get(order.client_order_id)
+            if report is None and order.broker_id:
+                report = self.broker.order(order.broker_id)
+                if report is None:
                     self._halt(f"order {order.client_order_id} has vanished from the broker: was the account reset?")
-            if found is not None:
-                self._apply(order, order_state.apply_order(order, found, authoritative=True), "rest")
-        for tracked in list(self.ledger.open.values()):
-            self._adopt_replacement(tracked)
-            self.finish(tracked)
+            if report is not None:
+                self._apply(order, order_state.apply_order(order, report, authoritative=True), "rest")
+        for entry in list(self.ledger.open.values()):
+            self._adopt_replacement(entry)
+            self.finish(entry)
 
     def record_new_fills(self) -> None:
         """Record the fills after the cursor; those of other clients' orders as external fills."""
@@ -326,17 +331,17 @@ class OrderManager:
         run of this program trades the account.
         """
         orders = tuple(orders)
-        other = next((o for o in orders if is_program_order_id(o.client_order_id) and not self.is_own(o)), None)
-        if other is not None and not self._alerted_other_run:
+        foreign = next((o for o in orders if is_program_order_id(o.client_order_id) and not self.is_own(o)), None)
+        if foreign is not None and not self._alerted_other_run:
             self._alerted_other_run = True
             message = (
-                f"another run of this program trades the account too (order {other.client_order_id}, {other.side} "
-                f"{other.quantity} {other.symbol}): give each run an account of its own"
+                f"another run of this program trades the account too (order {foreign.client_order_id}, {foreign.side} "
+                f"{foreign.quantity} {foreign.symbol}): give each run an account of its own"
             )
             self.alert("warning", "other_run", message)
-        own = [order for order in orders if self.is_own(order)]
-        known = self.ledger.client_order_ids() if own else set()
-        unknown = [order for order in own if order.client_order_id not in known]
+        own_orders = [order for order in orders if self.is_own(order)]
+        recorded_ids = self.ledger.client_order_ids() if own_orders else set()
+        unknown = [order for order in own_orders if order.client_order_id not in recorded_ids]
         if unknown:
             last = max(unknown, key=lambda order: order.submitted_at)
             raise JournalError(
@@ -351,76 +356,82 @@ class OrderManager:
         newest = self.ledger.newest_moment()
         self.check_recorded(self.broker.orders("all", after=None if newest is None else newest - timedelta(days=1)))
 
-    def finish(self, tracked: TrackedIntent) -> None:
+    def finish(self, entry: LedgerEntry) -> None:
         """Close an intent that is filled, whose order ended or whose deadline passed; cancel an order past its end."""
-        if tracked.state.final:
+        if entry.state.final:
             return
-        now, live = self.clock.now(), tracked.live
-        if tracked.remaining == 0 and live is None:
-            self.ledger.close(tracked, IntentState.DONE, now)
+        now = self.clock.now()
+        live = entry.live
+        if entry.remaining == 0 and live is None:
+            self.ledger.close(entry, IntentState.DONE, now)
         elif live is not None:
-            if now > tracked.intent.ends and live.state is OrderState.WORKING and not live.cancel_requested:
+            if now > entry.intent.ends and live.state is OrderState.WORKING and not live.cancel_requested:
                 self.cancel(live)
-        elif tracked.orders and tracked.orders[-1].state is OrderState.ENDED:
-            if _sends_more(tracked, now):
+        elif entry.orders and entry.orders[-1].state is OrderState.ENDED:
+            if _sends_more(entry, now):
                 return
-            last = tracked.orders[-1]
+            last = entry.orders[-1]
             status = last.status
             state = {OrderStatus.CANCELED: IntentState.CANCELED, OrderStatus.REJECTED: IntentState.REJECTED}
-            if tracked.intent.slicing is not None and last.cancel_requested:
+            if entry.intent.slicing is not None and last.cancel_requested:
                 state = {}  # cancelled at the end of the last slice
-            detail = f"{status.value}, {tracked.filled} of {tracked.intent.quantity} filled"
-            self._close_unfilled(tracked, state.get(status, IntentState.EXPIRED), detail)
-        elif now > tracked.intent.deadline:
-            self._close_unfilled(tracked, IntentState.EXPIRED, f"{tracked.filled} of {tracked.intent.quantity} filled")
+            detail = f"{status.value}, {entry.filled} of {entry.intent.quantity} filled"
+            self._close_unfilled(entry, state.get(status, IntentState.EXPIRED), detail)
+        elif now > entry.intent.deadline:
+            self._close_unfilled(entry, IntentState.EXPIRED, f"{entry.filled} of {entry.intent.quantity} filled")
 
     # ------------------------------------------------------------------ helpers
 
-    def _close_unfilled(self, tracked: TrackedIntent, state: IntentState, detail: str) -> None:
+    def _close_unfilled(self, entry: LedgerEntry, state: IntentState, detail: str) -> None:
         """Close an intent with shares that were not filled; an expiry raises an alert."""
-        intent = tracked.intent
+        intent = entry.intent
         if state is IntentState.EXPIRED:
-            filled = format(tracked.filled.normalize(), "f")
+            filled = format(entry.filled.normalize(), "f")
             message = (
                 f"{intent.side} {intent.symbol}: {filled} of {intent.quantity} shares were filled in time; the rest "
                 "waits for the next session"
             )
             self.alert("warning", "expired", message)
-        self.ledger.close(tracked, state, self.clock.now(), detail)
+        self.ledger.close(entry, state, self.clock.now(), detail)
 
-    def _adopt_replacement(self, tracked: TrackedIntent) -> None:
+    def _adopt_replacement(self, entry: LedgerEntry) -> None:
         """If an intent's last order was replaced externally, track the replacement as the intent's order."""
-        last = tracked.orders[-1] if tracked.orders else None
+        last = entry.orders[-1] if entry.orders else None
         if last is None or last.status is not OrderStatus.REPLACED:
             return
-        replaced = self.broker.order(last.broker_id)
-        found = None if replaced is None or replaced.replaced_by is None else self.broker.order(replaced.replaced_by)
-        order = None if found is None else self._adopt(found)
-        if order is not None and found is not None:
-            self._apply(order, order_state.apply_order(order, found, authoritative=True), "rest")
+        replaced_order = self.broker.order(last.broker_id)
+        replacement = (
+            None
+            if replaced_order is None or replaced_order.replaced_by is None
+            else self.broker.order(replaced_order.replaced_by)
+        )
+        order = None if replacement is None else self._adopt(replacement)
+        if order is not None and replacement is not None:
+            self._apply(order, order_state.apply_order(order, replacement, authoritative=True), "rest")
 
-    def _adopt(self, found: Order) -> TrackedOrder | None:
+    def _adopt(self, replacement: Order) -> TrackedOrder | None:
         """Track an order that replaces, directly or through others, an order of an open intent; None for any other."""
-        if found.replaces is None:
+        if replacement.replaces is None:
             return None
-        tracked = self.ledger.intent_of_order(found.replaces)
-        if tracked is None:
-            before = self.broker.order(found.replaces)
-            if before is None or self._adopt(before) is None:
+        entry = self.ledger.intent_of_order(replacement.replaces)
+        if entry is None:
+            previous = self.broker.order(replacement.replaces)
+            if previous is None or self._adopt(previous) is None:
                 return None
-            tracked = self.ledger.intent_of_order(found.replaces)
-        if tracked is None or (found.symbol, found.side) != (tracked.intent.symbol, tracked.intent.side):
+            entry = self.ledger.intent_of_order(replacement.replaces)
+        if entry is None or (replacement.symbol, replacement.side) != (entry.intent.symbol, entry.intent.side):
             return None
-        remaining = tracked.remaining
-        order = self.ledger.adopt_order(tracked, found, self.clock.now())
+        remaining = entry.remaining
+        order = self.ledger.adopt_order(entry, replacement, self.clock.now())
         self.alert(
             "warning",
             "replaced",
-            f"the order for {found.symbol} was replaced externally by {found.client_order_id}, which is now tracked",
+            f"the order for {replacement.symbol} was replaced externally by {replacement.client_order_id}: it "
+            "is tracked now",
         )
-        self._apply(order, order_state.apply_order(order, found, authoritative=False), "replaced")
-        if found.live and found.quantity - found.filled_quantity > remaining:
-            message = f"the replacement is for {found.quantity} shares, but {remaining} remain: it is cancelled"
+        self._apply(order, order_state.apply_order(order, replacement, authoritative=False), "replaced")
+        if replacement.live and replacement.quantity - replacement.filled_quantity > remaining:
+            message = f"the replacement is for {replacement.quantity} shares, but {remaining} remain: it is cancelled"
             self.alert("warning", "replaced", message)
             self.cancel(order)
         return order
@@ -436,17 +447,17 @@ class OrderManager:
     def _resolve_duplicate(self, request: OrderRequest) -> Confirmed | Ambiguous | Rejected:
         """Handle a duplicate client id: confirmed if the broker's order is the same one, else trading is halted."""
         try:
-            found = self.broker.order_by_client_id(request.client_order_id)
+            report = self.broker.order_by_client_id(request.client_order_id)
         except BrokerUnavailable as error:
             return Ambiguous(str(error))
-        if found is None:
+        if report is None:
             return Ambiguous("the broker refused the order id as a duplicate, but does not find that order")
-        same = (found.symbol, found.side, found.quantity) == (request.symbol, request.side, request.quantity)
-        if same:
-            return Confirmed(found)
+        is_same = (report.symbol, report.side, report.quantity) == (request.symbol, request.side, request.quantity)
+        if is_same:
+            return Confirmed(report)
         message = (
             f"order id {request.client_order_id} is {request.side} {request.quantity} {request.symbol} in the journal "
-            f"but {found.side} {found.quantity} {found.symbol} at the broker"
+            f"but {report.side} {report.quantity} {report.symbol} at the broker"
         )
         self._halt(message)
         return Rejected(Reason.OTHER, message)
@@ -461,26 +472,27 @@ class OrderManager:
         self.alert("warning", "wash_trade", message)
         return False
 
-    def give_up(self, tracked: TrackedIntent, order: TrackedOrder) -> None:
+    def give_up(self, entry: LedgerEntry, order: TrackedOrder) -> None:
         """Close an order that is not at the broker and its intent, so that no second order exists if it appears."""
         self._apply(order, order_state.mark_lost(order), "lookup", "not at the broker")
         self.alert("warning", "lost", f"{order.client_order_id} is not at the broker; it is not sent again")
-        self.ledger.close(tracked, IntentState.EXPIRED, self.clock.now(), "its order did not reach the broker")
+        self.ledger.close(entry, IntentState.EXPIRED, self.clock.now(), "its order did not reach the broker")
 
-    def _withhold(self, tracked: TrackedIntent, refusal: str) -> None:
-        intent = tracked.intent
+    def _withhold(self, entry: LedgerEntry, refusal: str) -> None:
+        intent = entry.intent
         self.alert("warning", "risk", f"{intent.side} {intent.quantity} {intent.symbol} not sent: {refusal}")
-        self.ledger.close(tracked, IntentState.WITHHELD, self.clock.now(), refusal)
+        self.ledger.close(entry, IntentState.WITHHELD, self.clock.now(), refusal)
 
     def _halt(self, reason: str) -> None:
         if self.risk.tighten(RiskState.HALTED, reason, self.clock.now()):
             self.alert("critical", "halted", reason)
 
 
-def _sends_more(tracked: TrackedIntent, now: datetime) -> bool:
+def _sends_more(entry: LedgerEntry, now: datetime) -> bool:
     """Whether further slices, or the market order of what they left, follow an intent's last order, which has ended."""
-    slicing, last = tracked.intent.slicing, tracked.orders[-1]
-    if slicing is None or now > tracked.intent.deadline or last.status is OrderStatus.REJECTED:
+    slicing = entry.intent.slicing
+    last = entry.orders[-1]
+    if slicing is None or now > entry.intent.deadline or last.status is OrderStatus.REJECTED:
         return False
     if last.status is OrderStatus.CANCELED and not last.cancel_requested:
         return False  # by another client

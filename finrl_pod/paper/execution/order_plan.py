@@ -43,10 +43,10 @@ def limits_note(decision: Decision, rules: SizingRules) -> str:
     weights = [float(weight) for weight in decision.weights]
     if np.allclose(limited_weights(weights, rules), weights, rtol=0, atol=1e-9):
         return ""
-    rest = "spread over the other positions" if rules.limits.spread else "left in cash"
+    remainder = "spread over the other positions" if rules.limits.spread else "left in cash"
     return (
-        f"target weights are cut to risk.max_position = {float(rules.limits.max_position):g} (the rest is {rest}) and "
-        f"to a sum of {float(rules.limits.max_gross):g}"
+        f"target weights are cut to risk.max_position = {float(rules.limits.max_position):g} (the rest is {remainder}) "
+        f"and to a sum of {float(rules.limits.max_gross):g}"
     )
 
 
@@ -58,21 +58,22 @@ class OrderPlan:
     """
 
     intents: list[Intent]
-    skipped: dict[str, str]
+    skip_reasons: dict[str, str]
     targets: list[PositionTarget | None]
     distance: Decimal
 
-    @property
-    def reached(self) -> bool:
-        """True if nothing is missing."""
-        return not self.distance
-
 
 def plan_orders(
-    config: PaperConfig, decision: Decision, cycle: TradingCycle, own: Holdings, assets: Mapping[str, Asset],
-    rules: SizingRules, kept: Sequence[PositionTarget | None] | None = None, buying_power: Decimal | None = None,
+    config: PaperConfig,
+    decision: Decision,
+    cycle: TradingCycle,
+    holdings: Holdings,
+    assets: Mapping[str, Asset],
+    rules: SizingRules,
+    previous_targets: Sequence[PositionTarget | None] | None = None,
+    buying_power: Decimal | None = None,
     volumes: Mapping[str, UsualVolume] | None = None,
-) -> OrderPlan:  # fmt: skip
+) -> OrderPlan:
     """Plan the orders of a decision, or for one that keeps the positions those that its kept targets still need.
 
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
@@ -82,36 +83,38 @@ def plan_orders(
     volumes: usual volume in the window of the slices by symbol; without it, volume counts as even.
     """
     symbols = decision.prices.panel.symbols
-    skipped = _untradable(decision, assets, rules)
+    skip_reasons = _untradable(decision, assets, rules)
     # A symbol without any close cannot have been bought: it is excluded, and its price does not matter.
-    prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
-    held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
-    fixed = [symbol in skipped for symbol in symbols]
+    prices = [holdings.prices.get(symbol, WHOLE) for symbol in symbols]
+    shares_held = [holdings.shares.get(symbol, ZERO) if symbol in holdings.prices else ZERO for symbol in symbols]
+    is_fixed = [symbol in skip_reasons for symbol in symbols]
     if decision.weights is not None:
         weights = [float(w) for w in decision.weights]
-        targets = target_positions(weights, own.cash, held, prices, fixed, rules)
-    elif kept is not None:
-        targets = list(kept)
+        targets = target_positions(weights, holdings.cash, shares_held, prices, is_fixed, rules)
+    elif previous_targets is not None:
+        targets = list(previous_targets)
     else:
         return OrderPlan([], {}, [None] * len(symbols), ZERO)
-    missing = missing_shares(targets, own.cash, held, prices, rules)
-    equity = own.cash + sum((s * p for s, p in zip(held, prices, strict=True)), ZERO)
-    quantities = orders_within_limits(missing, own.cash, held, prices, fixed, rules)
+    missing_quantities = missing_shares(targets, holdings.cash, shares_held, prices, rules)
+    equity = holdings.cash + sum((s * p for s, p in zip(shares_held, prices, strict=True)), ZERO)
+    quantities = orders_within_limits(missing_quantities, holdings.cash, shares_held, prices, is_fixed, rules)
     collar = purchase_collar(quantities, prices, rules, buying_power)
     intents = []
     for symbol, quantity, price in zip(symbols, quantities, prices, strict=True):
         if quantity % 1 and not assets[symbol].fractionable:
             shares = abs(quantity).normalize()
-            skipped[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
+            skip_reasons[symbol] = f"{shares} shares are held, but the broker does not trade fractions of it"
         elif quantity:
             intent = _intent(config, cycle, symbol, quantity, price, rules, collar if quantity > 0 else rules.collar)
             intents.append(
-                intent if cycle.window is None else _sliced(intent, config, cycle, (volumes or {}).get(symbol))
+                intent if cycle.window is None else _in_slices(intent, config, cycle, (volumes or {}).get(symbol))
             )
     intents.sort(key=lambda i: (i.side is Side.BUY, -i.quantity * i.reference_price, i.symbol))
     if decision.weights is None:  # later sessions only report what concerns the targets
-        skipped = {symbol: reason for symbol, reason in skipped.items() if missing[symbols.index(symbol)]}
-    return OrderPlan(intents, skipped, targets, distance_to_target(missing, equity, prices))
+        skip_reasons = {
+            symbol: reason for symbol, reason in skip_reasons.items() if missing_quantities[symbols.index(symbol)]
+        }
+    return OrderPlan(intents, skip_reasons, targets, distance_to_target(missing_quantities, equity, prices))
 
 
 def purchase_collar(
@@ -131,14 +134,14 @@ def purchase_collar(
 
 def _untradable(decision: Decision, assets: Mapping[str, Asset], rules: SizingRules) -> dict[str, str]:
     """Symbols that cannot be traded now, with the reason."""
-    skipped = dict(decision.prices.problems)
+    skip_reasons = dict(decision.prices.problems)
     for symbol in decision.prices.panel.symbols:
         asset = assets.get(symbol)
         if asset is None or not asset.tradable:
-            skipped.setdefault(symbol, "not tradable at the broker now")
+            skip_reasons.setdefault(symbol, "not tradable at the broker now")
         elif rules.fractional and not asset.fractionable:
-            skipped.setdefault(symbol, "the broker does not trade fractions of it")
-    return skipped
+            skip_reasons.setdefault(symbol, "the broker does not trade fractions of it")
+    return skip_reasons
 
 
 def _intent(
@@ -148,42 +151,47 @@ def _intent(
     waits = config.orders.funding == "after_sales" and quantity > 0
     in_auction = TimeInForce.OPG if config.schedule.mode == "open" else TimeInForce.CLS
     # none of these may join an auction
-    day = waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours or cycle.time is not None
+    is_day_order = (
+        waits or rules.fractional or quantity % 1 != 0 or config.orders.extended_hours or cycle.time is not None
+    )
     return Intent(
         run=config.name,
         bar=cycle.id,
         symbol=symbol,
         side=Side.BUY if quantity > 0 else Side.SELL,
         quantity=abs(quantity),
-        time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY if day else in_auction,
+        time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY if is_day_order else in_auction,
         type=OrderType.LIMIT if rules.collar else OrderType.MARKET,
         limit_price=limit_price(price, quantity, collar) if rules.collar else None,
         reference_price=price,
         opens=cycle.opens,
         deadline=cycle.late_deadline if waits else cycle.deadline,
-        ends=cycle.session.close if day and cycle.time is None and not config.broker.continuous else cycle.ends,
+        ends=cycle.session.close
+        if is_day_order and cycle.time is None and not config.broker.continuous
+        else cycle.ends,
         extended_hours=config.orders.extended_hours,
     )
 
 
-def _sliced(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual: UsualVolume | None) -> Intent:
+def _in_slices(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual_volume: UsualVolume | None) -> Intent:
     """Send an intent in slices over the cycle's window. What is left then is a market order, if the config says so."""
-    settings, window = config.slicing, cycle.window
+    settings = config.slicing
+    window = cycle.window
     assert window is not None
     assert settings.schedule != "none"
     plan = SlicePlan(
         settings.schedule,
-        even_profile(window.steps) if usual is None else usual.profile,
-        0.0 if usual is None else usual.shares,
+        even_profile(window.steps) if usual_volume is None else usual_volume.profile,
+        0.0 if usual_volume is None else usual_volume.shares,
         settings.participation,
         settings.urgency,
     )
-    rests = settings.fallback == "market"
+    sends_remainder = settings.fallback == "market"
     return dataclasses.replace(
         intent,
         time_in_force=TimeInForce.GTC if config.broker.continuous else TimeInForce.DAY,
         opens=window.start,
-        deadline=min(cycle.session.close - LAST_MARKET_ORDER, cycle.ends) if rests else window.end,
-        ends=cycle.ends if rests else window.end,
+        deadline=min(cycle.session.close - LAST_MARKET_ORDER, cycle.ends) if sends_remainder else window.end,
+        ends=cycle.ends if sends_remainder else window.end,
         slicing=Slicing(window, plan, settings.fallback),
     )

@@ -29,7 +29,7 @@ class CheckedPrices:
     panel: Panel
     closes: Mapping[str, Decimal]
     problems: Mapping[str, str]
-    halted: frozenset[str]
+    halted_symbols: frozenset[str]
 
 
 def check_prices(
@@ -48,7 +48,7 @@ def check_prices(
     for n, symbol in enumerate(adjusted.symbols):
         if not tradable[row, n]:
             problems[symbol] = f"its bar of {bar} is missing or invalid"
-    halted = set()
+    halted_symbols = set()
     valid = _valid_bars(raw)
     closes: dict[str, Decimal] = {}
     for n, symbol in enumerate(raw.symbols):
@@ -60,11 +60,11 @@ def check_prices(
         closes[symbol] = Decimal(repr(float(raw.close[recent, n]))) / _split_ratio(own, bar, date.max)
         jump = _price_jump(raw, valid, recent, n, own)
         if abs(jump) > max_jump:
-            halted.add(symbol)
+            halted_symbols.add(symbol)
             problems[symbol] = f"its price changed by {jump:+.0%} on {bar} without a corporate action"
     for symbol in problems:
         tradable[row, adjusted.symbols.index(symbol)] = False
-    return CheckedPrices(_panel_up_to(adjusted, tradable, row), closes, problems, frozenset(halted))
+    return CheckedPrices(_panel_up_to(adjusted, tradable, row), closes, problems, frozenset(halted_symbols))
 
 
 def check_minute_prices(table: BarTable, bar: datetime, minutes: int, max_jump: float) -> CheckedPrices:
@@ -76,8 +76,11 @@ def check_minute_prices(table: BarTable, bar: datetime, minutes: int, max_jump: 
     if not len(table.times) or table.times[-1] != start:
         newest = str(table.times[-1].astype("datetime64[m]")) if len(table.times) else "none"
         raise DataError(f"the minute bars are stale: those from {bar:%H:%M} UTC are needed, the newest bar is {newest}")
-    row, tradable = len(table.times) - 1, _valid_bars(table)
-    problems, halted, closes = {}, set(), {}
+    row = len(table.times) - 1
+    tradable = _valid_bars(table)
+    problems = {}
+    halted_symbols = set()
+    closes = {}
     for n, symbol in enumerate(table.symbols):
         if not tradable[row, n]:
             problems[symbol] = f"it has no valid trade in the bar from {bar:%H:%M} UTC"
@@ -85,11 +88,11 @@ def check_minute_prices(table: BarTable, bar: datetime, minutes: int, max_jump: 
         closes[symbol] = Decimal(repr(float(table.close[row, n])))
         jump = _price_jump(table, tradable, row, n, ())
         if abs(jump) > max_jump:
-            halted.add(symbol)
+            halted_symbols.add(symbol)
             tradable[row, n] = False
             problems[symbol] = f"its price changed by {jump:+.0%} within {minutes} minutes, or since the bar before"
     name = {60: "1h", 15: "15m"}.get(minutes, "1m")
-    return CheckedPrices(_panel_up_to(table, tradable, row, name), closes, problems, frozenset(halted))
+    return CheckedPrices(_panel_up_to(table, tradable, row, name), closes, problems, frozenset(halted_symbols))
 
 
 def valid_panel(table: BarTable) -> Panel:

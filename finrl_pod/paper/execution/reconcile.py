@@ -49,11 +49,13 @@ class Reconciler:
 
     def initialise(self) -> None:
         """Set up a new journal: record the account's holdings as external and skip its past fills."""
-        ledger, now = self._orders.ledger, self._orders.clock.now()
+        ledger = self._orders.ledger
+        now = self._orders.clock.now()
         if ledger.store.last(schema.cash_marks) is not None:
             return
         page = self._orders.broker.fills_since(None)
-        account, positions = self._orders.broker.account(), self._orders.broker.positions()
+        account = self._orders.broker.account()
+        positions = self._orders.broker.positions()
         with ledger.store.write() as connection:  # one transaction, so that an interrupted start double-counts nothing
             if page.cursor is not None:
                 add(connection, schema.cursors, now, name="fills", value=page.cursor)
@@ -74,15 +76,16 @@ class Reconciler:
         if not differing:
             return CertainShares(shares, {})
         at_broker = {position.symbol: position.quantity for position in self._orders.broker.positions()}
-        external, uncertain = ledger.external_positions(), {}
+        external_positions = ledger.external_positions()
+        uncertain = {}
         for symbol in sorted(differing):
-            held = at_broker.get(symbol, ZERO) - max(external.get(symbol, ZERO), ZERO)
-            own = shares.pop(symbol)
-            certain = min(own, max(held, ZERO)) if own > 0 else ZERO
+            own_at_broker = at_broker.get(symbol, ZERO) - max(external_positions.get(symbol, ZERO), ZERO)
+            own_shares = shares.pop(symbol)
+            certain = min(own_shares, max(own_at_broker, ZERO)) if own_shares > 0 else ZERO
             if certain:
                 shares[symbol] = certain
-            if own != certain:
-                uncertain[symbol] = own - certain
+            if own_shares != certain:
+                uncertain[symbol] = own_shares - certain
         return CertainShares(shares, uncertain)
 
     def recover(self) -> tuple[Difference, ...]:
@@ -114,10 +117,11 @@ class Reconciler:
         Differences become external shares and a new cash mark. Own shares that are missing from the account are
         written off against the proceeds of external sales, and own orders unknown to the broker are given up.
         """
-        ledger, now = self._orders.ledger, self._orders.clock.now()
-        for tracked, order in ledger.live_orders():
+        ledger = self._orders.ledger
+        now = self._orders.clock.now()
+        for entry, order in ledger.live_orders():
             if order.broker_id and self._orders.broker.order(order.broker_id) is None:
-                self._orders.give_up(tracked, order)
+                self._orders.give_up(entry, order)
         self.compare()
         account = self._orders.broker.account()
         write_offs = [m for d in self.differences if d.symbol and (m := self._missing_shares(d)) is not None]
@@ -133,18 +137,21 @@ class Reconciler:
             add(connection, schema.cash_marks, now, **cash, reason="acknowledged")
         for missing in write_offs:
             ledger.apply_missing_shares(missing)
-        count, self.differences = len(self.differences), ()
+        count = len(self.differences)
+        self.differences = ()
         return f"{count} differences acknowledged"
 
     def record_cash_mark(self) -> None:
         """Write the account's cash to the journal, after a comparison without differences."""
-        ledger, account = self._orders.ledger, self._orders.broker.account()
+        ledger = self._orders.ledger
+        account = self._orders.broker.account()
         cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": str(ledger.external_cash())}
         ledger.store.add(schema.cash_marks, self._orders.clock.now(), **cash, reason="agreed")
 
     def _missing_shares(self, difference: Difference) -> MissingShares | None:
         """Return the own shares of a symbol that the account lacks once its difference is external, or None."""
-        ledger, symbol = self._orders.ledger, difference.symbol
+        ledger = self._orders.ledger
+        symbol = difference.symbol
         own = ledger.positions.get(symbol, ZERO)
         external = ledger.external_positions().get(symbol, ZERO) + difference.excess
         quantity = min(own, -external)
@@ -152,7 +159,9 @@ class Reconciler:
 
     def _compare_once(self) -> tuple[Difference, ...]:
         broker = self._orders.broker
-        orders, positions, account = broker.orders("open"), broker.positions(), broker.account()
+        orders = broker.orders("open")
+        positions = broker.positions()
+        account = broker.account()
         self._orders.check_recorded(orders)
         self.external_orders = tuple(f"{o.side} {o.quantity} {o.symbol}" for o in orders if not self._orders.is_own(o))
         return (*self._compare_positions(positions), *self._compare_cash(account))
@@ -163,7 +172,8 @@ class Reconciler:
         external_positions = ledger.external_positions()
         found = []
         for symbol in sorted({*at_broker, *external_positions, *ledger.positions}):
-            own, external = ledger.positions.get(symbol, ZERO), external_positions.get(symbol, ZERO)
+            own = ledger.positions.get(symbol, ZERO)
+            external = external_positions.get(symbol, ZERO)
             excess = at_broker.get(symbol, ZERO) - own - external
             if excess:
                 message = (

@@ -32,7 +32,7 @@ class Exposure:
     positions: Mapping[str, Decimal]
     live: Mapping[str, Decimal]
     prices: Mapping[str, Decimal]
-    traded: Decimal
+    turnover: Decimal
     account: Mapping[str, Decimal] | None = None
     limits: RiskSettings | None = None
 
@@ -75,18 +75,18 @@ class RiskManager:
         state = self.state
         if state is RiskState.HALTED:
             return f"trading is halted ({self.reason})"
-        held = exposure.positions.get(request.symbol, ZERO) + exposure.live.get(request.symbol, ZERO)
+        position = exposure.positions.get(request.symbol, ZERO) + exposure.live.get(request.symbol, ZERO)
         change = request.side.sign * request.quantity
         if request.side is Side.SELL and exposure.account is not None:
             in_account = exposure.account.get(request.symbol, ZERO)
             if request.quantity > in_account:
                 return f"the order sells {request.quantity} shares, but the account holds {in_account}"
-        if is_reducing(held, change):
+        if is_reducing(position, change):
             return self._collar_violation(request, reference)
         if state is RiskState.REDUCING:
             return f"only reducing orders may be sent ({self.reason})"
         if request.side is Side.SELL:
-            return f"the order sells {request.quantity} shares, but {max(held, ZERO)} own shares are held"
+            return f"the order sells {request.quantity} shares, but {max(position, ZERO)} own shares are held"
         if exposure.equity <= 0:
             return f"own equity is {exposure.equity:.2f}: no position may be increased"
         return self._collar_violation(request, reference) or self._limit_violation(request, change, exposure)
@@ -110,15 +110,15 @@ class RiskManager:
         return None
 
     def _limit_violation(self, request: OrderRequest, change: Decimal, exposure: Exposure) -> str | None:
-        after = {
+        positions = {
             symbol: exposure.positions.get(symbol, ZERO) + exposure.live.get(symbol, ZERO)
             for symbol in {*exposure.positions, *exposure.live, request.symbol}
         }
-        after[request.symbol] += change
-        unknown = [symbol for symbol, shares in after.items() if shares and symbol not in exposure.prices]
+        positions[request.symbol] += change
+        unknown = [symbol for symbol, shares in positions.items() if shares and symbol not in exposure.prices]
         if unknown:
             return f"the price of {unknown[0]}, which is held, is unknown"
-        values = {symbol: shares * exposure.prices[symbol] for symbol, shares in after.items() if shares}
+        values = {symbol: shares * exposure.prices[symbol] for symbol, shares in positions.items() if shares}
         size = abs(change) * exposure.prices[request.symbol]
         limits = exposure.limits or self.limits
         figures = (
@@ -126,7 +126,7 @@ class RiskManager:
             ("position", abs(values.get(request.symbol, ZERO)), limits.max_position),
             ("gross exposure", sum(map(abs, values.values()), ZERO), limits.max_gross),
             ("net exposure", abs(sum(values.values(), ZERO)), limits.max_net),
-            ("daily turnover", exposure.traded + size, limits.max_turnover),
+            ("daily turnover", exposure.turnover + size, limits.max_turnover),
         )
         for name, value, limit in figures:
             if value > Decimal(str(limit)) * exposure.equity * _TOLERANCE:
@@ -135,6 +135,6 @@ class RiskManager:
         return None
 
 
-def is_reducing(held: Decimal, change: Decimal) -> bool:
+def is_reducing(position: Decimal, change: Decimal) -> bool:
     """Return True if the change makes the position smaller without reversing it. Both in signed shares."""
-    return held * change < 0 and abs(change) <= abs(held)
+    return position * change < 0 and abs(change) <= abs(position)

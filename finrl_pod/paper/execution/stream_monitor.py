@@ -40,11 +40,12 @@ class StreamMonitor:
 
     def check(self) -> None:
         """Update `stale`, alert a change of it, and reconnect a stale stream. Called once per iteration."""
-        state, now = self._broker.stream(), self._clock.now()
+        state = self._broker.stream()
+        now = self._clock.now()
         if not state.offered:
             return
-        unreported = self._unreported_since
-        if state.last_message is not None and unreported is not None and state.last_message >= unreported:
+        is_unreported = self._unreported_since
+        if state.last_message is not None and is_unreported is not None and state.last_message >= is_unreported:
             self._unreported_since = None
         self._disconnected_since = None if state.connected else self._disconnected_since or now
         since = self._disconnected_since or self._unreported_since

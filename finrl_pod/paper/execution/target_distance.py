@@ -29,41 +29,42 @@ class TargetStatus:
 def current_targets(ledger: Ledger, config: PaperConfig) -> dict[str, TargetStatus]:
     """Return the newest target of each run, with its distance at the last known closes."""
     targets = {}
-    for part in allocations(config):
-        row = ledger.store.last(schema.targets, schema.targets.c.run == part.name)
+    for allocation in allocations(config):
+        row = ledger.store.last(schema.targets, schema.targets.c.run == allocation.name)
         if row is not None:
-            distance, _ = _distance_now(ledger, config, part, ledger.closes.prices)
-            targets[part.name] = TargetStatus(row.bar, row.until, row.state, float(distance))
+            distance, _ = _distance_now(ledger, config, allocation, ledger.closes.prices)
+            targets[allocation.name] = TargetStatus(row.bar, row.until, row.state, float(distance))
     return targets
 
 
 def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None) -> float:
     """The value that all strategies miss to their open targets now, as a share of the account's equity."""
-    at = prices or ledger.closes.prices
-    parts = [_distance_now(ledger, config, part, at) for part in allocations(config)]
-    equity = Decimal(str(config.capital)) + ledger.cash + _value(ledger.positions, at)
-    missing = sum((distance * part_equity for distance, part_equity in parts), ZERO)
+    current_prices = prices or ledger.closes.prices
+    distances = [_distance_now(ledger, config, allocation, current_prices) for allocation in allocations(config)]
+    equity = Decimal(str(config.capital)) + ledger.cash + _value(ledger.positions, current_prices)
+    missing = sum((distance * part_equity for distance, part_equity in distances), ZERO)
     return float(missing / equity) if equity > 0 else 0.0
 
 
 def _distance_now(
-    ledger: Ledger, config: PaperConfig, part: PaperConfig, prices: Mapping[str, Decimal]
+    ledger: Ledger, config: PaperConfig, allocation: PaperConfig, prices: Mapping[str, Decimal]
 ) -> tuple[Decimal, Decimal]:
     """Distance of a strategy's shares to its open target, 0 without one, and its equity.
 
     part: the strategy's of `allocations`.
     """
-    book = ledger.books[part.name] if config.strategies else ledger
-    cash = Decimal(str(part.capital)) + book.cash
-    held = {symbol: shares for symbol, shares in book.positions.items() if shares}
-    equity = cash + _value(held, prices)
-    kept = open_target(ledger.store, part.name)
-    if kept is None or was_flattened(ledger.store, part.name):
+    book = ledger.books[allocation.name] if config.strategies else ledger
+    cash = Decimal(str(allocation.capital)) + book.cash
+    positions = {symbol: shares for symbol, shares in book.positions.items() if shares}
+    equity = cash + _value(positions, prices)
+    target_row = open_target(ledger.store, allocation.name)
+    if target_row is None or was_flattened(ledger.store, allocation.name):
         return ZERO, equity
-    symbols = [symbol for symbol in {**held, **kept[0].positions} if symbol in prices]
-    shares, at = [held.get(symbol, ZERO) for symbol in symbols], [prices[symbol] for symbol in symbols]
-    missing = missing_shares(kept[0].aligned(symbols), cash, shares, at, sizing_rules(part))
-    return distance_to_target(missing, equity, at), equity
+    symbols = [symbol for symbol in {**positions, **target_row[0].positions} if symbol in prices]
+    shares = [positions.get(symbol, ZERO) for symbol in symbols]
+    symbol_prices = [prices[symbol] for symbol in symbols]
+    missing = missing_shares(target_row[0].by_symbol(symbols), cash, shares, symbol_prices, sizing_rules(allocation))
+    return distance_to_target(missing, equity, symbol_prices), equity
 
 
 def _value(shares: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:

@@ -34,7 +34,7 @@ from finrl_pod.paper.execution.stream_monitor import StreamMonitor
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import BaseAccount, DecisionState
-from finrl_pod.paper.journal.ledger import Book, Ledger, TrackedIntent
+from finrl_pod.paper.journal.ledger import Book, Ledger, LedgerEntry
 from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.journal.targets import (
     KeptTarget,
@@ -100,7 +100,7 @@ class CycleInputs:
 
     prices: CheckedPrices
     assets: Mapping[str, Asset]
-    halted: Mapping[str, str]
+    halt_reasons: Mapping[str, str]
     actions: Sequence[CorporateAction]
     buying_power: Decimal
     volumes: Mapping[str, UsualVolume]
@@ -124,7 +124,7 @@ class StrategyTrader:
         self._rules = sizing_rules(config)
         self._limits = risk_limits(config, source.current().strategy)
         self._calendar = calendar_of(config)
-        self._decided = ""  # the last bar known to have a decision in the journal
+        self._last_decided_bar = ""  # the last bar known to have a decision in the journal
 
     # ------------------------------------------------------------------ own part of the account
 
@@ -144,100 +144,113 @@ class StrategyTrader:
         A symbol that never had a close counts as 0.
         """
         prices = self._c.ledger.closes.prices
-        held = self._book.positions.items()
-        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in held if shares), ZERO)
+        positions = self._book.positions.items()
+        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
 
-    def exposure(self, excluded: TrackedIntent, account: Mapping[str, Decimal] | None) -> Exposure:
+    def exposure(self, excluded_entry: LedgerEntry, account: Mapping[str, Decimal] | None) -> Exposure:
         """Return positions, live orders and the value traded on the intent's bar, without its own live order.
 
         account: shares in the broker's account, None if not queried.
         """
-        bar, run = excluded.intent.bar, self.config.name
+        bar = excluded_entry.intent.bar
+        run = self.config.name
         live: dict[str, Decimal] = {}
-        traded = ZERO
-        for tracked in self._open_intents():
-            intent, order = tracked.intent, None if tracked is excluded else tracked.live
+        turnover = ZERO
+        for entry in self._open_intents():
+            intent = entry.intent
+            order = None if entry is excluded_entry else entry.live
             if order is not None:
                 live[intent.symbol] = live.get(intent.symbol, ZERO) + intent.side.sign * order.remaining
             if intent.bar == bar:
-                unfilled = order.remaining if order is not None else ZERO
-                traded += (tracked.filled + unfilled) * intent.reference_price
+                remaining = order.remaining if order is not None else ZERO
+                turnover += (entry.filled + remaining) * intent.reference_price
         ledger = self._c.ledger
-        traded += ledger.closed_intents_value(run, bar)
-        held, prices = self._book.positions, ledger.closes.prices
-        return Exposure(self.equity(), held, live, prices, traded, account, self._limits)
+        turnover += ledger.closed_intents_value(run, bar)
+        positions = self._book.positions
+        prices = ledger.closes.prices
+        return Exposure(self.equity(), positions, live, prices, turnover, account, self._limits)
 
-    def affordable(self, tracked: TrackedIntent) -> Decimal:
+    def affordable(self, entry: LedgerEntry) -> Decimal:
         """Return the shares of a purchase that own cash and live sales pay for, at the decision's prices."""
         funds = self.cash
         for other in self._open_intents():
             order = other.live
             if order is not None:
                 value = order.remaining * other.intent.reference_price
-                charged = 1 + self._rules.cost_rate * other.intent.side.sign
-                funds -= other.intent.side.sign * value * charged
-        price = tracked.intent.reference_price * (1 + self._rules.cost_rate)
+                cost_factor = 1 + self._rules.cost_rate * other.intent.side.sign
+                funds -= other.intent.side.sign * value * cost_factor
+        price = entry.intent.reference_price * (1 + self._rules.cost_rate)
         step = FRACTION if self._rules.fractional else WHOLE
         affordable = (max(funds, ZERO) / price).quantize(step, ROUND_DOWN)
-        return min(affordable, tracked.intent.quantity)
+        return min(affordable, entry.intent.quantity)
 
-    def _open_intents(self) -> list[TrackedIntent]:
+    def _open_intents(self) -> list[LedgerEntry]:
         return [t for t in self._c.ledger.open.values() if t.intent.run == self.config.name]
 
     # ------------------------------------------------------------------ deciding
 
-    def decided(self, cycle: TradingCycle) -> bool:
+    def has_decided(self, cycle: TradingCycle) -> bool:
         """Return True if the journal has a decision on the cycle's bar."""
         bar = cycle.id
-        if self._decided != bar:
-            mine = schema.decisions.c.run == self.config.name
-            if self._c.ledger.store.last(schema.decisions, mine, schema.decisions.c.bar == bar) is None:
+        if self._last_decided_bar != bar:
+            is_own = schema.decisions.c.run == self.config.name
+            if self._c.ledger.store.last(schema.decisions, is_own, schema.decisions.c.bar == bar) is None:
                 return False
-            self._decided = bar
+            self._last_decided_bar = bar
         return True
 
     def take_decision(self, cycle: TradingCycle, inputs: CycleInputs) -> None:
         """Decide and write decision, target and intents in one transaction; a failed strategy is recorded as such."""
-        c, config, ledger = self._c, self.config, self._c.ledger
+        c = self._c
+        config = self.config
+        ledger = self._c.ledger
         try:
-            loaded = self._strategy()
-            own = Holdings(self._book.positions, self.cash, ledger.closes.prices)
-            saved = self._saved_state()
-            decision = decide(loaded.strategy, inputs.prices, own, state=saved.strategy)
+            loaded_strategy = self._strategy()
+            holdings = Holdings(self._book.positions, self.cash, ledger.closes.prices)
+            saved_state = self._saved_state()
+            decision = decide(loaded_strategy.strategy, inputs.prices, holdings, state=saved_state.strategy)
         except (StrategyFailed, FinrlPodError) as error:
             self.skip(cycle, "failed", str(error))
             return
         rules = sizing_rules(config, self._limits)
-        kept = self._kept_target(cycle, inputs, own, decision)
-        targets = kept.target.aligned(decision.prices.panel.symbols) if kept is not None and kept.orders else None
+        previous_target = self._kept_target(cycle, inputs, holdings, decision)
+        targets = (
+            previous_target.target.by_symbol(decision.prices.panel.symbols)
+            if previous_target is not None and previous_target.orders
+            else None
+        )
         plan = plan_orders(
-            config, decision, cycle, own, inputs.assets, rules, targets, inputs.buying_power, inputs.volumes
+            config, decision, cycle, holdings, inputs.assets, rules, targets, inputs.buying_power, inputs.volumes
         )
         self._alert_cut_weights(limits_note(decision, rules))
-        intents, skipped = self._without_blocked(plan, inputs.halted)
+        intents, skip_reasons = self._without_blocked(plan, inputs.halt_reasons)
         # The active return is measured between closes.
-        base = None if cycle.time is not None else self._base_account(loaded, inputs.prices, saved.base)
+        base = None if cycle.time is not None else self._base_account(loaded_strategy, inputs.prices, saved_state.base)
         state = DecisionState(decision.state, base)
         outcome = "orders" if decision.weights is not None else "hold" if targets is None else "target"
         with ledger.store.write() as connection:
-            self._write_decision(connection, cycle, loaded.strategy.name, decision, outcome, skipped, state)
-            self._write_targets(connection, cycle, decision, plan, kept)
-            planned = ledger.add_intents(connection, c.clock.now(), intents)
-        ledger.track(planned)
-        if kept is not None and kept.state is TargetState.MISSED:
+            self._write_decision(
+                connection, cycle, loaded_strategy.strategy.name, decision, outcome, skip_reasons, state
+            )
+            self._write_targets(connection, cycle, decision, plan, previous_target)
+            entries = ledger.add_intents(connection, c.clock.now(), intents)
+        ledger.track(entries)
+        if previous_target is not None and previous_target.state is TargetState.MISSED:
             message = (
-                f"the target of {kept.target.bar} was not reached in time: {kept.distance:.2%} of equity is missing"
+                f"the target of {previous_target.target.bar} was not reached in time: "
+                f"{previous_target.distance:.2%} of equity is missing"
             )
             self.alert("warning", "target", message)
-        for symbol, reason in skipped.items():
+        for symbol, reason in skip_reasons.items():
             self.alert("warning", "symbol", f"{symbol} is not traded: {reason}")
-        previous = None if saved.base is None else saved.base.active_return
+        previous = None if saved_state.base is None else saved_state.base.active_return
         if base is not None and (warning := stop_rule.warning(base.active_return, previous)):
             self.alert("warning", stop_rule.ALERT, warning)
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
         """Record that a cycle has no orders, and why."""
-        c, config = self._c, self.config
+        c = self._c
+        config = self.config
         c.ledger.store.add(
             schema.decisions, c.clock.now(), run=config.name, bar=cycle.id,
             strategy=config.strategy or config.run or config.champion, feed=c.feed.name, inputs="{}",
@@ -252,18 +265,19 @@ class StrategyTrader:
     # ------------------------------------------------------------------ helpers
 
     def _kept_target(
-        self, cycle: TradingCycle, inputs: CycleInputs, own: Holdings, decision: Decision
+        self, cycle: TradingCycle, inputs: CycleInputs, holdings: Holdings, decision: Decision
     ) -> _KeptState | None:
         """Return the open target of an earlier decision with what becomes of it in this cycle; None without one."""
-        store, run = self._c.ledger.store, self.config.name
-        found = open_target(store, run)
-        if found is None:
+        store = self._c.ledger.store
+        run = self.config.name
+        open_row = open_target(store, run)
+        if open_row is None:
             return None
-        target = found[0].adjusted(inputs.actions, found[1], cycle.session.date)
+        target = open_row[0].adjusted(inputs.actions, open_row[1], cycle.session.date)
         symbols = decision.prices.panel.symbols
-        prices = [own.prices.get(symbol, WHOLE) for symbol in symbols]
-        held = [own.shares.get(symbol, ZERO) if symbol in own.prices else ZERO for symbol in symbols]
-        missing = missing_shares(target.aligned(symbols), own.cash, held, prices, self._rules)
+        prices = [holdings.prices.get(symbol, WHOLE) for symbol in symbols]
+        shares = [holdings.shares.get(symbol, ZERO) if symbol in holdings.prices else ZERO for symbol in symbols]
+        missing = missing_shares(target.by_symbol(symbols), holdings.cash, shares, prices, self._rules)
         distance = distance_to_target(missing, self.equity(), prices)
         if was_flattened(store, run):
             state = TargetState.DROPPED
@@ -276,22 +290,33 @@ class StrategyTrader:
         return _KeptState(target, state, distance)
 
     def _write_targets(
-        self, connection: Connection, cycle: TradingCycle, decision: Decision, plan: OrderPlan, kept: _KeptState | None
+        self,
+        connection: Connection,
+        cycle: TradingCycle,
+        decision: Decision,
+        plan: OrderPlan,
+        previous_target: _KeptState | None,
     ) -> None:
-        now, run = self._c.clock.now(), self.config.name
-        if kept is not None:
-            write_target(connection, now, run, cycle, kept.target, kept.state, kept.distance)
+        now = self._c.clock.now()
+        run = self.config.name
+        if previous_target is not None:
+            write_target(
+                connection, now, run, cycle, previous_target.target, previous_target.state, previous_target.distance
+            )
         if decision.weights is not None:
-            symbols, sessions = decision.prices.panel.symbols, self.config.orders.target_sessions
+            symbols = decision.prices.panel.symbols
+            sessions = self.config.orders.target_sessions
             target = new_target(self._calendar, cycle.bar, sessions, symbols, plan.targets)
             state = TargetState.OPEN if plan.distance else TargetState.REACHED
             write_target(connection, now, run, cycle, target, state, plan.distance)
 
-    def _without_blocked(self, plan: OrderPlan, halted: Mapping[str, str]) -> tuple[list[Intent], dict[str, str]]:
+    def _without_blocked(self, plan: OrderPlan, halt_reasons: Mapping[str, str]) -> tuple[list[Intent], dict[str, str]]:
         """Leave out purchases of halted symbols, and skip them with the reason."""
-        kept = [i for i in plan.intents if i.symbol not in halted or i.side is Side.SELL]
-        blocked = {i.symbol: f"not bought while halted: {halted[i.symbol]}" for i in plan.intents if i not in kept}
-        return kept, {**plan.skipped, **blocked}
+        intents = [i for i in plan.intents if i.symbol not in halt_reasons or i.side is Side.SELL]
+        block_reasons = {
+            i.symbol: f"not bought while halted: {halt_reasons[i.symbol]}" for i in plan.intents if i not in intents
+        }
+        return intents, {**plan.skip_reasons, **block_reasons}
 
     def _alert_cut_weights(self, note: str) -> None:
         """Alert once in the life of a journal that the limits cut target weights, again if the limits change."""
@@ -305,17 +330,25 @@ class StrategyTrader:
 
         Raises FinrlPodError if there is none, or its mandate contradicts the config.
         """
-        store, loaded, rows = self._c.ledger.store, self._source.current(), schema.strategies.c
-        self._limits = risk_limits(self.config, loaded.strategy)
-        before = store.last(schema.strategies, rows.run == self.config.name)
-        if before is None or before.sha256 != loaded.sha256:
-            values = {"name": loaded.strategy.name, "sha256": loaded.sha256, "detail": loaded.detail}
+        store = self._c.ledger.store
+        loaded_strategy = self._source.current()
+        rows = schema.strategies.c
+        self._limits = risk_limits(self.config, loaded_strategy.strategy)
+        previous = store.last(schema.strategies, rows.run == self.config.name)
+        if previous is None or previous.sha256 != loaded_strategy.sha256:
+            values = {
+                "name": loaded_strategy.strategy.name,
+                "sha256": loaded_strategy.sha256,
+                "detail": loaded_strategy.detail,
+            }
             store.add(schema.strategies, self._c.clock.now(), **values, run=self.config.name)
-            if before is not None:
-                self.alert("info", "strategy", f"strategy is now {loaded.strategy.name}: {loaded.detail}")
-        if loaded.warning:
-            self.alert("warning", "registry", loaded.warning)
-        return loaded
+            if previous is not None:
+                self.alert(
+                    "info", "strategy", f"strategy is now {loaded_strategy.strategy.name}: {loaded_strategy.detail}"
+                )
+        if loaded_strategy.warning:
+            self.alert("warning", "registry", loaded_strategy.warning)
+        return loaded_strategy
 
     def _saved_state(self) -> DecisionState:
         """Return the virtual holdings of strategy and base after the last decision that had some; empty without any."""
@@ -326,25 +359,28 @@ class StrategyTrader:
         return DecisionState() if row is None else DecisionState.decode(row.state)
 
     def _base_account(
-        self, loaded: LoadedStrategy, checked: CheckedPrices, account: BaseAccount | None
+        self, loaded_strategy: LoadedStrategy, prices: CheckedPrices, account: BaseAccount | None
     ) -> BaseAccount | None:
         """Return the base account after this decision, with the active return over it; None if it has no base."""
-        c, config = self._c, self.config
-        if loaded.base is None:
+        c = self._c
+        config = self.config
+        if loaded_strategy.base is None:
             return None
         try:
             with strategy_failures("the base"):
-                base = advance(loaded.base, account, checked.panel, config.orders.cash_buffer, config.schedule.mode)
+                base = advance(
+                    loaded_strategy.base, account, prices.panel, config.orders.cash_buffer, config.schedule.mode
+                )
         except FinrlPodError as error:  # must not stop the trading
             self.alert("warning", stop_rule.ALERT, f"the active return is unknown: {error}")
             return None
         marks = schema.strategy_equity if self.label else schema.equity
-        measured = stop_rule.measure(c.ledger.store, config.name, base, self.equity(), loaded.band, marks)
-        return replace(base, active_return=measured)
+        active_return = stop_rule.measure(c.ledger.store, config.name, base, self.equity(), loaded_strategy.band, marks)
+        return replace(base, active_return=active_return)
 
     def _write_decision(
         self, connection: Connection, cycle: TradingCycle, strategy: str, decision: Decision, outcome: str,
-        skipped: Mapping[str, str], state: DecisionState,
+        skip_reasons: Mapping[str, str], state: DecisionState,
     ) -> None:  # fmt: skip
         weights = None
         if decision.weights is not None:
@@ -353,7 +389,7 @@ class StrategyTrader:
         add(
             connection, schema.decisions, self._c.clock.now(), run=self.config.name, bar=cycle.id,
             strategy=strategy, feed=decision.feed, inputs=decision.inputs, weights=weights, outcome=outcome,
-            detail=json.dumps(dict(skipped), sort_keys=True),
+            detail=json.dumps(dict(skip_reasons), sort_keys=True),
             state=state.encode(),
         )  # fmt: skip
 

@@ -29,22 +29,23 @@ def usual_volumes(feed: DataFeed, config: PaperConfig, session: date, window: Sl
 
     Sessions whose window is shorter, such as half days, are left out. Raises BrokerError if the feed does not answer.
     """
-    history, calendar = config.slicing.history, calendar_of(config)
+    history = config.slicing.history
+    calendar = calendar_of(config)
     days = calendar.sessions(session - timedelta(days=2 * history + 10), session - timedelta(days=1))[-history:]
     windows = [calendar.slice_window(day, config.schedule, config.slicing) for day in days]
-    windows = [before for before in windows if before.steps == window.steps]
+    windows = [previous_window for previous_window in windows if previous_window.steps == window.steps]
     if not windows:
         return {}
     sums = np.zeros((window.steps, len(config.symbols)))
-    for before in windows:  # a request for each: the minutes between them are many more
-        table = feed.minute_bars(config.symbols, before.start, before.end, "split")
-        sums += _volumes(table.times, table.volume, before)
-    found = {}
+    for previous_window in windows:  # a request for each: the minutes between them are many more
+        table = feed.minute_bars(config.symbols, previous_window.start, previous_window.end, "split")
+        sums += _volumes(table.times, table.volume, previous_window)
+    volumes = {}
     for n, symbol in enumerate(config.symbols):
         if (total := float(sums[:, n].sum())) > 0:
             profile = tuple(float(share) for share in (sums[:, n] / total).round(9))
-            found[symbol] = UsualVolume(profile, total / len(windows))
-    return found
+            volumes[symbol] = UsualVolume(profile, total / len(windows))
+    return volumes
 
 
 def last_volumes(feed: DataFeed, symbols: Sequence[str], window: SliceWindow, step: int) -> Mapping[str, float]:

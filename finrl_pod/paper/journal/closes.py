@@ -27,12 +27,12 @@ class Closes:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known = _read_last_closes(store)
+        self._last_closes = _read_last_closes(store)
 
     @property
     def prices(self) -> dict[str, Decimal]:
         """Last close by symbol, in currency per share; symbols that never had one are missing."""
-        return {symbol: close.price for symbol, close in self._known.items()}
+        return {symbol: close.price for symbol, close in self._last_closes.items()}
 
     def before(self, day: str) -> dict[str, Decimal]:
         """Last close by symbol of a bar before a date (ISO), in today's shares."""
@@ -46,7 +46,7 @@ class Closes:
     def record(self, session: str, prices: Mapping[str, Decimal], at: datetime) -> None:
         """Write the closes of a session, except those that are stored already."""
         closes = {symbol: Close(session, price) for symbol, price in prices.items()}
-        new = {symbol: close for symbol, close in closes.items() if self._known.get(symbol) != close}
+        new = {symbol: close for symbol, close in closes.items() if self._last_closes.get(symbol) != close}
         if new:
             with self._store.write() as connection:
                 self.write(connection, new, at)
@@ -54,10 +54,10 @@ class Closes:
 
     def adjusted_for(self, action: CorporateAction) -> dict[str, Close]:
         """Return the symbol's close after a split or stock dividend; empty if the action does not change it."""
-        known = self._known.get(action.symbol)
-        if known is None or not action.changes_shares or known.session >= action.ex_date.isoformat():
+        close = self._last_closes.get(action.symbol)
+        if close is None or not action.changes_shares or close.session >= action.ex_date.isoformat():
             return {}
-        return {action.symbol: Close(known.session, known.price / action.ratio)}
+        return {action.symbol: Close(close.session, close.price / action.ratio)}
 
     def write(self, connection: Connection, closes: Mapping[str, Close], at: datetime) -> None:
         """Insert rows inside the caller's transaction; the caller passes them to `apply` after the commit."""
@@ -66,7 +66,7 @@ class Closes:
 
     def apply(self, closes: Mapping[str, Close]) -> None:
         """Cache written closes in memory, after their transaction committed."""
-        self._known |= closes
+        self._last_closes |= closes
 
 
 def _read_last_closes(store: Store) -> dict[str, Close]:

@@ -53,7 +53,7 @@ class Book:
 
 
 @dataclass
-class TrackedIntent:
+class LedgerEntry:
     """An intent with its orders, oldest first. id: row in the journal."""
 
     id: int
@@ -89,41 +89,41 @@ class Ledger:
         self.positions: dict[str, Decimal] = defaultdict(Decimal)
         self.cash = ZERO
         self.closes = Closes(store)
-        self.open: dict[int, TrackedIntent] = {}
+        self.open: dict[int, LedgerEntry] = {}
         self.books: dict[str, Book] = defaultdict(Book)
         self._load()
 
     # ------------------------------------------------------------------ writing
 
-    def add_intents(self, connection: Connection, at: datetime, intents: list[Intent]) -> list[TrackedIntent]:
+    def add_intents(self, connection: Connection, at: datetime, intents: list[Intent]) -> list[LedgerEntry]:
         """Write intents inside the caller's transaction; the caller passes them to `track` after the commit."""
-        tracked = []
+        new_entry = []
         for intent in intents:
             row = add(connection, schema.intents, at, **_intent_values(intent))
             add(connection, schema.intent_events, at, intent_id=row, state=IntentState.OPEN.value, detail="")
-            tracked.append(TrackedIntent(row, intent))
-        return tracked
+            new_entry.append(LedgerEntry(row, intent))
+        return new_entry
 
-    def track(self, intents: list[TrackedIntent]) -> None:
+    def track(self, intents: list[LedgerEntry]) -> None:
         """Cache written intents in memory, after their transaction committed."""
-        self.open |= {tracked.id: tracked for tracked in intents}
+        self.open |= {entry.id: entry for entry in intents}
 
-    def start_order(self, tracked: TrackedIntent, request: OrderRequest, at: datetime) -> TrackedOrder:
+    def start_order(self, entry: LedgerEntry, request: OrderRequest, at: datetime) -> TrackedOrder:
         """Write an order before it is sent.
 
         Raises AssertionError if the intent has a live order already, or for more shares than remain.
         """
-        if tracked.live is not None:
-            raise AssertionError(f"intent {tracked.id} already has a live order")
-        if request.quantity > tracked.remaining:
-            raise AssertionError(f"intent {tracked.id} has {tracked.remaining} shares left, not {request.quantity}")
-        return self._add_order(tracked, request, at, "plan")
+        if entry.live is not None:
+            raise AssertionError(f"intent {entry.id} already has a live order")
+        if request.quantity > entry.remaining:
+            raise AssertionError(f"intent {entry.id} has {entry.remaining} shares left, not {request.quantity}")
+        return self._add_order(entry, request, at, "plan")
 
-    def adopt_order(self, tracked: TrackedIntent, order: Order, at: datetime, source: str = "replaced") -> TrackedOrder:
+    def adopt_order(self, entry: LedgerEntry, order: Order, at: datetime, source: str = "replaced") -> TrackedOrder:
         """Write an order at the broker as an own order, by default one that replaced the intent's last externally."""
-        return self._add_order(tracked, order, at, source)
+        return self._add_order(entry, order, at, source)
 
-    def intent_of_order(self, broker_id: str) -> TrackedIntent | None:
+    def intent_of_order(self, broker_id: str) -> LedgerEntry | None:
         """Return the open intent that an order belongs to, or None."""
         open_ = self.open.values()
         return next((t for t in open_ if any(o.broker_id == broker_id for o in t.orders)), None)
@@ -142,17 +142,17 @@ class Ledger:
                 )  # fmt: skip
         order.update(change.order)
         for fill in change.fills:
-            signed = order.side.sign * fill.quantity
+            signed_quantity = order.side.sign * fill.quantity
             for book in (self, self.books[order.run]):
-                book.positions[order.symbol] += signed
-                book.cash -= signed * fill.price + fill.fee
+                book.positions[order.symbol] += signed_quantity
+                book.cash -= signed_quantity * fill.price + fill.fee
         return True
 
-    def close(self, tracked: TrackedIntent, state: IntentState, at: datetime, detail: str = "") -> None:
+    def close(self, entry: LedgerEntry, state: IntentState, at: datetime, detail: str = "") -> None:
         """Write an intent's final state: no further order is sent for it."""
-        self.store.add(schema.intent_events, at, intent_id=tracked.id, state=state.value, detail=detail)
-        tracked.state = state
-        self.open.pop(tracked.id, None)
+        self.store.add(schema.intent_events, at, intent_id=entry.id, state=state.value, detail=detail)
+        entry.state = state
+        self.open.pop(entry.id, None)
 
     @property
     def fill_cursor(self) -> str | None:
@@ -166,8 +166,8 @@ class Ledger:
 
     def record_external_fill(self, fill: Fill, at: datetime) -> None:
         """Write an execution of an external order, once."""
-        known = schema.foreign_fills.c.execution_id == fill.id
-        if self.store.last(schema.foreign_fills, known) is None:
+        is_known = schema.foreign_fills.c.execution_id == fill.id
+        if self.store.last(schema.foreign_fills, is_known) is None:
             self.store.add(
                 schema.foreign_fills, at, execution_id=fill.id, broker_order_id=fill.order_id, symbol=fill.symbol,
                 quantity=str(fill.side.sign * fill.quantity), price=str(fill.price), time=stamp(fill.time),
@@ -177,7 +177,8 @@ class Ledger:
         self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, at: datetime
     ) -> None:
         """Write a corporate action with its effect on own and external shares, own cash and the last close."""
-        closes, parts = self.closes.adjusted_for(action), self._parts(action.symbol, own_change, cash)
+        closes = self.closes.adjusted_for(action)
+        parts = self._parts(action.symbol, own_change, cash)
         with self.store.write() as connection:
             row = add(
                 connection, schema.corporate_actions, at, action_id=action.id, kind=action.kind.value,
@@ -209,18 +210,18 @@ class Ledger:
 
     def _parts(self, symbol: str, change: Decimal, cash: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
         """Split a change of shares and cash over the strategies in proportion to their shares, exactly."""
-        held = {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
+        shares_by_run = {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
         parts: dict[str, tuple[Decimal, Decimal]] = {}
-        total = sum(held.values(), ZERO)
-        for run, shares in sorted(held.items()):
+        total = sum(shares_by_run.values(), ZERO)
+        for run, shares in sorted(shares_by_run.items()):
             fraction = shares / total if total else ZERO
             parts[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
         if parts:
-            largest = max(held, key=lambda run: abs(held[run]))
-            rest = tuple(
+            largest = max(shares_by_run, key=lambda run: abs(shares_by_run[run]))
+            remainders = tuple(
                 value - sum((part[i] for part in parts.values()), ZERO) for i, value in enumerate((change, cash))
             )
-            parts[largest] = (parts[largest][0] + rest[0], parts[largest][1] + rest[1])
+            parts[largest] = (parts[largest][0] + remainders[0], parts[largest][1] + remainders[1])
         return parts
 
     def _apply_change(
@@ -228,9 +229,9 @@ class Ledger:
     ) -> None:
         self.positions[symbol] += change
         self.cash += cash
-        for run, (own, paid) in parts.items():
-            self.books[run].positions[symbol] += own
-            self.books[run].cash += paid
+        for run, (own_change, own_cash) in parts.items():
+            self.books[run].positions[symbol] += own_change
+            self.books[run].cash += own_cash
 
     # ------------------------------------------------------------------ reading
 
@@ -239,23 +240,27 @@ class Ledger:
 
         Sales before the last write-off of the symbol do not count again. Shares without a sale have no proceeds.
         """
-        actions, sales = schema.corporate_actions.c, schema.foreign_fills.c
-        before = self.store.last(schema.corporate_actions, actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol)
-        since = "" if before is None else before.at
+        actions = schema.corporate_actions.c
+        sales = schema.foreign_fills.c
+        last_write_off = self.store.last(
+            schema.corporate_actions, actions.kind == SOLD_BY_OTHERS, actions.symbol == symbol
+        )
+        start = "" if last_write_off is None else last_write_off.at
         cash = ZERO
-        for row in reversed(self.store.rows(schema.foreign_fills, sales.symbol == symbol, sales.at > since)):
-            sold = min(max(-Decimal(row.quantity), ZERO), quantity)
-            cash, quantity = cash + sold * Decimal(row.price), quantity - sold
+        for row in reversed(self.store.rows(schema.foreign_fills, sales.symbol == symbol, sales.at > start)):
+            shares_sold = min(max(-Decimal(row.quantity), ZERO), quantity)
+            cash = cash + shares_sold * Decimal(row.price)
+            quantity = quantity - shares_sold
         return cash
 
-    def live_orders(self) -> list[tuple[TrackedIntent, TrackedOrder]]:
+    def live_orders(self) -> list[tuple[LedgerEntry, TrackedOrder]]:
         """Return the orders that may still fill, with their intents."""
         return [(t, order) for t in self.open.values() for order in t.orders if order.state.may_fill]
 
     def find(self, *, client_order_id: str = "", broker_id: str = "") -> TrackedOrder | None:
         """Return an own order, of an open or a closed intent, by our id or the broker's; None if there is none."""
-        for tracked in self.open.values():
-            for order in tracked.orders:
+        for entry in self.open.values():
+            for order in entry.orders:
                 if client_order_id == order.client_order_id or (broker_id and broker_id == order.broker_id):
                     return order
         with self.store.read() as connection:
@@ -263,7 +268,9 @@ class Ledger:
 
     def closed_intents_value(self, run: str, bar: str) -> Decimal:
         """Return the value filled by closed intents of a run's decision bar, at the decision's prices."""
-        fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+        fills = schema.fills.c
+        orders = schema.orders.c
+        intents = schema.intents.c
         query = (
             select(fills.quantity, intents.reference_price, intents.id)
             .join(schema.orders, fills.order_id == orders.id)
@@ -289,15 +296,15 @@ class Ledger:
 
     def external_positions(self) -> dict[str, Decimal]:
         """Return external shares by symbol: recorded positions, external fills and corporate actions."""
-        held: dict[str, Decimal] = defaultdict(Decimal)
+        positions: dict[str, Decimal] = defaultdict(Decimal)
         for table, column in (
             (schema.foreign_positions, "quantity"),
             (schema.foreign_fills, "quantity"),
             (schema.corporate_actions, "foreign_change"),
         ):
             for row in self.store.rows(table):
-                held[row.symbol] += Decimal(getattr(row, column))
-        return {symbol: quantity for symbol, quantity in held.items() if quantity}
+                positions[row.symbol] += Decimal(getattr(row, column))
+        return {symbol: quantity for symbol, quantity in positions.items() if quantity}
 
     def external_cash(self) -> Decimal:
         """Return the sum of cash flows of external fills."""
@@ -307,7 +314,9 @@ class Ledger:
     # ------------------------------------------------------------------ helpers
 
     def _load(self) -> None:
-        fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+        fills = schema.fills.c
+        orders = schema.orders.c
+        intents = schema.intents.c
         actions = schema.corporate_actions.c
         with self.store.read() as connection:
             for row in connection.execute(
@@ -315,10 +324,10 @@ class Ledger:
                 .join(schema.orders, fills.order_id == orders.id)
                 .join(schema.intents, orders.intent_id == intents.id)
             ):
-                signed = Side(row.side).sign * Decimal(row.quantity)
+                signed_quantity = Side(row.side).sign * Decimal(row.quantity)
                 for book in (self, self.books[row.run]):
-                    book.positions[row.symbol] += signed
-                    book.cash -= signed * Decimal(row.price) + Decimal(row.fee)
+                    book.positions[row.symbol] += signed_quantity
+                    book.cash -= signed_quantity * Decimal(row.price) + Decimal(row.fee)
             for row in connection.execute(select(schema.corporate_actions)):
                 self.positions[row.symbol] += Decimal(row.own_change)
                 self.cash += Decimal(row.cash)
@@ -330,33 +339,31 @@ class Ledger:
                 self.books[row.run].positions[row.symbol] += Decimal(row.own_change)
                 self.books[row.run].cash += Decimal(row.cash)
             final = [state.value for state in IntentState if state.final]
-            closed = select(schema.intent_events.c.intent_id).where(schema.intent_events.c.state.in_(final))
+            closed_intents = select(schema.intent_events.c.intent_id).where(schema.intent_events.c.state.in_(final))
             for row in connection.execute(
-                select(schema.intents).where(intents.id.not_in(closed)).order_by(intents.id)
+                select(schema.intents).where(intents.id.not_in(closed_intents)).order_by(intents.id)
             ).all():
-                tracked = TrackedIntent(row.id, _intent(row))
+                entry = LedgerEntry(row.id, _intent(row))
                 for order in connection.execute(
                     select(schema.orders).where(orders.intent_id == row.id).order_by(orders.id)
                 ).all():
-                    tracked.orders.append(_tracked_order(connection, order, row))
-                self.open[row.id] = tracked
+                    entry.orders.append(_tracked_order(connection, order, row))
+                self.open[row.id] = entry
 
-    def _add_order(
-        self, tracked: TrackedIntent, terms: OrderRequest | Order, at: datetime, source: str
-    ) -> TrackedOrder:
-        attempt = len(tracked.orders)
+    def _add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, at: datetime, source: str) -> TrackedOrder:
+        attempt = len(entry.orders)
         with self.store.write() as connection:
             row = add(
-                connection, schema.orders, at, client_order_id=terms.client_order_id, intent_id=tracked.id,
+                connection, schema.orders, at, client_order_id=terms.client_order_id, intent_id=entry.id,
                 attempt=attempt, quantity=str(terms.quantity), time_in_force=terms.time_in_force.value,
                 type=terms.type.value, limit_price=_optional(terms.limit_price),
-                replaces=tracked.orders[-1].client_order_id if tracked.orders else None,
+                replaces=entry.orders[-1].client_order_id if entry.orders else None,
             )  # fmt: skip
             order = TrackedOrder(
-                row, attempt, tracked.intent.run, at, terms.client_order_id, terms.symbol, terms.side, terms.quantity
+                row, attempt, entry.intent.run, at, terms.client_order_id, terms.symbol, terms.side, terms.quantity
             )
             self._add_event(connection, order, at, source, "")
-        tracked.orders.append(order)
+        entry.orders.append(order)
         return order
 
     def _add_event(self, connection: Connection, order: TrackedOrder, at: datetime, source: str, detail: str) -> None:
@@ -374,7 +381,8 @@ def _add_parts(connection: Connection, action: int, parts: dict[str, tuple[Decim
 
 
 def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) -> TrackedOrder | None:
-    orders, events = schema.orders.c, schema.order_events.c
+    orders = schema.orders.c
+    events = schema.order_events.c
     if client_order_id:
         condition = orders.client_order_id == client_order_id
     else:

@@ -31,15 +31,16 @@ def read_journal(path: Path, query: Callable[[sqlite3.Connection], T]) -> T:
     if not path.is_file():
         raise JournalError(f"there is no journal at {path}. Create one with: finrl-pod paper run CONFIG.toml")
     for _ in range(ATTEMPTS):
-        before, immutable = file_signature(path), not _wal_path(path).exists()
+        signature = file_signature(path)
+        immutable = not _wal_path(path).exists()
         try:
-            found = _query_once(path, query, immutable=immutable)
+            result = _query_once(path, query, immutable=immutable)
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            if immutable and file_signature(path) != before:
+            if immutable and file_signature(path) != signature:
                 continue
             raise JournalError(f"the journal {path} cannot be read ({error}): check the file and its disk") from None
-        if not immutable or file_signature(path) == before:
-            return found
+        if not immutable or file_signature(path) == signature:
+            return result
     raise JournalError(f"the journal {path} is opened and closed repeatedly. Try again in a moment.")
 
 
@@ -79,7 +80,7 @@ def _wal_path(path: Path) -> Path:
 
 def _time_and_size(file: Path) -> tuple[int, int]:
     try:
-        found = os.stat(file)
+        stat = os.stat(file)
     except FileNotFoundError:
         return 0, -1
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size

@@ -62,9 +62,9 @@ def check_rows(store: Store) -> None:
                     except (ValueError, TypeError, ArithmeticError, RecursionError):
                         raise _unreadable(store, table.name, row[0], f"{name} is {str(value)[:MAX_SHOWN]!r}") from None
     with store.read() as connection:
-        broken = connection.execute(text("PRAGMA foreign_key_check")).first()
-    if broken is not None:
-        raise _unreadable(store, broken[0], broken[1], f"its row of table {broken[2]} is missing")
+        violation = connection.execute(text("PRAGMA foreign_key_check")).first()
+    if violation is not None:
+        raise _unreadable(store, violation[0], violation[1], f"its row of table {violation[2]} is missing")
 
 
 def _unreadable(store: Store, table: str, row: object, reason: str) -> JournalError:

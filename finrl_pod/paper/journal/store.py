@@ -159,9 +159,9 @@ class Store:
             ):
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")  # one file, without companions
-                found = target.execute("PRAGMA integrity_check").fetchone()[0]
-            if found != "ok":
-                raise JournalError(f"the backup of journal {self.path} is damaged ({found}). Check the disk.")
+                check_result = target.execute("PRAGMA integrity_check").fetchone()[0]
+            if check_result != "ok":
+                raise JournalError(f"the backup of journal {self.path} is damaged ({check_result}). Check the disk.")
             with open(partial, "rb") as file:
                 os.fsync(file.fileno())
             partial.rename(path)
@@ -182,13 +182,13 @@ class Store:
 
     def bind(self, name: str, value: str) -> None:
         """Fix a value for the journal's lifetime. Raises JournalError if it is bound to another one."""
-        known = self.fact(name)
-        if known is None:
+        bound_value = self.fact(name)
+        if bound_value is None:
             with self.write() as connection:
                 connection.execute(insert(schema.facts).values(name=name, value=value))
-        elif known != value:
+        elif bound_value != value:
             raise JournalError(
-                f"journal {self.path} belongs to {name} {known}, not to {value}. Name another journal "
+                f"journal {self.path} belongs to {name} {bound_value}, not to {value}. Name another journal "
                 f"or the right {name}."
             )
 
@@ -208,18 +208,18 @@ class JournalLock:
         with contextlib.ExitStack() as files:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                named = files.enter_context(open(self._path, "a+", opener=_open_private))
+                lock_file = files.enter_context(open(self._path, "a+", opener=_open_private))
             except OSError as error:
                 raise JournalError(
                     f"cannot lock the journal {self._journal} ({error.strerror}): use another path."
                 ) from None
-            self._lock(named, named)
-            named.truncate(0)
-            named.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            named.flush()
+            self._lock(lock_file, lock_file)
+            lock_file.truncate(0)
+            lock_file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            lock_file.flush()
             if not self._journal.exists():
                 Store.create_or_open(self._journal).close()
-            self._lock(files.enter_context(open(self._journal, "rb")), named)
+            self._lock(files.enter_context(open(self._journal, "rb")), lock_file)
             self._files = files.pop_all()
         return self
 
@@ -228,12 +228,12 @@ class JournalLock:
     ) -> None:
         self._files.close()
 
-    def _lock(self, file: IO[Any], named: IO[str]) -> None:
+    def _lock(self, file: IO[Any], lock_file: IO[str]) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            named.seek(0)
-            holder = named.read().strip() if file is named else ""
+            lock_file.seek(0)
+            holder = lock_file.read().strip() if file is lock_file else ""
             raise JournalError(
                 f"the journal is in use by {holder or 'another process'}. Stop that daemon, or name another journal."
             ) from None
@@ -306,15 +306,15 @@ def _sync_folder(folder: Path) -> None:
 def _mask_secrets(mask: SecretMask) -> Callable[..., tuple[str, Any]]:
     """Return the hook that removes secrets from all that is written, such as messages of brokers."""
 
-    def masked(parameters: Any) -> Any:
+    def mask_parameters(parameters: Any) -> Any:
         if isinstance(parameters, Mapping):
-            return {name: mask.text(each) if isinstance(each, str) else each for name, each in parameters.items()}
-        return tuple(mask.text(each) if isinstance(each, str) else each for each in parameters)
+            return {name: mask.text(value) if isinstance(value, str) else value for name, value in parameters.items()}
+        return tuple(mask.text(value) if isinstance(value, str) else value for value in parameters)
 
     def before_execute(
         _: object, __: object, statement: str, parameters: Any, ___: object, many: bool
     ) -> tuple[str, Any]:
-        return statement, [masked(each) for each in parameters] if many else masked(parameters)
+        return statement, [mask_parameters(value) for value in parameters] if many else mask_parameters(parameters)
 
     return before_execute
 

@@ -41,7 +41,7 @@ class KeptTarget:
     until: date
     positions: Mapping[str, PositionTarget]
 
-    def aligned(self, symbols: Sequence[str]) -> list[PositionTarget | None]:
+    def by_symbol(self, symbols: Sequence[str]) -> list[PositionTarget | None]:
         """The targets of these symbols, None without one."""
         return [self.positions.get(symbol) for symbol in symbols]
 
@@ -101,5 +101,5 @@ def write_target(
 
 def largest_distance(store: Store) -> float:
     """The largest share of equity that was still missing when a target ended, 0 if none was."""
-    ended = schema.targets.c.state.in_((TargetState.REACHED, TargetState.REPLACED, TargetState.MISSED))
-    return max((float(row.distance) for row in store.rows(schema.targets, ended)), default=0.0)
+    is_final = schema.targets.c.state.in_((TargetState.REACHED, TargetState.REPLACED, TargetState.MISSED))
+    return max((float(row.distance) for row in store.rows(schema.targets, is_final)), default=0.0)

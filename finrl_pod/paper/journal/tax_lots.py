@@ -70,7 +70,7 @@ Selection = Mapping[int, Sequence[tuple[int, Decimal]]]
 
 def read_selection(path: Path) -> Selection:
     """Read the lots that sales close from a CSV file with the columns sale, lot and shares. Raises InputError."""
-    found: dict[int, list[tuple[int, Decimal]]] = defaultdict(list)
+    selection: dict[int, list[tuple[int, Decimal]]] = defaultdict(list)
     try:
         with path.open(newline="") as file:
             rows = csv.DictReader(file)
@@ -80,12 +80,12 @@ def read_selection(path: Path) -> Selection:
                 shares = Decimal(row["shares"])
                 if not shares.is_finite() or shares <= 0:
                     raise InputError(f"{path}: shares must be above 0, got {row['shares']!r}")
-                found[int(row["sale"])].append((int(row["lot"]), shares))
+                selection[int(row["sale"])].append((int(row["lot"]), shares))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     except (ValueError, TypeError, InvalidOperation):
         raise InputError(f"{path} must have whole numbers as sale and lot, and decimal shares") from None
-    return found
+    return selection
 
 
 @dataclass(frozen=True)
@@ -133,18 +133,18 @@ def tax_lots(store: Store, selection: Selection | None = None) -> TaxLots:
 def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Decimal]]) -> list[RealisedGain]:
     """Close lots with a sale, the selected ones first. Removes empty lots from `open_lots`."""
     by_number = {lot.number: lot for lot in open_lots if lot.shares}
-    selected = []
+    selected_lots = []
     for number, shares in selection:
         lot = by_number.get(number)
         if lot is None or shares > lot.shares:
             has = "no shares" if lot is None else f"{lot.shares} shares"
             raise InputError(f"sale {sale.number} cannot close {shares} shares of lot {number}, which has {has} then")
-        selected.append((lot, shares))
-    if sum((shares for _, shares in selected), ZERO) > sale.shares:
+        selected_lots.append((lot, shares))
+    if sum((shares for _, shares in selected_lots), ZERO) > sale.shares:
         raise InputError(f"sale {sale.number} has {sale.shares} shares, fewer than its selection")
     remaining = sale.shares
     gains = []
-    for lot, limit in [*selected, *((lot, None) for lot in open_lots)]:
+    for lot, limit in [*selected_lots, *((lot, None) for lot in open_lots)]:
         shares = min(remaining, lot.shares if limit is None else limit)
         if shares <= 0:
             continue
@@ -169,19 +169,22 @@ def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Dec
     return gains
 
 
-def _split(held: list[Lot], change: Decimal) -> None:
+def _split(open_lots: list[Lot], change: Decimal) -> None:
     """Spread the change of shares over the lots in proportion; the last one takes the rounding."""
-    total = sum((lot.shares for lot in held), ZERO)
-    left = change
-    for lot in held[:-1] if total else ():
-        part = (change * lot.shares / total).quantize(Decimal("1e-9"))
-        lot.shares, left = lot.shares + part, left - part
-    if held and total:
-        held[-1].shares += left
+    total = sum((lot.shares for lot in open_lots), ZERO)
+    remaining = change
+    for lot in open_lots[:-1] if total else ():
+        lot_change = (change * lot.shares / total).quantize(Decimal("1e-9"))
+        lot.shares = lot.shares + lot_change
+        remaining = remaining - lot_change
+    if open_lots and total:
+        open_lots[-1].shares += remaining
 
 
 def _fills(store: Store) -> list[_Event]:
-    fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    fills = schema.fills.c
+    orders = schema.orders.c
+    intents = schema.intents.c
     query = (
         select(schema.fills, intents.run, intents.symbol, intents.side)
         .join(schema.orders, fills.order_id == orders.id)
@@ -208,7 +211,8 @@ def _fills(store: Store) -> list[_Event]:
 
 def _changes(store: Store) -> list[_Event]:
     """Splits and sales by other clients, by strategy."""
-    actions, parts = schema.corporate_actions.c, schema.action_parts.c
+    actions = schema.corporate_actions.c
+    parts = schema.action_parts.c
     query = (
         select(actions.at, actions.kind, actions.symbol, parts.run, parts.own_change, parts.cash)
         .join(schema.corporate_actions, parts.action_id == actions.id)

@@ -26,10 +26,13 @@ from finrl_pod.paper.monitoring.receivers import (
     webhook_receiver,
 )
 
-SECRET, URLS, PING = "FINRL_POD_WEBHOOK_SECRET", "FINRL_POD_ALERT_URLS", "FINRL_POD_PING_URL"
+SECRET = "FINRL_POD_WEBHOOK_SECRET"
+URLS = "FINRL_POD_ALERT_URLS"
+PING = "FINRL_POD_PING_URL"
 TIMEOUT = 10.0  # seconds of one attempt, whatever a receiver sends
 CLOSE_SECONDS = 5.0
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds between two attempts at one alert
+FIRST_PAUSE = 2.0  # seconds between two attempts at one alert
+LONGEST_PAUSE = 300.0
 MAX_WAITING = 1000  # alerts of one receiver; further ones are dropped, all of them are in the journal
 MAX_LATE = 4  # attempts of one receiver that did not end in time and still run
 LEVELS = ("info", "warning", "critical")
@@ -71,7 +74,10 @@ class Alerts:
         timeout: seconds of one attempt. Raises ConfigError for a webhook without a secret, or that is neither https
         nor on this machine.
         """
-        self._log, self._spool, self._first_pause, self._timeout = log, spool, first_pause, timeout
+        self._log = log
+        self._spool = spool
+        self._first_pause = first_pause
+        self._timeout = timeout
         self._mask = environment_mask(environment)
         self._receivers: dict[str, Deliver] = {}
         if webhook:
@@ -82,9 +88,9 @@ class Alerts:
             self._receivers[WEBHOOK] = webhook_receiver(webhook, secret, timeout)
         self._receivers |= {apprise_name(url): apprise_receiver(url) for url in environment.get(URLS, "").split()}
         self._late: dict[str, list[threading.Thread]] = {name: [] for name in self._receivers}
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting = self._read_spool()
-        self._closing = self._closed = False
+        self._is_closing = self._is_closed = False
         self._threads = [
             threading.Thread(target=self._run, args=(name,), name=f"alerts {name}", daemon=True)
             for name in self._receivers
@@ -102,25 +108,25 @@ class Alerts:
         values["message"] = self._mask.text(message)
         if not self._receivers:
             return
-        with self._changed:
+        with self._condition:
             self._waiting.append(
                 _Delivery(values, {name: _Schedule(0.0, self._first_pause) for name in self._receivers})
             )
             for name in self._receivers:
                 self._drop_excess(name)
             self._write_spool()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Deliver what is queued for at most `seconds`, then stop. Returns True if every receiver has accepted all."""
         end = time.monotonic() + seconds
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
         for thread in self._threads:
             thread.join(max(end - time.monotonic(), 0.0))
-        with self._changed:
-            self._closed = True
+        with self._condition:
+            self._is_closed = True
             self._write_spool()
             return not self._waiting
 
@@ -128,20 +134,20 @@ class Alerts:
 
     def _run(self, name: str) -> None:
         while True:
-            with self._changed:
-                if self._closed:
+            with self._condition:
+                if self._is_closed:
                     return
                 mine = [delivery for delivery in self._waiting if name in delivery.receivers]
                 ready = [delivery for delivery in mine if delivery.receivers[name].due <= time.monotonic()]
                 if not ready:
-                    if self._closing:
+                    if self._is_closing:
                         return
                     pauses = [delivery.receivers[name].due - time.monotonic() for delivery in mine]
-                    self._changed.wait(max(min(pauses), 0.0) if pauses else None)
+                    self._condition.wait(max(min(pauses), 0.0) if pauses else None)
                     continue
             delivery = max(ready, key=lambda each: each.urgency)  # the oldest one of the most urgent
             failure = self._attempt(name, delivery.values)
-            with self._changed:
+            with self._condition:
                 self._record(name, delivery, failure)
 
     def _attempt(self, name: str, values: Mapping[str, str]) -> str:
@@ -202,7 +208,7 @@ class Alerts:
             return []
         try:
             rows = json.loads(self._spool.read_text())
-            found = [
+            deliveries = [
                 _Delivery(
                     {key: str(row["values"][key]) for key in ("at", "level", "kind", "message")},
                     {name: _Schedule(0.0, self._first_pause) for name in row["receivers"] if name in self._receivers},
@@ -211,7 +217,7 @@ class Alerts:
             ]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return []
-        return [delivery for delivery in found if delivery.receivers]
+        return [delivery for delivery in deliveries if delivery.receivers]
 
     def _write_spool(self) -> None:
         if self._spool is None:
@@ -233,19 +239,22 @@ class DeadManPing:
     def __init__(self, url: str, seconds: float, is_well: Callable[[], bool], log: Any) -> None:
         """Raises ConfigError for an address that is neither https nor on this machine."""
         check_address(url, PING)
-        self._url, self._seconds, self._is_well, self._log = url, seconds, is_well, log
-        self._stopped = threading.Event()
+        self._url = url
+        self._seconds = seconds
+        self._is_well = is_well
+        self._log = log
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ping", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop. The service at the other end then raises the alarm."""
-        self._stopped.set()
+        self._stop_event.set()
         self._thread.join(TIMEOUT)
 
     def _run(self) -> None:
         pause = 0.0
-        while not self._stopped.wait(pause):
+        while not self._stop_event.wait(pause):
             pause = min(self._seconds, 1.0)
             if self._is_well():
                 pause = self._seconds

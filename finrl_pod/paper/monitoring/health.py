@@ -41,7 +41,8 @@ class Heartbeat:
         now = time.monotonic()
         if now - self._last < HEARTBEAT_INTERVAL and trading == self.trading:
             return
-        self._last, self.trading = now, trading
+        self._last = now
+        self.trading = trading
         _notify_systemd("WATCHDOG=1\nREADY=1" if trading else "WATCHDOG=1")
         if self._path is not None:
             beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}

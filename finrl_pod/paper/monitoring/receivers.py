@@ -38,7 +38,8 @@ def apprise_receiver(url: str) -> Deliver:
         notifier = apprise.Apprise()
         if not notifier.add(url):
             raise ValueError("apprise does not know this kind of URL")
-        title, kind = f"finrl_pod paper: {values['kind']}", _APPRISE_KINDS[values["level"]]
+        title = f"finrl_pod paper: {values['kind']}"
+        kind = _APPRISE_KINDS[values["level"]]
         if not notifier.notify(body=values["message"], title=title, notify_type=kind):
             raise OSError("the service did not accept the message")
 

@@ -16,7 +16,7 @@ from finrl_pod.paper.domain.records import Side
 from finrl_pod.paper.execution.target_distance import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
-from finrl_pod.paper.journal.ledger import Ledger, TrackedIntent
+from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -169,7 +169,7 @@ def status(store: Store, config: PaperConfig) -> PaperStatus:
         equity=None if mark is None else EquityMark(mark.session, Decimal(mark.equity), mark.at),
         positions={symbol: shares for symbol, shares in sorted(ledger.positions.items()) if shares},
         foreign_positions=dict(sorted(ledger.external_positions().items())),
-        open_intents=tuple(_open_intent(tracked) for tracked in ledger.open.values()),
+        open_intents=tuple(_open_intent(entry) for entry in ledger.open.values()),
         last_decision=None
         if decision is None
         else LastDecision(decision.bar, decision.outcome, decision.strategy, decision.feed),
@@ -222,15 +222,17 @@ def _active_return(store: Store) -> ActiveReturnStatus | None:
     return ActiveReturnStatus(**asdict(base.active_return), bar=row.bar)
 
 
-def _open_intent(tracked: TrackedIntent) -> OpenIntent:
-    intent = tracked.intent
-    order = "none" if tracked.live is None else tracked.live.state.value
-    return OpenIntent(intent.symbol, intent.side.value, intent.quantity, tracked.filled, order)
+def _open_intent(entry: LedgerEntry) -> OpenIntent:
+    intent = entry.intent
+    order = "none" if entry.live is None else entry.live.state.value
+    return OpenIntent(intent.symbol, intent.side.value, intent.quantity, entry.filled, order)
 
 
 def orders(store: Store) -> list[OrderStatusRow]:
     """Return every order with its last known state, oldest first."""
-    events, order, intents = schema.order_events, schema.orders.c, schema.intents.c
+    events = schema.order_events
+    order = schema.orders.c
+    intents = schema.intents.c
     with store.read() as connection:
         last = {row.order_id: row for row in connection.execute(select(events).order_by(events.c.id))}
         rows = connection.execute(
@@ -260,7 +262,9 @@ def orders(store: Store) -> list[OrderStatusRow]:
 
 def slippage(store: Store, modelled_bps: float) -> Slippage:
     """Return realised and modelled slippage of the fills, without those of flatten commands."""
-    fills, order, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    fills = schema.fills.c
+    order = schema.orders.c
+    intents = schema.intents.c
     with store.read() as connection:
         rows = connection.execute(
             select(fills.quantity, fills.price, intents.reference_price, intents.side)
@@ -269,17 +273,18 @@ def slippage(store: Store, modelled_bps: float) -> Slippage:
             .where(intents.bar.not_like("flatten%"))
         ).all()
     value = sum((Decimal(r.quantity) * Decimal(r.reference_price) for r in rows), Decimal(0))
-    moved = sum(
+    price_change = sum(
         (Side(r.side).sign * Decimal(r.quantity) * (Decimal(r.price) - Decimal(r.reference_price)) for r in rows),
         Decimal(0),
     )
-    realised = float(moved / value * 10_000) if value else None
+    realised = float(price_change / value * 10_000) if value else None
     return Slippage(realised, modelled_bps, len(rows))
 
 
 def metrics(store: Store, config: PaperConfig) -> dict[str, float]:
     """Return the gauges of /metrics by name."""
-    mark, risk = store.last(schema.equity), store.last(schema.risk_states)
+    mark = store.last(schema.equity)
+    risk = store.last(schema.risk_states)
     state = RiskState.ACTIVE if risk is None else RiskState(risk.state)
     return {
         "equity": float(mark.equity) if mark is not None else config.capital,

@@ -42,7 +42,7 @@ class DaySummary:
     distance: float
     differences: Sequence[str]
     next_decision: datetime
-    priced: bool = True
+    has_prices: bool = True
 
     def text(self) -> str:
         """The summary in lines; the first has date, equity and return."""
@@ -60,32 +60,34 @@ class DaySummary:
             f"distance to target: {self.distance:.2%} of equity",
             f"account and journal: {'; '.join(self.differences) or 'no differences'}",
             f"next decision: {self.next_decision:%Y-%m-%d %H:%M} UTC",
-            "" if self.priced else "prices of the close were not available: those of the close before are used",
+            "" if self.has_prices else "prices of the close were not available: those of the close before are used",
         ]
         return "\n".join(line for line in lines if line)
 
 
 def summarise_day(
-    ledger: Ledger, config: PaperConfig, session: Session, before: Session, prices: Mapping[str, Decimal],
+    ledger: Ledger, config: PaperConfig, session: Session, previous: Session, prices: Mapping[str, Decimal],
     differences: Sequence[str], next_decision: datetime,
 ) -> DaySummary:  # fmt: skip
     """Summarise a session that has closed. prices: after its close; the last known closes stand for missing ones."""
-    store, since = ledger.store, stamp(before.close)
+    store = ledger.store
+    start = stamp(previous.close)
     closes = ledger.closes.before(session.date.isoformat())
-    now = {**ledger.closes.prices, **prices}
-    flows, bought, fills = _flows(ledger, since)
+    prices_now = {**ledger.closes.prices, **prices}
+    flows, shares_bought, fills = _flows(ledger, start)
     profits: dict[str, Decimal] = {}
     for symbol in sorted({s for s, shares in ledger.positions.items() if shares} | set(flows)):
-        held, price = ledger.positions.get(symbol, ZERO), now.get(symbol, ZERO)
-        earlier = (held - bought.get(symbol, ZERO)) * closes.get(symbol, price)
-        profits[symbol] = held * price - earlier + flows.get(symbol, ZERO)
+        shares = ledger.positions.get(symbol, ZERO)
+        price = prices_now.get(symbol, ZERO)
+        earlier = (shares - shares_bought.get(symbol, ZERO)) * closes.get(symbol, price)
+        profits[symbol] = shares * price - earlier + flows.get(symbol, ZERO)
     capital = Decimal(str(config.capital))
-    equity = capital + ledger.cash + _value(ledger.positions, now)
+    equity = capital + ledger.cash + _value(ledger.positions, prices_now)
     marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
     peak = max([*marks, capital, equity])
     last = marks[-1] if marks else capital
     strategies = {
-        part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, now)
+        part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, prices_now)
         for part, allocation in zip(config.strategies, allocations(config), strict=False)
         for book in (ledger.books[allocation.name],)
     }
@@ -96,12 +98,12 @@ def summarise_day(
         drawdown=float(1 - equity / peak) if peak > 0 else 0.0,
         profits=profits,
         strategies=strategies,
-        orders=_order_states(ledger, since),
+        orders=_order_states(ledger, start),
         fills=fills,
-        distance=account_distance(ledger, config, now),
+        distance=account_distance(ledger, config, prices_now),
         differences=differences,
         next_decision=next_decision,
-        priced=bool(prices),
+        has_prices=bool(prices),
     )
 
 
@@ -109,37 +111,39 @@ def _value(shares: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Deci
     return sum((quantity * prices.get(symbol, ZERO) for symbol, quantity in shares.items() if quantity), ZERO)
 
 
-def _flows(ledger: Ledger, since: str) -> tuple[dict[str, Decimal], dict[str, Decimal], int]:
+def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, Decimal], int]:
     """Cash from fills and dividends and shares bought by symbol since a time, and the number of fills."""
-    fills, orders, intents = schema.fills.c, schema.orders.c, schema.intents.c
+    fills = schema.fills.c
+    orders = schema.orders.c
+    intents = schema.intents.c
     query = (
         select(fills.quantity, fills.price, fills.fee, intents.symbol, intents.side)
         .join(schema.orders, fills.order_id == orders.id)
         .join(schema.intents, orders.intent_id == intents.id)
-        .where(fills.time > since)
+        .where(fills.time > start)
     )
     with ledger.store.read() as connection:
         rows = connection.execute(query).all()
     cash: dict[str, Decimal] = {}
-    bought: dict[str, Decimal] = {}
+    shares_bought: dict[str, Decimal] = {}
     for row in rows:
-        signed = Side(row.side).sign * Decimal(row.quantity)
-        cash[row.symbol] = cash.get(row.symbol, ZERO) - signed * Decimal(row.price) - Decimal(row.fee)
-        bought[row.symbol] = bought.get(row.symbol, ZERO) + signed
-    for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > since):
-        if paid := Decimal(row.cash):
-            cash[row.symbol] = cash.get(row.symbol, ZERO) + paid
-    return cash, bought, len(rows)
+        signed_quantity = Side(row.side).sign * Decimal(row.quantity)
+        cash[row.symbol] = cash.get(row.symbol, ZERO) - signed_quantity * Decimal(row.price) - Decimal(row.fee)
+        shares_bought[row.symbol] = shares_bought.get(row.symbol, ZERO) + signed_quantity
+    for row in ledger.store.rows(schema.corporate_actions, schema.corporate_actions.c.at > start):
+        if dividend := Decimal(row.cash):
+            cash[row.symbol] = cash.get(row.symbol, ZERO) + dividend
+    return cash, shares_bought, len(rows)
 
 
-def _order_states(ledger: Ledger, since: str) -> dict[str, int]:
+def _order_states(ledger: Ledger, start: str) -> dict[str, int]:
     """Number of orders written since a time, by the broker's last known status, or by ours if it does not know it."""
-    numbers = {row.id for row in ledger.store.rows(schema.orders, schema.orders.c.at > since)}
-    last = {row.order_id: row for row in ledger.store.rows(schema.order_events, schema.order_events.c.at > since)}
+    numbers = {row.id for row in ledger.store.rows(schema.orders, schema.orders.c.at > start)}
+    last = {row.order_id: row for row in ledger.store.rows(schema.order_events, schema.order_events.c.at > start)}
     counts: dict[str, int] = {}
     for number in numbers:
         row = last[number]
-        ended = OrderState(row.state) in (OrderState.ENDED, OrderState.WORKING)
-        state = (row.status if ended else row.state).replace("_", " ")
+        is_known_to_broker = OrderState(row.state) in (OrderState.ENDED, OrderState.WORKING)
+        state = (row.status if is_known_to_broker else row.state).replace("_", " ")
         counts[state] = counts.get(state, 0) + 1
     return counts

@@ -32,7 +32,8 @@ class SymbolFigures:
 
 def symbol_figures(store: Store) -> dict[str, SymbolFigures]:
     """Return the figures of each symbol that the account holds or held."""
-    lots, prices = tax_lots(store), Closes(store).prices
+    lots = tax_lots(store)
+    prices = Closes(store).prices
     sums: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for lot in lots.open:
         value = lot.shares * prices.get(lot.symbol, ZERO)

@@ -59,30 +59,32 @@ class TelegramCommands:
             )
         self._base = f"{url.rstrip('/')}/bot{token}/"
         self._users = frozenset(users)
-        self._store, self._status, self._log = store, status, log
+        self._store = store
+        self._status = status
+        self._log = log
         self._result_seconds = result_seconds
         self._pending: dict[int, _Pending] = {}
         self._offset = 0
-        self._stopped = threading.Event()
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telegram", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop; a poll in progress ends on its own."""
-        self._stopped.set()
+        self._stop_event.set()
         self._thread.join(1.0)
 
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._stop_event.is_set():
             try:
                 updates = self._call("getUpdates", offset=self._offset, timeout=POLL_SECONDS)
                 for update in updates if isinstance(updates, list) else ():
                     self._receive(update)
             except Exception as error:  # noqa: BLE001 - the service may fail in any way; its address has the token
                 self._log.warning("telegram", reason=type(error).__name__)
-                self._stopped.wait(PAUSE)
+                self._stop_event.wait(PAUSE)
 
     def _receive(self, update: Any) -> None:
         """Handle one update; a malformed one is skipped."""
@@ -92,10 +94,13 @@ class TelegramCommands:
         message = update.get("message")
         if not isinstance(message, Mapping):
             return
-        sender, chat, text = message.get("from"), message.get("chat"), message.get("text")
+        sender = message.get("from")
+        chat = message.get("chat")
+        text = message.get("text")
         if not (isinstance(sender, Mapping) and isinstance(chat, Mapping) and isinstance(text, str)):
             return
-        user, sent = sender.get("id"), message.get("date")
+        user = sender.get("id")
+        sent = message.get("date")
         if user not in self._users or chat.get("type") != "private" or chat.get("id") != user:
             self._log.warning("telegram", reason="ignored a message of a user who is not in monitoring.telegram_users")
             return
@@ -129,7 +134,7 @@ class TelegramCommands:
         number = submit_command(self._store, pending.name, user=f"telegram:{user}", address="telegram")
         end = time.monotonic() + self._result_seconds
         while (result := read_result(self._store, number)) is None and time.monotonic() < end:
-            if self._stopped.wait(0.1):
+            if self._stop_event.wait(0.1):
                 break
         if result is None:
             return f"{pending.name.value}: no result yet"
@@ -139,7 +144,8 @@ class TelegramCommands:
 
     def _call(self, method: str, **values: Any) -> Any:
         """Return `result` of a method of the Bot API. Raises any error of the connection, or ValueError."""
-        body, headers = json.dumps(values).encode(), {"Content-Type": "application/json"}
+        body = json.dumps(values).encode()
+        headers = {"Content-Type": "application/json"}
         answer = send_request(
             "POST", self._base + method, REQUEST_SECONDS, body=body, headers=headers, reads_answer=True
         )

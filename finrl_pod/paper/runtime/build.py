@@ -33,7 +33,8 @@ def build_daemon(
     Raises FinrlPodError if the source has no strategy, or one whose mandate contradicts the config.
     """
     time = BrokerTime(clock)
-    ledger, risk = Ledger(store), RiskManager(store, config.risk, config.orders)
+    ledger = Ledger(store)
+    risk = RiskManager(store, config.risk, config.orders)
 
     def alert(level: str, kind: str, message: str) -> None:
         try:

@@ -81,19 +81,20 @@ class CommandHandler:
 
     def _reconcile(self) -> CommandResult:
         self._orders.refresh()
-        found = self._reconciler.compare()
-        if found:
-            return CommandResult("; ".join(d.message for d in found), refused=True)
+        differences = self._reconciler.compare()
+        if differences:
+            return CommandResult("; ".join(d.message for d in differences), refused=True)
         return CommandResult("journal and broker agree")
 
     def _acknowledge(self) -> CommandResult:
         self._orders.refresh()
-        summary, store = self._reconciler.acknowledge(), self._orders.ledger.store
-        halted = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
-        released = [symbol for symbol, is_halted in halted.items() if is_halted]
-        for symbol in released:
+        summary = self._reconciler.acknowledge()
+        store = self._orders.ledger.store
+        is_halted_by_symbol = {row.symbol: row.halted for row in store.rows(schema.symbol_halts)}
+        halted_symbols = [symbol for symbol, is_halted in is_halted_by_symbol.items() if is_halted]
+        for symbol in halted_symbols:
             store.add(schema.symbol_halts, self._orders.clock.now(), symbol=symbol, halted=0, reason="acknowledged")
-        return CommandResult(f"{summary}, {len(released)} symbol halts lifted")
+        return CommandResult(f"{summary}, {len(halted_symbols)} symbol halts lifted")
 
     def _stop(self, daemon: Stoppable) -> CommandResult:
         daemon.stop()
@@ -112,19 +113,22 @@ class CommandHandler:
         State, intents and result are written in one transaction, so that an interrupted command starts over.
         """
         refusal = self._prepare_flatten()
-        orders, now = self._orders, self._orders.clock.now()
+        orders = self._orders
+        now = self._orders.clock.now()
         if refusal is not None:
             record_result(orders.ledger.store, command, CommandResult(refusal, refused=True), now)
             return
         certain = self._reconciler.certain_shares()
         intents = flatten_intents(orders.ledger, certain.shares, self._config, str(command.id), now)
-        left = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
+        remaining = "".join(f"; {shares} shares of {s} are left, on which account and journal differ"
                        for s, shares in certain.uncertain.items())  # fmt: skip
         with orders.ledger.store.write() as connection:
             self._risk.add_state(connection, RiskState.REDUCING, "flattened by command", now)
-            planned = orders.ledger.add_intents(connection, now, intents)
-            add_result(connection, command, CommandResult(f"{len(certain.shares)} positions are being sold{left}"), now)
-        orders.ledger.track(planned)
+            entries = orders.ledger.add_intents(connection, now, intents)
+            add_result(
+                connection, command, CommandResult(f"{len(certain.shares)} positions are being sold{remaining}"), now
+            )
+        orders.ledger.track(entries)
 
 
 def halt_pending(store: Store) -> bool:

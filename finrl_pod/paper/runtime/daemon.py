@@ -70,14 +70,14 @@ class Daemon:
         self._calendar = calendar_of(components.config)
         self.trader = AccountTrader(components)
         self._stop = threading.Event()
-        self._woken = threading.Event()
+        self._wake_event = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
         self._loss_checked = time.now() - LOSS_CHECK_INTERVAL
         self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
         self._outage_alerted = float("-inf")
         self.trading = False
-        self._summarised = components.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
+        self._last_summary = components.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
 
     # ------------------------------------------------------------------ start and stop
 
@@ -87,14 +87,14 @@ class Daemon:
 
     def wake(self) -> None:
         """End a wait for the next cycle, so that `until` of `run` is called soon. From a signal handler too."""
-        self._woken.set()
+        self._wake_event.set()
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Run until stopped, or until `until` returns True between two steps, with own orders left as they are.
 
         Raises AuthenticationError, JournalError and (at the start) ConfigError, and DaemonError for any other error.
         """
-        self._woken.clear()
+        self._wake_event.clear()
         try:
             while not self._stop.is_set() and not until():
                 self.step()
@@ -123,7 +123,8 @@ class Daemon:
 
         Raises AuthenticationError.
         """
-        end, seconds = self._time.monotonic() + self._c.config.timing.shutdown, self._c.config.timing.shutdown
+        end = self._time.monotonic() + self._c.config.timing.shutdown
+        seconds = self._c.config.timing.shutdown
         while True:
             try:
                 if not self._c.orders.cancel_all(max(end - self._time.monotonic(), 0.0)):
@@ -156,11 +157,13 @@ class Daemon:
 
     def _alert_outage(self, error: Exception) -> None:
         """Alert once for each cause, not at every retry."""
-        message, now = _OBJECT_ADDRESS.sub("", str(error)), self._time.monotonic()
+        message = _OBJECT_ADDRESS.sub("", str(error))
+        now = self._time.monotonic()
         cause = f"{type(error).__name__}: {message}"
         if cause != self._outage and now - self._outage_alerted >= OUTAGE_ALERT_INTERVAL:
             self._c.alert("critical", "unavailable", f"no orders are sent: {message}")
-            self._outage, self._outage_alerted = cause, now
+            self._outage = cause
+            self._outage_alerted = now
 
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
         """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt immediately.
@@ -168,7 +171,8 @@ class Daemon:
         interruptible: any command, a stop or a step of the host's clock ends the wait. The wait ends when monotonic or
         wall time has passed: while the machine sleeps only wall time advances.
         """
-        end, until = self._time.monotonic() + seconds, self._time.now() + timedelta(seconds=seconds)
+        end = self._time.monotonic() + seconds
+        until = self._time.now() + timedelta(seconds=seconds)
         while (left := min(end - self._time.monotonic(), (until - self._time.now()).total_seconds())) > 0:
             self._heartbeat.beat(trading=self.trading)
             if self._check_commands() and interruptible:
@@ -193,9 +197,9 @@ class Daemon:
         cycle = self._calendar.next_cycle(now, self._c.config)
         self._keep_day_loss(now, cycle)
         if self._c.ledger.open:
-            agreed = not self._c.reconciler.differences
-            self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=agreed)
-            self.trader.send_due(self._stop.is_set, only_flatten=not agreed)
+            is_reconciled = not self._c.reconciler.differences
+            self._c.orders.resolve_unknown(self.trader.exposure_of, may_send=is_reconciled)
+            self.trader.send_due(self._stop.is_set, only_flatten=not is_reconciled)
             self._c.orders.refresh()
         self._c.stream.check()
         self._send_summary(now, cycle)
@@ -203,7 +207,7 @@ class Daemon:
             return self._wait_for(cycle)
         if cycle.time is not None and self._waits_within_session(cycle):
             return self.idle(self._poll_within_session(cycle), interruptible=True)
-        if not self.trader.decided(cycle):
+        if not self.trader.has_decided(cycle):
             if self._clock_checked < cycle.opens:
                 return self._query_clock()  # the broker's clock decides whether the cycle has opened
             if now <= cycle.deadline and not self._c.reconciler.differences:
@@ -216,8 +220,9 @@ class Daemon:
 
     def _seconds_to_poll(self, cycle: TradingCycle) -> float:
         """Return seconds until the next poll: few while orders may fill, more before their auction or without any."""
-        poll, now = self._c.config.timing.poll, self._time.now()
-        if not self.trader.decided(cycle):
+        poll = self._c.config.timing.poll
+        now = self._time.now()
+        if not self.trader.has_decided(cycle):
             return poll
         if not self._c.ledger.open and not self._c.stream.awaiting_report:
             return min(max((cycle.ends - now).total_seconds(), 0.0) + 1.0, self._seconds_to_loss_check(cycle))
@@ -236,7 +241,7 @@ class Daemon:
 
     def _seconds_to_slice(self, now: datetime) -> float | None:
         """Return seconds until the next slice of an open intent is due; None without one."""
-        slicings = (tracked.intent.slicing for tracked in self._c.ledger.open.values())
+        slicings = (entry.intent.slicing for entry in self._c.ledger.open.values())
         starts = [slicing.window.next_after(now) for slicing in slicings if slicing is not None]
         return min(((start - now).total_seconds() for start in starts if start is not None), default=None)
 
@@ -247,10 +252,10 @@ class Daemon:
         due = session.close + timedelta(minutes=minutes)
         if not minutes or not due <= now < due + SUMMARY_PERIOD:
             return
-        if self._summarised is not None and moment(self._summarised.at) >= session.close:
+        if self._last_summary is not None and moment(self._last_summary.at) >= session.close:
             return
         self._c.alert("info", SUMMARY, self.summary(session, cycle.opens).text())
-        self._summarised = self._c.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
+        self._last_summary = self._c.ledger.store.last(schema.alerts, schema.alerts.c.kind == SUMMARY)
 
     def summary(self, session: Session, next_decision: datetime) -> DaySummary:
         """Summarise a closed session at the latest prices, or at the previous closes if the feed does not answer."""
@@ -294,21 +299,22 @@ class Daemon:
 
     def _seconds_to_loss_check(self, cycle: TradingCycle) -> float:
         """Return seconds until the day's loss is checked again, infinite if it is not."""
-        session, now = cycle.session, self._time.now()
+        session = cycle.session
+        now = self._time.now()
         if cycle.time is None or not self._c.config.intraday.max_loss or not session.open <= now < session.close:
             return float("inf")
         return max((self._loss_checked + LOSS_CHECK_INTERVAL - now).total_seconds(), 0.0)
 
     def _waits_within_session(self, cycle: TradingCycle) -> bool:
         """Whether no decision may be taken now: the day was stopped, or orders of the decision before are live."""
-        if self.trader.day_loss.stopped(cycle.session.date):
+        if self.trader.day_loss.is_stopped(cycle.session.date):
             return True
-        live = (tracked.intent for tracked, _ in self._c.ledger.live_orders())
-        return not self.trader.decided(cycle) and any(i.bar != cycle.id and not i.flattens for i in live)
+        live = (entry.intent for entry, _ in self._c.ledger.live_orders())
+        return not self.trader.has_decided(cycle) and any(i.bar != cycle.id and not i.flattens for i in live)
 
     def _poll_within_session(self, cycle: TradingCycle) -> float:
         """Return seconds to wait then: until the poll of open orders, or the end of a stopped session."""
-        if self._c.ledger.open or not self.trader.day_loss.stopped(cycle.session.date):
+        if self._c.ledger.open or not self.trader.day_loss.is_stopped(cycle.session.date):
             return self._c.config.timing.poll
         return max((cycle.session.close - self._time.now()).total_seconds(), 0.0) + 1.0
 
@@ -336,18 +342,21 @@ class Daemon:
         last = self._c.ledger.store.last(schema.decisions, schema.decisions.c.run == self._c.config.name)
         if last is None:
             return
-        now, config = self._time.now(), self._c.config
+        now = self._time.now()
+        config = self._c.config
         if config.intraday.minutes:
             cycle = self._calendar.next_cycle(now, config)
             if cycle.bar.isoformat() <= last.bar[:10] and cycle.id > last.bar and cycle.time is not None:
-                missed = (cycle.time - datetime.fromisoformat(last.bar).replace(tzinfo=UTC)) // timedelta(
+                missed_count = (cycle.time - datetime.fromisoformat(last.bar).replace(tzinfo=UTC)) // timedelta(
                     minutes=config.intraday.minutes
                 )
-                if missed > 1:
-                    self._c.alert("warning", "missed", f"{missed - 1} decisions were missed while the daemon was down")
+                if missed_count > 1:
+                    self._c.alert(
+                        "warning", "missed", f"{missed_count - 1} decisions were missed while the daemon was down"
+                    )
             return
         for cycle in self._calendar.cycles_since(last.bar, now, config.schedule, config.slicing):
-            if now > cycle.deadline and not self.trader.decided(cycle):
+            if now > cycle.deadline and not self.trader.has_decided(cycle):
                 self.trader.skip(cycle, "missed", "the daemon was down")
 
     def _check_clock(self) -> None:
@@ -379,7 +388,7 @@ class Daemon:
         commands = pending_commands(self._c.ledger.store)
         if any(command.name is CommandName.HALT for command in commands):
             self._control.set_halted()
-        return bool(commands) or self._stop.is_set() or self._woken.is_set()
+        return bool(commands) or self._stop.is_set() or self._wake_event.is_set()
 
     def _cancel_after_failure(self) -> bool:
         """Cancel own orders as at a stop, or without the journal if that fails too. Returns True if none is live."""

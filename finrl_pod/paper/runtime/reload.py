@@ -19,21 +19,21 @@ def changed_settings(before: PaperConfig, after: PaperConfig) -> list[str]:
     of it, when, and how the daemon is reached belong to its journal, connections and threads.
     """
     changes = {**_differences("", before, after)}
-    fixed = sorted(name for name in changes if name.split(".")[0] not in SECTIONS and name not in SETTINGS)
-    if fixed:
+    fixed_settings = sorted(name for name in changes if name.split(".")[0] not in SECTIONS and name not in SETTINGS)
+    if fixed_settings:
         raise ConfigError(
-            f"{', '.join(fixed)} cannot change while the daemon runs; restart it, or set the former value again. "
-            f"Only {', '.join(SECTIONS)}, {' and '.join(SETTINGS)} can"
+            f"{', '.join(fixed_settings)} cannot change while the daemon runs; restart it, or set the former value "
+            f"again. Only {', '.join(SECTIONS)}, {' and '.join(SETTINGS)} can"
         )
     return [f"{name}: {old!r} -> {new!r}" for name, (old, new) in sorted(changes.items())]
 
 
 def _differences(prefix: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
-    found: dict[str, tuple[Any, Any]] = {}
-    for item in dataclasses.fields(before):
-        old, new = getattr(before, item.name), getattr(after, item.name)
+    changes: dict[str, tuple[Any, Any]] = {}
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(after, field.name)
         if dataclasses.is_dataclass(old):
-            found |= _differences(f"{prefix}{item.name}.", old, new)
+            changes |= _differences(f"{prefix}{field.name}.", old, new)
         elif old != new:
-            found[prefix + item.name] = (old, new)
-    return found
+            changes[prefix + field.name] = (old, new)
+    return changes

@@ -88,34 +88,44 @@ def replay(
         # A replay writes no heartbeat, whose file belongs to the real daemon, and sends no summaries.
         monitoring = dataclasses.replace(config.monitoring, heartbeat="", summary_minutes=0)
         config = dataclasses.replace(config, monitoring=monitoring)
-        recorded = dataclasses.replace(
+        recorded_config = dataclasses.replace(
             config, journal=str(journal), monitoring=monitoring, risk=recorded_limits(config, strategies)
         )
-        record_settings(store, recorded, clock.now())
+        record_settings(store, recorded_config, clock.now())
         daemon = build_daemon(config, store, broker, broker, sources, clock, _NoHeartbeat(), lambda *_: None)
         days: list[date] = []
 
-        def finished() -> bool:
+        def is_finished() -> bool:
             if not days or days[-1] != clock.now().date():
                 days.append(clock.now().date())
                 progress(clock.now().date())
             return clock.now() > last.close + grace
 
-        daemon.run(until=finished)
-        after = next(s for s in calendar.sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date)
-        daemon.trader.record_prices(calendar.cycle(after, last, config.schedule, config.slicing))
+        daemon.run(until=is_finished)
+        next_session = next(
+            s for s in calendar.sessions(last.date, last.date + timedelta(days=14)) if s.date > last.date
+        )
+        daemon.trader.record_prices(calendar.cycle(next_session, last, config.schedule, config.slicing))
         marks = tuple((date.fromisoformat(row.session), Decimal(row.equity)) for row in store.rows(schema.equity))
-        parts = {
-            part.name: tuple(
+        marks_by_strategy = {
+            strategy.name: tuple(
                 (date.fromisoformat(row.session), Decimal(row.equity))
                 for row in store.rows(schema.strategy_equity, schema.strategy_equity.c.run == allocation.name)
             )
-            for part, allocation in zip(config.strategies, allocations(config), strict=False)
+            for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
         }
         counts = [store.count(table) for table in (schema.orders, schema.fills, schema.alerts)]
-        held = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
+        positions = {symbol: shares for symbol, shares in daemon.trader.positions.items() if shares}
         return ReplayResult(
-            first.date, last.date, marks, counts[0], counts[1], counts[2], held, parts, largest_distance(store)
+            first.date,
+            last.date,
+            marks,
+            counts[0],
+            counts[1],
+            counts[2],
+            positions,
+            marks_by_strategy,
+            largest_distance(store),
         )
     finally:
         store.close()

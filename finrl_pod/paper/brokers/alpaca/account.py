@@ -37,7 +37,8 @@ from finrl_pod.paper.domain.records import (
     StreamState,
 )
 
-_ORDERS_PER_PAGE, _FILLS_PER_PAGE = 500, 100
+_ORDERS_PER_PAGE = 500
+_FILLS_PER_PAGE = 100
 _MAX_SINGLE_ASSET_REQUESTS = 10  # for more symbols, all assets are read in one request
 _MICROSECOND = timedelta(microseconds=1)
 _ACTION_DATE_MARGIN = timedelta(days=10)  # the data API filters some actions by processing date, not ex-date
@@ -121,21 +122,21 @@ class AlpacaAccount:
 
     def orders(self, status: Literal["open", "all"], after: datetime | None = None) -> tuple[Order, ...]:
         """Pages are requested by submission time, one microsecond back: a page may end between orders of one time."""
-        found: dict[str, Order] = {}
+        orders_by_id: dict[str, Order] = {}
         query: dict[str, Any] = {"status": status, "limit": _ORDERS_PER_PAGE, "direction": "asc", "nested": "false"}
         if after is not None:
             query["after"] = _timestamp(after)
         while True:
             page = self._read(_list_of(responses.order), "/orders", query)
-            count_before = len(found)
-            found |= {order.id: order for order in page}
+            count_before = len(orders_by_id)
+            orders_by_id |= {order.id: order for order in page}
             if len(page) < _ORDERS_PER_PAGE:
                 break
-            if len(found) == count_before:
+            if len(orders_by_id) == count_before:
                 raise BrokerUnavailable(f"{self.name}: cannot page through {_ORDERS_PER_PAGE} orders of the same time")
             query["after"] = _timestamp(page[-1].submitted_at - _MICROSECOND)
-        ordered = sorted(found.values(), key=lambda order: order.submitted_at)
-        return tuple(order for order in ordered if after is None or order.submitted_at > after)
+        sorted_orders = sorted(orders_by_id.values(), key=lambda order: order.submitted_at)
+        return tuple(order for order in sorted_orders if after is None or order.submitted_at > after)
 
     def fills_since(self, cursor: str | None) -> FillPage:
         fills = []
@@ -163,23 +164,23 @@ class AlpacaAccount:
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
         if len(symbols) > _MAX_SINGLE_ASSET_REQUESTS:
             found_assets = self._read(_list_of(responses.asset), "/assets", {"asset_class": "us_equity"})
-            requested = set(symbols)
-            return {asset.symbol: asset for asset in found_assets if asset.symbol in requested}
-        found = {}
+            requested_symbols = set(symbols)
+            return {asset.symbol: asset for asset in found_assets if asset.symbol in requested_symbols}
+        assets = {}
         for symbol in symbols:
             try:
-                found[symbol] = self._read(responses.asset, f"/assets/{_path_segment(symbol)}")
+                assets[symbol] = self._read(responses.asset, f"/assets/{_path_segment(symbol)}")
             except _NotFound:
                 continue
-        return found
+        return assets
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:
         first, last = start - _ACTION_DATE_MARGIN, end + _ACTION_DATE_MARGIN
         groups = self.read(lambda: self._library.corporate_actions(symbols, first, last), "corporate actions")
-        requested = set(symbols)
+        requested_symbols = set(symbols)
         with self.boundary("corporate actions"):
             actions = [
-                responses.corporate_action(group, entry, requested)
+                responses.corporate_action(group, entry, requested_symbols)
                 for group, entries in groups.items()
                 for entry in entries
             ]

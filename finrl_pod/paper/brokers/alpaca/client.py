@@ -39,11 +39,11 @@ class AlpacaPyLibrary:
             except ImportError:
                 raise SetupError("alpaca-py is not installed: pip install 'finrl-pod[paper]'") from None
         trading: Any = TradingClient(keys.key, keys.secret, paper=True, raw_data=True, url_override=trading_base)
-        self.trading = _bounded(trading, context, trading_base, TRADING_METHODS)
+        self.trading = _bound_client(trading, context, trading_base, TRADING_METHODS)
         actions: Any = CorporateActionsClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
-        self._actions = _bounded(actions, context, data_base, DATA_METHODS)
+        self._actions = _bound_client(actions, context, data_base, DATA_METHODS)
         stocks: Any = StockHistoricalDataClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
-        self._stocks = _bounded(stocks, context, data_base, DATA_METHODS)
+        self._stocks = _bound_client(stocks, context, data_base, DATA_METHODS)
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
         """Corporate actions by group, all pages."""
@@ -51,8 +51,8 @@ class AlpacaPyLibrary:
 
         # The default limit of the library is for all pages together; None reads every page.
         request = CorporateActionsRequest(symbols=list(symbols), start=start, end=end, limit=None)
-        found: Mapping[str, Sequence[Any]] = self._actions.get_corporate_actions(request)
-        return found
+        response: Mapping[str, Sequence[Any]] = self._actions.get_corporate_actions(request)
+        return response
 
     def bars(
         self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
@@ -70,8 +70,8 @@ class AlpacaPyLibrary:
             adjustment=Adjustment(adjustment),
             feed=DataFeed(feed),
         )
-        found: Mapping[str, Any] = self._stocks.get_stock_bars(request)
-        return found
+        response: Mapping[str, Any] = self._stocks.get_stock_bars(request)
+        return response
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
         """Last trades: {symbol: {t, p}}."""
@@ -79,8 +79,8 @@ class AlpacaPyLibrary:
         from alpaca.data.requests import StockLatestTradeRequest
 
         request = StockLatestTradeRequest(symbol_or_symbols=list(symbols), feed=DataFeed(feed))
-        found: Mapping[str, Any] = self._stocks.get_stock_latest_trade(request)
-        return found
+        response: Mapping[str, Any] = self._stocks.get_stock_latest_trade(request)
+        return response
 
 
 def open_alpaca(
@@ -94,15 +94,17 @@ def open_alpaca(
     Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
     alpaca-py are missing.
     """
-    trading_base, data_base = trading_address(url or PAPER_URL), data_address(data_url or default_data_url(url))
-    keys, context = keys_from_environment(), RequestContext(clock)
+    trading_base = trading_address(url or PAPER_URL)
+    data_base = data_address(data_url or default_data_url(url))
+    keys = keys_from_environment()
+    context = RequestContext(clock)
     library = AlpacaPyLibrary(trading_base, data_base, keys, context)
     stream = UpdateStream(trading_base, keys, clock, seed).start() if listen else NoStream()
     account = AlpacaAccount(library, context, keys, stream)
     return account, AlpacaFeed(account, library, clock, feed)
 
 
-def _bounded(client: Any, context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:
+def _bound_client(client: Any, context: RequestContext, base: str, methods: tuple[str, ...]) -> Any:
     """A client of alpaca-py with a bounded session and without retries."""
     client._session = bounded_session(context, base, methods)
     client._retry = 0

@@ -18,9 +18,11 @@ from finrl_pod.masking import SecretMask
 PAPER_URL = "https://paper-api.alpaca.markets"
 DATA_URL = "https://data.alpaca.markets"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
-KEY_VARIABLE, SECRET_VARIABLE = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
+KEY_VARIABLE = "APCA_API_KEY_ID"
+SECRET_VARIABLE = "APCA_API_SECRET_KEY"
 
-_HTTP_PORT, _HTTPS_PORT = 80, 443
+_HTTP_PORT = 80
+_HTTPS_PORT = 443
 
 
 # ---- keys ---------------------------------------------------------------------------------------------------------
@@ -83,7 +85,8 @@ def is_loopback(base: str) -> bool:
 
 def within(url: str, base: str) -> bool:
     """Whether a URL lies under a checked base: same scheme, host and port, an absolute path, no user name."""
-    requested, allowed = _parse(url), _parse(base)
+    requested = _parse(url)
+    allowed = _parse(base)
     if requested is None or allowed is None:
         return False
     return _origin(requested) == _origin(allowed) and requested.path.startswith("/")

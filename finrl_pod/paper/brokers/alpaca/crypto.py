@@ -70,16 +70,16 @@ class CryptoLibrary(AlpacaPyLibrary):
         units = {"1Day": TimeFrameUnit.Day, "1Hour": TimeFrameUnit.Hour, "1Min": TimeFrameUnit.Minute}
         frame = TimeFrame(1, units[timeframe])
         request = CryptoBarsRequest(symbol_or_symbols=list(symbols), timeframe=frame, start=start, end=end)
-        found: Mapping[str, Any] = self._crypto.get_crypto_bars(request)
-        return found
+        response: Mapping[str, Any] = self._crypto.get_crypto_bars(request)
+        return response
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:  # noqa: ARG002
         """Last trades: {symbol: {t, p}}."""
         from alpaca.data.requests import CryptoLatestTradeRequest
 
         request = CryptoLatestTradeRequest(symbol_or_symbols=list(symbols))
-        found: Mapping[str, Any] = self._crypto.get_crypto_latest_trade(request)
-        return found
+        response: Mapping[str, Any] = self._crypto.get_crypto_latest_trade(request)
+        return response
 
 
 class CryptoAccount(AlpacaAccount):
@@ -96,8 +96,8 @@ class CryptoAccount(AlpacaAccount):
         return FillPage(fills, page.cursor)
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
-        found = self._all_assets()
-        return {symbol: found[symbol] for symbol in symbols if symbol in found}
+        assets_by_pair = self._all_assets()
+        return {symbol: assets_by_pair[symbol] for symbol in symbols if symbol in assets_by_pair}
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
         return ()
@@ -114,8 +114,8 @@ class CryptoAccount(AlpacaAccount):
 
     def _all_assets(self) -> dict[str, Asset]:
         query = {"asset_class": "crypto"}
-        found = self._read(lambda read: [responses.asset(entry) for entry in read], "/assets", query)
-        return {asset.symbol: dataclasses.replace(asset, fractionable=True) for asset in found}
+        assets = self._read(lambda read: [responses.asset(entry) for entry in read], "/assets", query)
+        return {asset.symbol: dataclasses.replace(asset, fractionable=True) for asset in assets}
 
     def _pair(self, symbol: str) -> str:
         """The pair that a position names without its slash."""
@@ -131,28 +131,28 @@ class CryptoFeed(AlpacaFeed):
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
         """Bars of complete UTC days. There is nothing to adjust."""
-        requested = list(dict.fromkeys(symbols))
+        pairs = list(dict.fromkeys(symbols))
         end = min(end, self._clock.now().date() - timedelta(days=1))
         first, last = datetime.combine(start, time(), UTC), datetime.combine(end, time(23), UTC)
-        response = self._read(lambda: self._library.bars("1Hour", requested, first, last, adjustment, self._feed))
+        response = self._read(lambda: self._library.bars("1Hour", pairs, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
         with self._account.boundary("the bars"):
-            for symbol in requested:
+            for symbol in pairs:
                 for bar in sorted(self._bars_of(response, symbol), key=self._bar_time):
                     day = self._bar_time(bar).astimezone(UTC).date()
                     if start <= day <= end:
                         values = [float(bar.get(key) or "nan") for key in ("o", "h", "l", "c", "v")]
-                        rows[symbol, day] = _joined(rows.get((symbol, day)), values)
+                        rows[symbol, day] = _merge_hours(rows.get((symbol, day)), values)
         days = sorted({day for _, day in rows})
-        return self._table(np.array(days, "datetime64[D]").astype("datetime64[ns]"), days, requested, rows)
+        return self._table(np.array(days, "datetime64[D]").astype("datetime64[ns]"), days, pairs, rows)
 
 
-def _joined(before: list[float] | None, hour: list[float]) -> list[float]:
+def _merge_hours(bar: list[float] | None, hour: list[float]) -> list[float]:
     """A bar with the values of a later hour added to it."""
-    if before is None:
+    if bar is None:
         return hour
-    opened, high, low, _, volume = before
-    return [opened, max(high, hour[1]), min(low, hour[2]), hour[3], volume + hour[4]]
+    open_price, high, low, _, volume = bar
+    return [open_price, max(high, hour[1]), min(low, hour[2]), hour[3], volume + hour[4]]
 
 
 def open_alpaca_crypto(
@@ -162,8 +162,10 @@ def open_alpaca_crypto(
 
     Arguments and errors are those of `finrl_pod.paper.brokers.alpaca.client.open_alpaca`.
     """
-    trading_base, data_base = trading_address(url or PAPER_URL), data_address(data_url or default_data_url(url))
-    keys, context = keys_from_environment(), RequestContext(clock)
+    trading_base = trading_address(url or PAPER_URL)
+    data_base = data_address(data_url or default_data_url(url))
+    keys = keys_from_environment()
+    context = RequestContext(clock)
     library = CryptoLibrary(trading_base, data_base, keys, context)
     stream = UpdateStream(trading_base, keys, clock, seed).start() if listen else NoStream()
     account = CryptoAccount(library, context, keys, stream)

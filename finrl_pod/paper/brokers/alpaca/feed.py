@@ -47,60 +47,61 @@ class AlpacaFeed:
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:
         """Daily bars, with a row for each day with a bar of any symbol. Today is included after the close only."""
-        requested = list(dict.fromkeys(symbols))
+        unique_symbols = list(dict.fromkeys(symbols))
         first, last = (datetime.combine(day, time(), NEW_YORK) for day in (start, end + timedelta(days=1)))
         last -= timedelta(seconds=1)
-        response = self._read(lambda: self._library.bars("1Day", requested, first, last, adjustment, self._feed))
+        response = self._read(lambda: self._library.bars("1Day", unique_symbols, first, last, adjustment, self._feed))
         rows: dict[tuple[str, date], list[float]] = {}
         with self._account.boundary("the bars"):
-            for symbol in requested:
+            for symbol in unique_symbols:
                 for bar in self._bars_of(response, symbol):
                     day = self._bar_time(bar).astimezone(NEW_YORK).date()
                     rows[symbol, day] = [_float(bar.get(key)) for key in _BAR_KEYS]
         last_complete = self._last_complete_day()
         days = sorted({day for _, day in rows if start <= day <= end and day <= last_complete})
         times = np.array(days, dtype="datetime64[D]").astype("datetime64[ns]")
-        return self._table(times, days, requested, rows)
+        return self._table(times, days, unique_symbols, rows)
 
     def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:
         """Minute bars, with a row for each minute with a bar of any symbol, also outside the session."""
-        requested, minute = list(dict.fromkeys(symbols)), timedelta(minutes=1)
+        unique_symbols = list(dict.fromkeys(symbols))
+        minute = timedelta(minutes=1)
         last = end - timedelta(seconds=1)
-        response = self._read(lambda: self._library.bars("1Min", requested, start, last, adjustment, self._feed))
+        response = self._read(lambda: self._library.bars("1Min", unique_symbols, start, last, adjustment, self._feed))
         rows: dict[tuple[str, datetime], list[float]] = {}
         complete = self._clock.now() - minute
         with self._account.boundary("the minute bars"):
-            for symbol in requested:
+            for symbol in unique_symbols:
                 for bar in self._bars_of(response, symbol):
                     time_ = self._bar_time(bar)
                     if start <= time_ < end and time_ <= complete:
                         rows[symbol, time_] = [_float(bar.get(key)) for key in _BAR_KEYS]
         minutes = sorted({time_ for _, time_ in rows})
         times = np.array([time_.replace(tzinfo=None) for time_ in minutes], dtype="datetime64[ns]")
-        return self._table(times, minutes, requested, rows)
+        return self._table(times, minutes, unique_symbols, rows)
 
     def _table(
         self, times: NDArray[np.datetime64], days: Sequence[Time], symbols: Sequence[str],
         rows: Mapping[tuple[str, Time], list[float]],
     ) -> BarTable:  # fmt: skip
-        place = {day: t for t, day in enumerate(days)}
+        row_of_day = {day: t for t, day in enumerate(days)}
         column = {symbol: n for n, symbol in enumerate(symbols)}
         table = np.full((len(_BAR_KEYS), len(days), len(symbols)), np.nan)
         for (symbol, day), values in rows.items():
-            if day in place:
-                table[:, place[day], column[symbol]] = values
-        opened, high, low, close, volume = table
-        return BarTable(times, tuple(symbols), opened, high, low, close, volume, self._feed)
+            if day in row_of_day:
+                table[:, row_of_day[day], column[symbol]] = values
+        opens, high, low, close, volume = table
+        return BarTable(times, tuple(symbols), opens, high, low, close, volume, self._feed)
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         response = self._read(lambda: self._library.latest_trades(list(symbols), self._feed))
-        found = {}
+        last_trades = {}
         with self._account.boundary("the last trades"):
             for symbol in symbols:
                 trade = response.get(symbol)
                 if trade:
-                    found[symbol] = (responses.number(trade, "p"), responses.moment(trade, "t"))
-        return found
+                    last_trades[symbol] = (responses.number(trade, "p"), responses.moment(trade, "t"))
+        return last_trades
 
     def _last_complete_day(self) -> date:
         """Last date whose session is complete: today after the close, else yesterday."""

@@ -75,17 +75,17 @@ class TradeApiLibrary:
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
         """Last trades: {symbol: {t, p}}."""
         query = {"symbols": ",".join(symbols), "feed": feed}
-        found: Mapping[str, Any] = self._get("/stocks/trades/latest", query, "v2")["trades"]
-        return found
+        response: Mapping[str, Any] = self._get("/stocks/trades/latest", query, "v2")["trades"]
+        return response
 
     def _get_pages(self, path: str, query: dict[str, Any], name: str, version: str) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
+        response: dict[str, list[Any]] = {}
         while True:
             answer = self._get(path, query, version)
             for group, entries in answer[name].items():
-                found.setdefault(group, []).extend(entries)
+                response.setdefault(group, []).extend(entries)
             if not answer.get("next_page_token"):
-                return found
+                return response
             query["page_token"] = answer["next_page_token"]
 
     def _get(self, path: str, query: Mapping[str, Any], version: str) -> Any:
@@ -98,7 +98,8 @@ def open_trade_api(
     """Open a paper account and its data feed like `open_alpaca`, through alpaca-trade-api and without a stream."""
     trading_base = trading_address(url or PAPER_URL)
     data_base = data_address(data_url or default_data_url(url))
-    keys, context = keys_from_environment(), RequestContext(clock)
+    keys = keys_from_environment()
+    context = RequestContext(clock)
     library = TradeApiLibrary(trading_base, data_base, keys, context)
     account = AlpacaAccount(library, context, keys, NoStream())
     return account, AlpacaFeed(account, library, clock, feed)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from finrl_pod.paper.domain.port import Clock
 
-MAX_REQUESTS, WINDOW_SECONDS = 200, 60.0
+MAX_REQUESTS = 200
+WINDOW_SECONDS = 60.0
 URGENT_RESERVE = 20  # requests of each window that are kept for cancels
 _WINDOW_MARGIN = 0.5  # seconds
 _POLL_SECONDS = 0.05  # real seconds between two checks of a waiting thread

@@ -306,7 +306,8 @@ def refuses_keys(response: ErrorResponse) -> bool:
 
 def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = False) -> Rejected | Ambiguous:
     """Outcome of a write that got an error response. of_order: the write was a cancel or a replacement."""
-    status, message = response.status, response.message
+    status = response.status
+    message = response.message
     if status >= 500 or status in _AMBIGUOUS_4XX:
         return Ambiguous(f"the broker responded {status}: {message}")
     if status == 429:
@@ -322,7 +323,8 @@ def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = Fa
 
 def _rejection_reason(response: ErrorResponse, *, of_order: bool) -> Reason:
     """Reason of a rejection, from status and message: Alpaca's documents disagree about the codes."""
-    status, message = response.status, response.message.lower()
+    status = response.status
+    message = response.message.lower()
     if status == 404:
         return Reason.NOT_FOUND
     if "client_order_id must be unique" in message:

@@ -20,7 +20,8 @@ from finrl_pod.paper.domain.port import Clock
 from finrl_pod.paper.domain.records import OrderUpdate, StreamState
 
 # In the clock's seconds:
-FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # between two attempts to connect
+FIRST_PAUSE = 1.0  # between two attempts to connect
+MAX_PAUSE = 60.0
 REFUSED_PAUSE = 30.0  # first pause after the broker refused the connection
 _OPEN_TIMEOUT = 10.0
 
@@ -138,7 +139,9 @@ class UpdateStream:
                 f"the stream was closed before it began ({_last_error_code(socket) or closed})"
             ) from None
         with self._lock:
-            self._connected, self._refusals, self._detail = True, 0, "listening"
+            self._connected = True
+            self._refusals = 0
+            self._detail = "listening"
             self._last = self._clock.now()
 
     def _handshake(self, socket: Any) -> None:

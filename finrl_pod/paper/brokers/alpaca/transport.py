@@ -18,7 +18,8 @@ from finrl_pod.paper.domain.records import RateLimit
 if TYPE_CHECKING:
     from requests import Session
 
-CONNECT, ANSWER = 5.0, 15.0  # in the clock's seconds; their sum is the time limit of the whole request
+CONNECT = 5.0  # in the clock's seconds; their sum is the time limit of the whole request
+ANSWER = 15.0
 TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
 DATA_METHODS = ("GET",)
 MAX_SUBMIT_WAIT = 2.0  # the clock's seconds that an order waits for the rate limiter before it is rejected
@@ -145,7 +146,8 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
 
 def _read_body(response: Any, error: type[Exception]) -> None:
     """Read the whole body within the limit of size, while the deadline of the request runs."""
-    chunks, size = [], 0
+    chunks = []
+    size = 0
     for chunk in response.iter_content(_CHUNK_BYTES):
         chunks.append(chunk)
         size += len(chunk)
