@@ -296,7 +296,8 @@ def load(path: Path) -> PaperConfig:
         journal=relative_to_config(config.journal),
         **_strategy_paths(config, relative_to_config),
         strategies=tuple(
-            dataclasses.replace(part, **_strategy_paths(part, relative_to_config)) for part in config.strategies
+            dataclasses.replace(strategy, **_strategy_paths(strategy, relative_to_config))
+            for strategy in config.strategies
         ),
         registry=config.registry if "://" in config.registry else relative_to_config(config.registry),
         broker=dataclasses.replace(
@@ -310,15 +311,15 @@ def load(path: Path) -> PaperConfig:
     )
 
 
-def parse(values: dict[str, Any], where: str = "config") -> PaperConfig:
+def parse(values: dict[str, Any], origin: str = "config") -> PaperConfig:
     """Build and check a config from plain values. Raises ConfigError for the first invalid one."""
-    if not values.keys() & PAPER_ONLY and (theirs := [name for name in OF_TOURNAMENTS if name in values]):
+    if not values.keys() & PAPER_ONLY and (tournament_sections := [name for name in OF_TOURNAMENTS if name in values]):
         raise ConfigError(
-            f"{where} is the config of a tournament: it has [{theirs[0]}]. The daemon needs one with strategy, run or "
-            "champion and symbols, see docs/paper-trading.md"
+            f"{origin} is the config of a tournament: it has [{tournament_sections[0]}]. The daemon needs one with "
+            "strategy, run or champion and symbols, see docs/paper-trading.md"
         )
-    config: PaperConfig = build_record(PaperConfig, values, where)
-    check(config, where)
+    config: PaperConfig = build_record(PaperConfig, values, origin)
+    check(config, origin)
     return config
 
 
@@ -334,17 +335,17 @@ def plain(config: PaperConfig) -> dict[str, Any]:
     paths: dict[str, Any] = {name: absolute(getattr(config, name)) for name in ("journal", "registry")}
     paths |= _strategy_paths(config, absolute)
     paths["strategies"] = [
-        {**dataclasses.asdict(part), **_strategy_paths(part, absolute)} for part in config.strategies
+        {**dataclasses.asdict(strategy), **_strategy_paths(strategy, absolute)} for strategy in config.strategies
     ]
     kind = absolute(config.broker.kind) if is_file_reference(config.broker.kind) else config.broker.kind
     broker = dataclasses.replace(config.broker, kind=kind)
     return {**dataclasses.asdict(dataclasses.replace(config, broker=broker, monitoring=monitoring)), **paths}
 
 
-def _strategy_paths(part: PaperConfig | StrategyConfig, change: Callable[[str], str]) -> dict[str, Any]:
+def _strategy_paths(strategy: PaperConfig | StrategyConfig, change: Callable[[str], str]) -> dict[str, Any]:
     """The settings of a strategy that are paths, changed."""
-    own = change(part.strategy) if is_file_reference(part.strategy) else part.strategy
-    return {"strategy": own, "run": change(part.run)}
+    own = change(strategy.strategy) if is_file_reference(strategy.strategy) else strategy.strategy
+    return {"strategy": own, "run": change(strategy.run)}
 
 
 def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
@@ -354,19 +355,19 @@ def allocations(config: PaperConfig) -> tuple[PaperConfig, ...]:
     """
     if not config.strategies:
         return (config,)
-    return tuple(_allocation(config, part) for part in config.strategies)
+    return tuple(_allocation(config, strategy) for strategy in config.strategies)
 
 
-def _allocation(config: PaperConfig, part: StrategyConfig) -> PaperConfig:
-    limits = {name: getattr(part, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
+def _allocation(config: PaperConfig, strategy: StrategyConfig) -> PaperConfig:
+    limits = {name: getattr(strategy, name) or getattr(config.risk, name) for name in PARTIAL_LIMITS}
     return dataclasses.replace(
         config,
-        name=f"{config.name}/{part.name}",
-        strategy=part.strategy,
-        run=part.run,
-        champion=part.champion,
+        name=f"{config.name}/{strategy.name}",
+        strategy=strategy.strategy,
+        run=strategy.run,
+        champion=strategy.champion,
         strategies=(),
-        capital=round(config.capital * part.share, 2),
+        capital=round(config.capital * strategy.share, 2),
         risk=dataclasses.replace(config.risk, **limits),
     )
 
@@ -376,140 +377,140 @@ def unpack(content: str) -> PaperConfig:
     return parse(json.loads(content), "the settings in the journal")
 
 
-def check(config: PaperConfig, where: str) -> None:
+def check(config: PaperConfig, origin: str) -> None:
     """Raises ConfigError for a setting out of its range, or for settings that contradict each other.
 
     where: source of the settings, for messages.
     """
-    check_settings(f"{where}: ", config)
+    check_settings(f"{origin}: ", config)
     for item in dataclasses.fields(config):
         if dataclasses.is_dataclass(record := getattr(config, item.name)):
-            check_settings(f"{where}: {item.name}.", record)
-    _validate_strategy_and_symbols(config, where)
-    _validate_limits(config, where)
-    _validate_auction(config, where)
-    _validate_slices(config, where)
-    _validate_extended_hours(config, where)
-    _validate_intraday(config, where)
-    _validate_continuous(config, where)
+            check_settings(f"{origin}: {item.name}.", record)
+    _validate_strategy_and_symbols(config, origin)
+    _validate_limits(config, origin)
+    _validate_auction(config, origin)
+    _validate_slices(config, origin)
+    _validate_extended_hours(config, origin)
+    _validate_intraday(config, origin)
+    _validate_continuous(config, origin)
 
 
-def _validate_strategy_and_symbols(config: PaperConfig, where: str) -> None:
+def _validate_strategy_and_symbols(config: PaperConfig, origin: str) -> None:
     if sum(map(bool, (config.strategy, config.run, config.champion, config.strategies))) != 1:
         raise ConfigError(
-            f"{where}: set exactly one of strategy (a baseline, or your own file.py:Class), run (the folder of a "
+            f"{origin}: set exactly one of strategy (a baseline, or your own file.py:Class), run (the folder of a "
             "promoted run), champion (the name that champions are handed over to) and [[strategies]] (several of them)"
         )
-    _validate_shares(config, where)
-    champions = [config.champion, *(part.champion for part in config.strategies)]
+    _validate_shares(config, origin)
+    champions = [config.champion, *(strategy.champion for strategy in config.strategies)]
     if config.registry and not any(champions):
-        raise ConfigError(f"{where}: registry is only read for a champion; set champion, or remove registry")
+        raise ConfigError(f"{origin}: registry is only read for a champion; set champion, or remove registry")
     if not config.symbols or len(set(config.symbols)) != len(config.symbols):
-        raise ConfigError(f"{where}: symbols must list each symbol to trade once, got {list(config.symbols)}")
+        raise ConfigError(f"{origin}: symbols must list each symbol to trade once, got {list(config.symbols)}")
 
 
-def _validate_shares(config: PaperConfig, where: str) -> None:
-    for number, part in enumerate(config.strategies):
-        place = f"{where}: strategies.{number}"
-        check_settings(f"{place}.", part)
-        if sum(map(bool, (part.strategy, part.run, part.champion))) != 1:
-            raise ConfigError(f"{place}: set exactly one of strategy, run and champion")
-    names = [part.name for part in config.strategies]
+def _validate_shares(config: PaperConfig, origin: str) -> None:
+    for number, strategy in enumerate(config.strategies):
+        label = f"{origin}: strategies.{number}"
+        check_settings(f"{label}.", strategy)
+        if sum(map(bool, (strategy.strategy, strategy.run, strategy.champion))) != 1:
+            raise ConfigError(f"{label}: set exactly one of strategy, run and champion")
+    names = [strategy.name for strategy in config.strategies]
     if len(set(names)) != len(names):
-        raise ConfigError(f"{where}: each of [[strategies]] needs a unique name, got {names}")
-    total = sum(part.share for part in config.strategies)
+        raise ConfigError(f"{origin}: each of [[strategies]] needs a unique name, got {names}")
+    total = sum(strategy.share for strategy in config.strategies)
     if total > 1 + SHARE_TOLERANCE:
-        raise ConfigError(f"{where}: the shares of [[strategies]] must add up to at most 1, got {total:g}")
+        raise ConfigError(f"{origin}: the shares of [[strategies]] must add up to at most 1, got {total:g}")
 
 
-def _validate_limits(config: PaperConfig, where: str) -> None:
+def _validate_limits(config: PaperConfig, origin: str) -> None:
     risk = config.risk
     if risk.max_position > risk.max_gross:
         raise ConfigError(
-            f"{where}: risk.max_position must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_position:g}"
+            f"{origin}: risk.max_position must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_position:g}"
         )
     if risk.max_net > risk.max_gross:
         raise ConfigError(
-            f"{where}: risk.max_net must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_net:g}"
+            f"{origin}: risk.max_net must be at most risk.max_gross {risk.max_gross:g}, got {risk.max_net:g}"
         )
 
 
-def _validate_auction(config: PaperConfig, where: str) -> None:
+def _validate_auction(config: PaperConfig, origin: str) -> None:
     orders = config.orders
     schedule = config.schedule
     if schedule.mode != "close" or config.slicing.schedule != "none":
         return
     if orders.fractional:
         raise ConfigError(
-            f"{where}: fractional orders are DAY orders and cannot join the closing auction; set "
+            f"{origin}: fractional orders are DAY orders and cannot join the closing auction; set "
             'orders.fractional = false or schedule.mode = "open"'
         )
     if orders.funding == "after_sales":
         raise ConfigError(
-            f'{where}: orders.funding = "after_sales" cannot buy after the closing auction; set '
+            f'{origin}: orders.funding = "after_sales" cannot buy after the closing auction; set '
             'orders.funding = "together" or schedule.mode = "open"'
         )
     if schedule.lead_minutes < 11:
         raise ConfigError(
-            f"{where}: schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in "
+            f"{origin}: schedule.lead_minutes must be at least 11 for the closing auction, whose orders are refused in "
             f"the last 10 minutes; got {schedule.lead_minutes:g}"
         )
 
 
-def _validate_slices(config: PaperConfig, where: str) -> None:
+def _validate_slices(config: PaperConfig, origin: str) -> None:
     slicing = config.slicing
     if slicing.schedule == "none":
         return
     slices = slicing.minutes / slicing.interval_minutes
     if not 2 <= slices <= MAX_SLICES:
         raise ConfigError(
-            f"{where}: slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
+            f"{origin}: slicing.minutes / slicing.interval_minutes must be 2 to {MAX_SLICES} slices, got {slices:g}"
         )
     if config.orders.funding == "after_sales":
         raise ConfigError(
-            f'{where}: orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
+            f'{origin}: orders.funding = "after_sales" has no effect on slices, whose sales go first in each; set '
             'orders.funding = "together" or slicing.schedule = "none"'
         )
 
 
-def _validate_extended_hours(config: PaperConfig, where: str) -> None:
+def _validate_extended_hours(config: PaperConfig, origin: str) -> None:
     if not config.orders.extended_hours:
         return
     if not config.orders.collar:
-        raise ConfigError(f"{where}: orders.extended_hours needs limit orders; set orders.collar above 0")
+        raise ConfigError(f"{origin}: orders.extended_hours needs limit orders; set orders.collar above 0")
     if config.schedule.mode != "open" or config.slicing.schedule != "none":
         raise ConfigError(
-            f'{where}: orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
+            f'{origin}: orders.extended_hours is for whole orders sent before the open; set schedule.mode = "open" and '
             'slicing.schedule = "none"'
         )
 
 
-def _validate_intraday(config: PaperConfig, where: str) -> None:
+def _validate_intraday(config: PaperConfig, origin: str) -> None:
     orders = config.orders
     intraday = config.intraday
     if not intraday.minutes:
         if intraday.max_loss:
-            raise ConfigError(f"{where}: intraday.max_loss is only read with intraday.minutes above 0")
+            raise ConfigError(f"{origin}: intraday.max_loss is only read with intraday.minutes above 0")
         return
     if config.slicing.schedule != "none" or orders.extended_hours or orders.funding == "after_sales":
         raise ConfigError(
-            f"{where}: decisions every {intraday.minutes} minutes send whole orders at once; set slicing.schedule = "
+            f"{origin}: decisions every {intraday.minutes} minutes send whole orders at once; set slicing.schedule = "
             '"none", orders.extended_hours = false and orders.funding = "together"'
         )
     if not config.data.window:
         raise ConfigError(
-            f"{where}: data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
+            f"{origin}: data.window must be the number of bars that are read, 2 or more, with intraday.minutes"
         )
 
 
-def _validate_continuous(config: PaperConfig, where: str) -> None:
+def _validate_continuous(config: PaperConfig, origin: str) -> None:
     if not config.broker.continuous:
         return
     if not config.orders.fractional:
-        raise ConfigError(f'{where}: broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true')
+        raise ConfigError(f'{origin}: broker.kind = "alpaca-crypto" trades fractions; set orders.fractional = true')
     if config.schedule.mode != "open" or config.intraday.minutes or config.orders.extended_hours:
         raise ConfigError(
-            f'{where}: crypto is decided once a day, after midnight UTC; set schedule.mode = "open", '
+            f'{origin}: crypto is decided once a day, after midnight UTC; set schedule.mode = "open", '
             "intraday.minutes = 0 and orders.extended_hours = false"
         )
 

@@ -207,8 +207,17 @@ class SimulatedBroker:
 
     def minute_bars(self, symbols: Sequence[str], start: datetime, end: datetime, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
         """An empty table: the panel has daily bars."""
-        none = np.empty((0, len(symbols)))
-        return BarTable(np.array([], "datetime64[ns]"), tuple(symbols), none, none, none, none, none, "panel")
+        no_values = np.empty((0, len(symbols)))
+        return BarTable(
+            np.array([], "datetime64[ns]"),
+            tuple(symbols),
+            no_values,
+            no_values,
+            no_values,
+            no_values,
+            no_values,
+            "panel",
+        )
 
     def latest(self, symbols: Sequence[str]) -> Mapping[str, tuple[Decimal, datetime]]:
         self._advance()
@@ -289,16 +298,20 @@ class SimulatedBroker:
         """Sessions from the day before a time on, for at least two weeks."""
         day = start.date() - timedelta(days=1)
         if not self._sessions or self._sessions[0].date > day or self._sessions[-1].close < self._clock.now():
-            until = max(start.date(), self._clock.now().date()) + timedelta(days=40)
-            self._sessions = self._calendar.sessions(day, until)
+            last_day = max(start.date(), self._clock.now().date()) + timedelta(days=40)
+            self._sessions = self._calendar.sessions(day, last_day)
         return tuple(s for s in self._sessions if s.date >= day)
 
     def _run_auction(
-        self, session: Session, at: datetime, times_in_force: tuple[TimeInForce, ...], column: Literal["open", "close"]
+        self,
+        session: Session,
+        time: datetime,
+        times_in_force: tuple[TimeInForce, ...],
+        column: Literal["open", "close"],
     ) -> None:
         """Fill the orders of an auction at its price, in one call of the accounting; unfilled auction orders expire."""
         participating = [
-            o for o in self._orders.values() if o.live and o.time_in_force in times_in_force and o.submitted_at < at
+            o for o in self._orders.values() if o.live and o.time_in_force in times_in_force and o.submitted_at < time
         ]
         filling: list[tuple[Order, float]] = []
         for order in participating:
@@ -306,13 +319,13 @@ class SimulatedBroker:
             if price is not None and _limit_allows(order, Decimal(repr(price))):
                 filling.append((order, price))
         if filling:
-            self._fill_orders(filling, at)
+            self._fill_orders(filling, time)
         for order in participating:
             current = self._orders[order.id]
             if current.live and order.time_in_force is not TimeInForce.DAY:
-                self._close_order(current, OrderStatus.EXPIRED, at)
+                self._close_order(current, OrderStatus.EXPIRED, time)
 
-    def _fill_orders(self, filling: list[tuple[Order, float]], at: datetime) -> None:
+    def _fill_orders(self, filling: list[tuple[Order, float]], time: datetime) -> None:
         symbols = [order.symbol for order, _ in filling]
         whole = all(order.quantity == order.quantity.to_integral_value() for order, _ in filling)
         prices = torch.tensor([price for _, price in filling], dtype=torch.float64)
@@ -328,9 +341,9 @@ class SimulatedBroker:
             if order.quantity - quantity < _FLOAT_TOLERANCE:
                 quantity = order.quantity
             if quantity:
-                self._book_fill(order, quantity, Decimal(repr(price)), at)
+                self._book_fill(order, quantity, Decimal(repr(price)), time)
 
-    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, at: datetime) -> None:
+    def _book_fill(self, order: Order, quantity: Decimal, price: Decimal, time: datetime) -> None:
         fee = (quantity * price * self._cost_rate).normalize()
         self._cash -= order.side.sign * quantity * price + fee
         self._shares[order.symbol] += order.side.sign * quantity
@@ -338,17 +351,17 @@ class SimulatedBroker:
         status = OrderStatus.FILLED if complete else OrderStatus.PARTIALLY_FILLED
         order = dataclasses.replace(
             order, filled_quantity=quantity, filled_average_price=price, status=status, raw_status=status.value,
-            updated_at=at,
+            updated_at=time,
         )  # fmt: skip
         self._orders[order.id] = order
         fill_id = f"fill-{len(self._fills) + 1}"
-        fill = Fill(fill_id, order.id, order.symbol, order.side, quantity, quantity, price, at, fee)
+        fill = Fill(fill_id, order.id, order.symbol, order.side, quantity, quantity, price, time, fee)
         self._fills.append(fill)
-        self._updates.append(OrderUpdate("fill" if complete else "partial_fill", order, at, fill))
+        self._updates.append(OrderUpdate("fill" if complete else "partial_fill", order, time, fill))
 
-    def _close_order(self, order: Order, status: OrderStatus, at: datetime | None = None) -> None:
-        at = at or self._clock.now()
-        closed_order = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=at)
+    def _close_order(self, order: Order, status: OrderStatus, time: datetime | None = None) -> None:
+        time = time or self._clock.now()
+        closed_order = dataclasses.replace(order, status=status, raw_status=status.value, updated_at=time)
         self._orders[order.id] = closed_order
         self._publish(status.value, closed_order)
 
@@ -442,8 +455,8 @@ class PanelPrices:
         first = self.auction_price(symbol, session.date, "open")
         if self._panel.open is None:
             n = self._column(symbol)
-            before = np.flatnonzero((self._days < np.datetime64(session.date)) & self._panel.tradable[:, n])
-            first = float(self._panel.close[before[-1], n]) if len(before) else None
+            previous_rows = np.flatnonzero((self._days < np.datetime64(session.date)) & self._panel.tradable[:, n])
+            first = float(self._panel.close[previous_rows[-1], n]) if len(previous_rows) else None
         return None if first is None or last is None else (first, last)
 
     def _column(self, symbol: str) -> int:

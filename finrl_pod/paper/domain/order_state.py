@@ -182,7 +182,7 @@ def clear_cancel_request(order: TrackedOrder) -> Change:
 
 def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
     filled = fill.cumulative_quantity
-    done = filled >= order.quantity
+    is_complete = filled >= order.quantity
     warnings: tuple[str, ...] = ()
     if filled > order.quantity:
         warnings = (f"order {order.client_order_id} overfilled: {filled} shares of {order.quantity} {order.symbol}",)
@@ -191,8 +191,8 @@ def _record_fill(order: TrackedOrder, fill: Fill) -> Change:
         order,
         filled=filled,
         value=order.value + fill.quantity * fill.price,
-        state=OrderState.ENDED if done else open_state,
-        status=OrderStatus.FILLED if done else (
+        state=OrderState.ENDED if is_complete else open_state,
+        status=OrderStatus.FILLED if is_complete else (
             order.status if order.state is OrderState.ENDED else OrderStatus.PARTIALLY_FILLED
         ),
         stale=False,

@@ -84,7 +84,7 @@ class Calendar:
     ) -> tuple[TradingCycle, ...]:
         """Return the cycles of about two weeks that end after `now`, earliest first."""
         days = self.sessions(now.date() - timedelta(days=14), now.date() + timedelta(days=14))
-        cycles = [self.cycle(session, before, settings, slicing) for before, session in pairwise(days)]
+        cycles = [self.cycle(session, previous, settings, slicing) for previous, session in pairwise(days)]
         return tuple(c for c in cycles if c.ends > now)
 
     def next_cycle(self, now: datetime, config: PaperConfig) -> TradingCycle:
@@ -101,16 +101,16 @@ class Calendar:
         """Return the cycles with bars after `bar` (an ISO date) that open at or before `now`."""
         first = date.fromisoformat(bar)
         days = self.sessions(first, now.date() + timedelta(days=1))
-        cycles = (self.cycle(session, before, settings, slicing) for before, session in pairwise(days))
+        cycles = (self.cycle(session, previous, settings, slicing) for previous, session in pairwise(days))
         return tuple(c for c in cycles if c.bar > first and c.opens <= now)
 
     def cycle(
-        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
+        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings = AUCTION
     ) -> TradingCycle:
         """Return the cycle whose orders fill in `session`, decided on the session before it."""
         if self.continuous:
-            return self._continuous_cycle(session, before, settings, slicing)
-        return self._exchange_cycle(session, before, settings, slicing)
+            return self._continuous_cycle(session, previous, settings, slicing)
+        return self._exchange_cycle(session, previous, settings, slicing)
 
     def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
         """Return the window of the slices in a session, which a half day may shorten."""
@@ -121,16 +121,16 @@ class Calendar:
         return SliceWindow(start + CONTINUOUS_DELAY if self.continuous else start, interval, steps)
 
     def _exchange_cycle(
-        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings
+        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings
     ) -> TradingCycle:
         lead = timedelta(minutes=settings.lead_minutes)
         if slicing.schedule != "none":
             window = self.slice_window(session, settings, slicing)
             opens, end = window.start - lead, session.close
-            return TradingCycle(before.date, session, opens, window.last, window.end, end, window)
+            return TradingCycle(previous.date, session, opens, window.last, window.end, end, window)
         auction, cutoff = (session.open, OPEN_CUTOFF) if settings.mode == "open" else (session.close, CLOSE_CUTOFF)
         return TradingCycle(
-            bar=before.date,
+            bar=previous.date,
             session=session,
             opens=auction - lead,
             deadline=auction - cutoff - SEND_MARGIN,
@@ -139,14 +139,14 @@ class Calendar:
         )
 
     def _continuous_cycle(
-        self, session: Session, before: Session, settings: ScheduleSettings, slicing: SlicingSettings
+        self, session: Session, previous: Session, settings: ScheduleSettings, slicing: SlicingSettings
     ) -> TradingCycle:
         """The cycle of a UTC day, decided once the bars of the day before are served."""
         opens, ends = session.open + CONTINUOUS_DELAY, session.close - DAY_ORDER_CUTOFF
         if slicing.schedule != "none":
             window = self.slice_window(session, settings, slicing)
-            return TradingCycle(before.date, session, opens, window.last, window.end, ends, window)
-        return TradingCycle(before.date, session, opens, session.open + CONTINUOUS_PERIOD, opens, ends)
+            return TradingCycle(previous.date, session, opens, window.last, window.end, ends, window)
+        return TradingCycle(previous.date, session, opens, session.open + CONTINUOUS_PERIOD, opens, ends)
 
 
 def calendar_of(config: PaperConfig) -> Calendar:

@@ -102,8 +102,8 @@ class AccountTrader:
             "not tradable at the broker": [s for s, asset in assets.items() if not asset.tradable],
         }
         if config.orders.fractional:
-            whole = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
-            faults["not traded in fractions (set orders.fractional = false)"] = whole
+            whole_share_symbols = [s for s, asset in assets.items() if asset.tradable and not asset.fractionable]
+            faults["not traded in fractions (set orders.fractional = false)"] = whole_share_symbols
         for fault, symbols in faults.items():
             if symbols:
                 raise ConfigError(f"symbols: {', '.join(sorted(symbols))}: {fault}; remove them from the config")

@@ -65,7 +65,7 @@ def read_books(broker: Broker) -> BrokerBooks:
 def adopt(store: Store, config: PaperConfig, broker: Broker, now: datetime) -> Adoption:
     """Fill a new journal with the run's orders and fills at the broker. Raises BrokerError and JournalError."""
     books = read_books(broker)
-    runs = [part.name for part in allocations(config)]
+    runs = [allocation.name for allocation in allocations(config)]
     own_order_rows = own_orders(books.orders, [*runs, config.name])
     last_session = _last_decided_session(config, now)
     first = own_order_rows[0][0].submitted_at if own_order_rows else now
@@ -147,7 +147,7 @@ class _Rebuilding:
             if action.ex_date > first.astimezone(NEW_YORK).date():
                 events.append((at, 0, action))
         unsupported = []
-        for at, _, event in sorted(events, key=lambda each: each[:2]):
+        for at, _, event in sorted(events, key=lambda event_row: event_row[:2]):
             if isinstance(event, Fill):
                 tracked_order = self._orders[event.order_id]
                 self._record(tracked_order, order_state.apply_fill(tracked_order, event), at)
@@ -206,27 +206,34 @@ class _Rebuilding:
             )  # fmt: skip
 
 
-def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: datetime, until: date) -> None:
+def _write_rest(ledger: Ledger, books: BrokerBooks, config: PaperConfig, now: datetime, last_session: date) -> None:
     """Write what the account holds besides, the last prices, and the state from which the daemon goes on.
 
     until: the last date whose corporate actions are recorded. The daemon records those after its first cash mark.
     """
     store = ledger.store
     at_broker = {position.symbol: position for position in books.positions}
-    marked = min(now, datetime.combine(until, time.max, UTC))
+    has_mark = min(now, datetime.combine(last_session, time.max, UTC))
     day = calendar_of(config).last_closed(now).date.isoformat()
     with store.write() as connection:
         for symbol in sorted({*at_broker, *ledger.positions}):
             position = at_broker.get(symbol)
-            own = ledger.positions.get(symbol, ZERO)
-            rest = (position.quantity if position else ZERO) - own
-            if rest:
-                add(connection, schema.foreign_positions, now, symbol=symbol, quantity=str(rest), reason=SOURCE)
-            if own and position is not None and position.price is not None:
+            own_shares = ledger.positions.get(symbol, ZERO)
+            external_shares = (position.quantity if position else ZERO) - own_shares
+            if external_shares:
+                add(
+                    connection,
+                    schema.foreign_positions,
+                    now,
+                    symbol=symbol,
+                    quantity=str(external_shares),
+                    reason=SOURCE,
+                )
+            if own_shares and position is not None and position.price is not None:
                 add(connection, schema.closes, now, symbol=symbol, session=day, price=str(position.price))
         if books.cursor is not None:
             add(connection, schema.cursors, now, name="fills", value=books.cursor)
         cash = {"cash": str(books.account.cash), "own_cash": str(ledger.cash), "foreign_cash": "0"}
-        add(connection, schema.cash_marks, marked, **cash, reason=SOURCE)
+        add(connection, schema.cash_marks, has_mark, **cash, reason=SOURCE)
         # Losses are measured from here: the highest equity so far is not known.
         add(connection, schema.risk_states, now, state=RiskState.ACTIVE.value, reason=SOURCE)

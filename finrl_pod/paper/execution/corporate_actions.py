@@ -17,7 +17,7 @@ LOOKBACK = timedelta(days=10)  # an action may be announced late
 
 
 def record_corporate_actions(
-    broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, start: date, at: datetime,
+    broker: Broker, ledger: Ledger, symbols: Sequence[str], today: date, start: date, now: datetime,
     alert: Callable[[str, str, str], None], *, pays_dividends: bool,
 ) -> tuple[CorporateAction, ...]:  # fmt: skip
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
@@ -36,7 +36,7 @@ def record_corporate_actions(
                 message = f"{action.symbol}: {action.detail or 'a corporate action'} is not supported and not recorded"
                 alert("critical", "corporate_action", message)
             continue
-        own_change, cash = book_action(ledger, action, at, pays_dividends=pays_dividends)
+        own_change, cash = book_action(ledger, action, now, pays_dividends=pays_dividends)
         if own_shares:
             effect = f"{own_change:+} shares" if own_change else f"{cash} in cash"
             alert("info", "corporate_action", f"{action.symbol}: {action.kind.value} of {action.ex_date}, {effect}")
@@ -44,7 +44,7 @@ def record_corporate_actions(
 
 
 def book_action(
-    ledger: Ledger, action: CorporateAction, at: datetime, *, pays_dividends: bool
+    ledger: Ledger, action: CorporateAction, now: datetime, *, pays_dividends: bool
 ) -> tuple[Decimal, Decimal]:
     """Record a split or dividend on the shares that are held now. Returns the change of own shares, and own cash."""
     own_shares = ledger.positions.get(action.symbol, ZERO)
@@ -55,5 +55,5 @@ def book_action(
     else:
         own_change = (own_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - own_shares
         external_change = (external_shares * action.ratio).quantize(SHARE_STEP, ROUND_DOWN) - external_shares
-    ledger.record_corporate_action(action, own_change, external_change, cash, at)
+    ledger.record_corporate_action(action, own_change, external_change, cash, now)
     return own_change, cash

@@ -63,8 +63,8 @@ class DayLossLimit:
         flattens = self._config.intraday.on_loss == "flatten"
         detail = f"the loss of {1 - equity / start:.2%} since the open is above the limit of {limit:.2%}"
         self._record(session, DayState.STOPPED, equity, detail)
-        what = "own shares are sold, and nothing is traded" if flattens else "nothing is traded"
-        self._alert("critical", "day_loss", f"{detail}: {what} until the next session")
+        consequence = "own shares are sold, and nothing is traded" if flattens else "nothing is traded"
+        self._alert("critical", "day_loss", f"{detail}: {consequence} until the next session")
 
     def enforce(self, session: date, now: datetime, seconds: float) -> None:
         """In a stopped session, cancel own orders, and sell own shares if the config says so. May be repeated.

@@ -55,8 +55,8 @@ def recorded_limits(config: PaperConfig, strategies: Sequence[Strategy]) -> Risk
 
 def check_strategies(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
     """Raises ConfigError for limits that contradict a strategy's mandate or admit no order (`risk_limits`)."""
-    for part, strategy in zip(allocations(config), strategies, strict=True):
-        risk_limits(part, strategy)
+    for allocation, strategy in zip(allocations(config), strategies, strict=True):
+        risk_limits(allocation, strategy)
 
 
 def _check_admissible(config: PaperConfig, limits: RiskSettings) -> None:

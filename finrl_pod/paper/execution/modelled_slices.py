@@ -29,17 +29,19 @@ def sliced_execution(config: PaperConfig, panel: Panel) -> SlicedExecution | Non
         return None
     days = [day.item() for day in panel.times.astype("datetime64[D]")]
     sessions = calendar.sessions(days[0] - timedelta(days=7), days[-1])
-    cycles = {day.date: calendar.cycle(day, earlier, config.schedule, settings) for earlier, day in pairwise(sessions)}
-    parts = [_parts(cycles[day]) if day in cycles else WHOLE_DAY for day in days]
+    cycles = {
+        day.date: calendar.cycle(day, previous, config.schedule, settings) for previous, day in pairwise(sessions)
+    }
+    fractions = [_fractions_of_session(cycles[day]) if day in cycles else WHOLE_DAY for day in days]
 
     def plan(steps: int) -> SlicePlan:
         name = "twap" if settings.schedule == "none" else settings.schedule
         return SlicePlan(name, even_profile(steps), 0.0, settings.participation, settings.urgency)
 
-    return SlicedExecution(parts, plan, settings.schedule != "none" and settings.fallback == "market")
+    return SlicedExecution(fractions, plan, settings.schedule != "none" and settings.fallback == "market")
 
 
-def _parts(cycle: TradingCycle) -> tuple[float, ...]:
+def _fractions_of_session(cycle: TradingCycle) -> tuple[float, ...]:
     """When the orders of a cycle are sent and when the last of them ends, as parts of its session."""
     session = cycle.session
     window = cycle.window

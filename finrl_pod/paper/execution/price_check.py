@@ -139,9 +139,9 @@ def _price_jump(raw: BarTable, valid: Bools, row: int, n: int, actions: Sequence
     return float(raw.close[row, n] / raw.close[last, n]) * float(ratio) - 1.0
 
 
-def _split_ratio(actions: Sequence[CorporateAction], after: date, until: date) -> Decimal:
+def _split_ratio(actions: Sequence[CorporateAction], after: date, last_day: date) -> Decimal:
     """Return shares after per share before, over splits and stock dividends with after < ex_date <= until."""
-    ratios = (a.ratio for a in actions if a.changes_shares and after < a.ex_date <= until)
+    ratios = (a.ratio for a in actions if a.changes_shares and after < a.ex_date <= last_day)
     return math.prod(ratios, start=Decimal(1))
 
 

@@ -57,18 +57,18 @@ class RiskManager:
         row = self._store.last(schema.risk_states)
         return "" if row is None else str(row.reason)
 
-    def set(self, state: RiskState, reason: str, at: datetime) -> None:
+    def set(self, state: RiskState, reason: str, now: datetime) -> None:
         """Write a new state."""
         with self._store.write() as connection:
-            self.add_state(connection, state, reason, at)
+            self.add_state(connection, state, reason, now)
 
-    def add_state(self, connection: Connection, state: RiskState, reason: str, at: datetime) -> None:
+    def add_state(self, connection: Connection, state: RiskState, reason: str, now: datetime) -> None:
         """Write a new state inside the caller's transaction."""
-        add(connection, schema.risk_states, at, state=state.value, reason=reason)
+        add(connection, schema.risk_states, now, state=state.value, reason=reason)
 
-    def tighten(self, state: RiskState, reason: str, at: datetime) -> bool:
+    def tighten(self, state: RiskState, reason: str, now: datetime) -> bool:
         """Write a stricter state. Returns False if the current one is at least as strict."""
-        return tighten_risk_state(self._store, state, reason, at)
+        return tighten_risk_state(self._store, state, reason, now)
 
     def refusal(self, request: OrderRequest, reference: Decimal, exposure: Exposure) -> str | None:
         """Return why the order must not be sent, with the figures, or None. reference: the decision's price."""

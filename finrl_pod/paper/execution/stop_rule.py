@@ -23,9 +23,9 @@ def measure(
     session, `strategy_equity` for one of several strategies.
     """
     values = [*_marks(store, run, base.started, marks), (equity, base.growth)]
-    if len(values) < 2 or min(own for own, _ in values) <= 0:
+    if len(values) < 2 or min(own_equity for own_equity, _ in values) <= 0:
         return None
-    bars, value = active_return([float(own) for own, _ in values], [growth for _, growth in values])
+    bars, value = active_return([float(own_equity) for own_equity, _ in values], [growth for _, growth in values])
     if band is None:
         return ActiveReturn(bars, value, None, None, left=False)
     lower = band.edge(bars)
@@ -56,4 +56,4 @@ def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Dec
             .limit(HORIZON)
         ).all()
     accounts = [(Decimal(row.equity), DecisionState.decode(row.state).base) for row in reversed(rows)]
-    return [(own, base.growth) for own, base in accounts if base is not None and base.started == started]
+    return [(own_equity, base.growth) for own_equity, base in accounts if base is not None and base.started == started]

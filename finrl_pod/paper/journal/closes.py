@@ -43,14 +43,14 @@ class Closes:
             row.symbol: Decimal(row.price) for row in self._store.rows(schema.closes, schema.closes.c.id.in_(newest))
         }
 
-    def record(self, session: str, prices: Mapping[str, Decimal], at: datetime) -> None:
+    def record(self, session: str, prices: Mapping[str, Decimal], now: datetime) -> None:
         """Write the closes of a session, except those that are stored already."""
         closes = {symbol: Close(session, price) for symbol, price in prices.items()}
-        new = {symbol: close for symbol, close in closes.items() if self._last_closes.get(symbol) != close}
-        if new:
+        new_closes = {symbol: close for symbol, close in closes.items() if self._last_closes.get(symbol) != close}
+        if new_closes:
             with self._store.write() as connection:
-                self.write(connection, new, at)
-            self.apply(new)
+                self.write(connection, new_closes, now)
+            self.apply(new_closes)
 
     def adjusted_for(self, action: CorporateAction) -> dict[str, Close]:
         """Return the symbol's close after a split or stock dividend; empty if the action does not change it."""
@@ -59,10 +59,10 @@ class Closes:
             return {}
         return {action.symbol: Close(close.session, close.price / action.ratio)}
 
-    def write(self, connection: Connection, closes: Mapping[str, Close], at: datetime) -> None:
+    def write(self, connection: Connection, closes: Mapping[str, Close], now: datetime) -> None:
         """Insert rows inside the caller's transaction; the caller passes them to `apply` after the commit."""
         for symbol, close in closes.items():
-            add(connection, schema.closes, at, symbol=symbol, session=close.session, price=str(close.price))
+            add(connection, schema.closes, now, symbol=symbol, session=close.session, price=str(close.price))
 
     def apply(self, closes: Mapping[str, Close]) -> None:
         """Cache written closes in memory, after their transaction committed."""

@@ -59,31 +59,31 @@ def submit_command(store: Store, name: CommandName, *, user: str, address: str =
     return enqueue(store, name, now, user=user, address=address)
 
 
-def enqueue(store: Store, name: CommandName, at: datetime, *, user: str = "", address: str = "") -> int:
+def enqueue(store: Store, name: CommandName, now: datetime, *, user: str = "", address: str = "") -> int:
     """Write a command to the journal and return its number."""
     source = {"user": user or None, "address": address or None}
-    return store.add(schema.commands, at, name=name.value, arguments="{}", **source)
+    return store.add(schema.commands, now, name=name.value, arguments="{}", **source)
 
 
 def pending_commands(store: Store) -> list[Command]:
     """Return the commands without a result, oldest first."""
-    done = select(schema.command_results.c.command_id)
+    with_result = select(schema.command_results.c.command_id)
     return [
         Command(row.id, moment(row.at), CommandName(row.name), row.user or "", row.address or "")
-        for row in store.rows(schema.commands, schema.commands.c.id.not_in(done))
+        for row in store.rows(schema.commands, schema.commands.c.id.not_in(with_result))
     ]
 
 
-def record_result(store: Store, command: Command, result: CommandResult, at: datetime) -> None:
+def record_result(store: Store, command: Command, result: CommandResult, now: datetime) -> None:
     """Write the result of a command in a separate transaction."""
     with store.write() as connection:
-        add_result(connection, command, result, at)
+        add_result(connection, command, result, now)
 
 
-def add_result(connection: Connection, command: Command, result: CommandResult, at: datetime) -> None:
+def add_result(connection: Connection, command: Command, result: CommandResult, now: datetime) -> None:
     """Write the result of a command inside the caller's transaction, together with its effects."""
     values = {"outcome": result.message, "refused": int(result.refused)}
-    add(connection, schema.command_results, at, command_id=command.id, **values)
+    add(connection, schema.command_results, now, command_id=command.id, **values)
 
 
 def read_result(store: Store, command_id: int) -> CommandResult | None:

@@ -95,12 +95,12 @@ class Ledger:
 
     # ------------------------------------------------------------------ writing
 
-    def add_intents(self, connection: Connection, at: datetime, intents: list[Intent]) -> list[LedgerEntry]:
+    def add_intents(self, connection: Connection, now: datetime, intents: list[Intent]) -> list[LedgerEntry]:
         """Write intents inside the caller's transaction; the caller passes them to `track` after the commit."""
         new_entry = []
         for intent in intents:
-            row = add(connection, schema.intents, at, **_intent_values(intent))
-            add(connection, schema.intent_events, at, intent_id=row, state=IntentState.OPEN.value, detail="")
+            row = add(connection, schema.intents, now, **_intent_values(intent))
+            add(connection, schema.intent_events, now, intent_id=row, state=IntentState.OPEN.value, detail="")
             new_entry.append(LedgerEntry(row, intent))
         return new_entry
 
@@ -108,7 +108,7 @@ class Ledger:
         """Cache written intents in memory, after their transaction committed."""
         self.open |= {entry.id: entry for entry in intents}
 
-    def start_order(self, entry: LedgerEntry, request: OrderRequest, at: datetime) -> TrackedOrder:
+    def start_order(self, entry: LedgerEntry, request: OrderRequest, now: datetime) -> TrackedOrder:
         """Write an order before it is sent.
 
         Raises AssertionError if the intent has a live order already, or for more shares than remain.
@@ -117,26 +117,26 @@ class Ledger:
             raise AssertionError(f"intent {entry.id} already has a live order")
         if request.quantity > entry.remaining:
             raise AssertionError(f"intent {entry.id} has {entry.remaining} shares left, not {request.quantity}")
-        return self._add_order(entry, request, at, "plan")
+        return self._add_order(entry, request, now, "plan")
 
-    def adopt_order(self, entry: LedgerEntry, order: Order, at: datetime, source: str = "replaced") -> TrackedOrder:
+    def adopt_order(self, entry: LedgerEntry, order: Order, now: datetime, source: str = "replaced") -> TrackedOrder:
         """Write an order at the broker as an own order, by default one that replaced the intent's last externally."""
-        return self._add_order(entry, order, at, source)
+        return self._add_order(entry, order, now, source)
 
     def intent_of_order(self, broker_id: str) -> LedgerEntry | None:
         """Return the open intent that an order belongs to, or None."""
         open_ = self.open.values()
         return next((t for t in open_ if any(o.broker_id == broker_id for o in t.orders)), None)
 
-    def record(self, order: TrackedOrder, change: Change, at: datetime, source: str, detail: str = "") -> bool:
+    def record(self, order: TrackedOrder, change: Change, now: datetime, source: str, detail: str = "") -> bool:
         """Write an order's new state and fills in one transaction. Returns False if nothing changed."""
         if change.order == order and not change.fills:
             return False
         with self.store.write() as connection:
-            self._add_event(connection, change.order, at, source, detail)
+            self._add_event(connection, change.order, now, source, detail)
             for fill in change.fills:
                 add(
-                    connection, schema.fills, at, order_id=order.id, execution_id=fill.id,
+                    connection, schema.fills, now, order_id=order.id, execution_id=fill.id,
                     quantity=str(fill.quantity), cumulative_quantity=str(fill.cumulative_quantity),
                     price=str(fill.price), fee=str(fill.fee), time=stamp(fill.time), source=source,
                 )  # fmt: skip
@@ -148,9 +148,9 @@ class Ledger:
                 book.cash -= signed_quantity * fill.price + fill.fee
         return True
 
-    def close(self, entry: LedgerEntry, state: IntentState, at: datetime, detail: str = "") -> None:
+    def close(self, entry: LedgerEntry, state: IntentState, now: datetime, detail: str = "") -> None:
         """Write an intent's final state: no further order is sent for it."""
-        self.store.add(schema.intent_events, at, intent_id=entry.id, state=state.value, detail=detail)
+        self.store.add(schema.intent_events, now, intent_id=entry.id, state=state.value, detail=detail)
         entry.state = state
         self.open.pop(entry.id, None)
 
@@ -160,76 +160,78 @@ class Ledger:
         row = self.store.last(schema.cursors, schema.cursors.c.name == "fills")
         return None if row is None else str(row.value)
 
-    def move_fill_cursor(self, value: str, at: datetime) -> None:
+    def move_fill_cursor(self, value: str, now: datetime) -> None:
         """Write the cursor up to which all fills are recorded."""
-        self.store.add(schema.cursors, at, name="fills", value=value)
+        self.store.add(schema.cursors, now, name="fills", value=value)
 
-    def record_external_fill(self, fill: Fill, at: datetime) -> None:
+    def record_external_fill(self, fill: Fill, now: datetime) -> None:
         """Write an execution of an external order, once."""
         is_known = schema.foreign_fills.c.execution_id == fill.id
         if self.store.last(schema.foreign_fills, is_known) is None:
             self.store.add(
-                schema.foreign_fills, at, execution_id=fill.id, broker_order_id=fill.order_id, symbol=fill.symbol,
+                schema.foreign_fills, now, execution_id=fill.id, broker_order_id=fill.order_id, symbol=fill.symbol,
                 quantity=str(fill.side.sign * fill.quantity), price=str(fill.price), time=stamp(fill.time),
             )  # fmt: skip
 
     def record_corporate_action(
-        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, at: datetime
+        self, action: CorporateAction, own_change: Decimal, external_change: Decimal, cash: Decimal, now: datetime
     ) -> None:
         """Write a corporate action with its effect on own and external shares, own cash and the last close."""
         closes = self.closes.adjusted_for(action)
-        parts = self._parts(action.symbol, own_change, cash)
+        changes = self._split_by_strategy(action.symbol, own_change, cash)
         with self.store.write() as connection:
             row = add(
-                connection, schema.corporate_actions, at, action_id=action.id, kind=action.kind.value,
+                connection, schema.corporate_actions, now, action_id=action.id, kind=action.kind.value,
                 symbol=action.symbol, ex_date=action.ex_date.isoformat(), own_change=str(own_change),
                 foreign_change=str(external_change), cash=str(cash), detail=action.detail,
             )  # fmt: skip
-            _add_parts(connection, row, parts, at)
-            self.closes.write(connection, closes, at)
+            _add_parts(connection, row, changes, now)
+            self.closes.write(connection, closes, now)
         self.closes.apply(closes)
-        self._apply_change(action.symbol, own_change, cash, parts)
+        self._apply_change(action.symbol, own_change, cash, changes)
 
-    def write_missing_shares(self, connection: Connection, missing: MissingShares, at: datetime) -> None:
+    def write_missing_shares(self, connection: Connection, missing: MissingShares, now: datetime) -> None:
         """Write off own shares inside the caller's transaction; the caller passes them to `apply_missing_shares`.
 
         The same number of external shares is added, so that own plus external shares stay as they are at the broker.
         """
         row = add(
-            connection, schema.corporate_actions, at, action_id=f"{SOLD_BY_OTHERS} {missing.symbol} {stamp(at)}",
-            kind=SOLD_BY_OTHERS, symbol=missing.symbol, ex_date=at.date().isoformat(),
+            connection, schema.corporate_actions, now, action_id=f"{SOLD_BY_OTHERS} {missing.symbol} {stamp(now)}",
+            kind=SOLD_BY_OTHERS, symbol=missing.symbol, ex_date=now.date().isoformat(),
             own_change=str(-missing.quantity), foreign_change=str(missing.quantity), cash=str(missing.cash),
             detail="acknowledged",
         )  # fmt: skip
-        _add_parts(connection, row, self._parts(missing.symbol, -missing.quantity, missing.cash), at)
+        _add_parts(connection, row, self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash), now)
 
     def apply_missing_shares(self, missing: MissingShares) -> None:
         """Update positions and cash in memory, after the transaction committed."""
-        parts = self._parts(missing.symbol, -missing.quantity, missing.cash)
-        self._apply_change(missing.symbol, -missing.quantity, missing.cash, parts)
+        changes = self._split_by_strategy(missing.symbol, -missing.quantity, missing.cash)
+        self._apply_change(missing.symbol, -missing.quantity, missing.cash, changes)
 
-    def _parts(self, symbol: str, change: Decimal, cash: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
+    def _split_by_strategy(self, symbol: str, change: Decimal, cash: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
         """Split a change of shares and cash over the strategies in proportion to their shares, exactly."""
         shares_by_run = {run: book.positions[symbol] for run, book in self.books.items() if book.positions.get(symbol)}
-        parts: dict[str, tuple[Decimal, Decimal]] = {}
+        changes: dict[str, tuple[Decimal, Decimal]] = {}
         total = sum(shares_by_run.values(), ZERO)
         for run, shares in sorted(shares_by_run.items()):
             fraction = shares / total if total else ZERO
-            parts[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
-        if parts:
+            changes[run] = ((change * fraction).quantize(PART_STEP), (cash * fraction).quantize(PART_STEP))
+        if changes:
             largest = max(shares_by_run, key=lambda run: abs(shares_by_run[run]))
-            remainders = tuple(
-                value - sum((part[i] for part in parts.values()), ZERO) for i, value in enumerate((change, cash))
+            totals = enumerate((change, cash))
+            remainders = [value - sum((portion[i] for portion in changes.values()), ZERO) for i, value in totals]
+            changes[largest] = (
+                changes[largest][0] + remainders[0],
+                changes[largest][1] + remainders[1],
             )
-            parts[largest] = (parts[largest][0] + remainders[0], parts[largest][1] + remainders[1])
-        return parts
+        return changes
 
     def _apply_change(
-        self, symbol: str, change: Decimal, cash: Decimal, parts: dict[str, tuple[Decimal, Decimal]]
+        self, symbol: str, change: Decimal, cash: Decimal, changes: dict[str, tuple[Decimal, Decimal]]
     ) -> None:
         self.positions[symbol] += change
         self.cash += cash
-        for run, (own_change, own_cash) in parts.items():
+        for run, (own_change, own_cash) in changes.items():
             self.books[run].positions[symbol] += own_change
             self.books[run].cash += own_cash
 
@@ -350,34 +352,34 @@ class Ledger:
                     entry.orders.append(_tracked_order(connection, order, row))
                 self.open[row.id] = entry
 
-    def _add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, at: datetime, source: str) -> TrackedOrder:
+    def _add_order(self, entry: LedgerEntry, terms: OrderRequest | Order, now: datetime, source: str) -> TrackedOrder:
         attempt = len(entry.orders)
         with self.store.write() as connection:
             row = add(
-                connection, schema.orders, at, client_order_id=terms.client_order_id, intent_id=entry.id,
+                connection, schema.orders, now, client_order_id=terms.client_order_id, intent_id=entry.id,
                 attempt=attempt, quantity=str(terms.quantity), time_in_force=terms.time_in_force.value,
                 type=terms.type.value, limit_price=_optional(terms.limit_price),
                 replaces=entry.orders[-1].client_order_id if entry.orders else None,
             )  # fmt: skip
             order = TrackedOrder(
-                row, attempt, entry.intent.run, at, terms.client_order_id, terms.symbol, terms.side, terms.quantity
+                row, attempt, entry.intent.run, now, terms.client_order_id, terms.symbol, terms.side, terms.quantity
             )
-            self._add_event(connection, order, at, source, "")
+            self._add_event(connection, order, now, source, "")
         entry.orders.append(order)
         return order
 
-    def _add_event(self, connection: Connection, order: TrackedOrder, at: datetime, source: str, detail: str) -> None:
+    def _add_event(self, connection: Connection, order: TrackedOrder, now: datetime, source: str, detail: str) -> None:
         add(
-            connection, schema.order_events, at, order_id=order.id, state=order.state.value, broker_id=order.broker_id,
+            connection, schema.order_events, now, order_id=order.id, state=order.state.value, broker_id=order.broker_id,
             status=order.status.value, filled=str(order.filled), value=str(order.value),
             cancel_requested=int(order.cancel_requested), source=source, detail=detail,
         )  # fmt: skip
 
 
-def _add_parts(connection: Connection, action: int, parts: dict[str, tuple[Decimal, Decimal]], at: datetime) -> None:
-    for run, (change, cash) in parts.items():
+def _add_parts(connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime) -> None:
+    for run, (change, cash) in changes.items():
         values = {"action_id": action, "run": run, "own_change": str(change), "cash": str(cash)}
-        add(connection, schema.action_parts, at, **values)
+        add(connection, schema.action_parts, now, **values)
 
 
 def _find_on_disk(connection: Connection, client_order_id: str, broker_id: str) -> TrackedOrder | None:

@@ -23,10 +23,10 @@ def read_risk_state(store: Store) -> RiskState:
     return RiskState.ACTIVE if row is None else RiskState(row.state)
 
 
-def tighten_risk_state(store: Store, state: RiskState, reason: str, at: datetime) -> bool:
+def tighten_risk_state(store: Store, state: RiskState, reason: str, now: datetime) -> bool:
     """Write a stricter risk state to a journal. Returns False if the current one is at least as strict."""
     order = list(RiskState)
     if order.index(state) <= order.index(read_risk_state(store)):
         return False
-    store.add(schema.risk_states, at, state=state.value, reason=reason)
+    store.add(schema.risk_states, now, state=state.value, reason=reason)
     return True

@@ -83,7 +83,7 @@ def _reader(table: Table, name: str) -> Callable[[Any], object]:
     for names, read in ((_MOMENTS, _moment), (_NUMBERS, _number), (_DATES, _date), (_DOCUMENTS, json.loads)):
         if name in names:
             return read
-    return _whole if table.columns[name].type.python_type is int else _text
+    return _whole_number if table.columns[name].type.python_type is int else _text
 
 
 def _moment(value: str) -> None:
@@ -100,7 +100,7 @@ def _date(value: str) -> None:
     date.fromisoformat(value[:10])
 
 
-def _whole(value: object) -> None:
+def _whole_number(value: object) -> None:
     if not isinstance(value, int):
         raise TypeError("not a whole number")
 

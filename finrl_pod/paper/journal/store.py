@@ -72,18 +72,18 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-                new = Path(folder) / path.name
-                os.close(os.open(new, os.O_CREAT | os.O_EXCL, FILE_MODE))
-                store = cls(new, _engine(new))
+                temporary = Path(folder) / path.name
+                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, FILE_MODE))
+                store = cls(temporary, _engine(temporary))
                 try:
                     with store.write() as connection:
                         schema.create_tables(connection)
                 finally:
                     store.close()
-                with open(new, "rb") as file:
+                with open(temporary, "rb") as file:
                     os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
-                    os.link(new, path)
+                    os.link(temporary, path)
             _sync_folder(path.parent)
         except OSError as error:
             raise JournalError(f"cannot create the journal {path} ({error.strerror}). Use another path.") from None
@@ -122,10 +122,10 @@ class Store:
         except _FILE_ERRORS as error:
             raise JournalError(_error_message(self.path, error)) from None
 
-    def add(self, table: Table, at: datetime, **values: Any) -> int:
+    def add(self, table: Table, written_at: datetime, **values: Any) -> int:
         """Insert one row in a separate transaction and return its id."""
         with self.write() as connection:
-            return add(connection, table, at, **values)
+            return add(connection, table, written_at, **values)
 
     def last(self, table: Table, *conditions: Any) -> Any:
         """Return the newest matching row, or None."""
@@ -239,9 +239,9 @@ class JournalLock:
             ) from None
 
 
-def add(connection: Connection, table: Table, at: datetime, **values: Any) -> int:
+def add(connection: Connection, table: Table, written_at: datetime, **values: Any) -> int:
     """Insert one row inside the caller's transaction and return its id."""
-    result = connection.execute(insert(table).values(at=stamp(at), **values))
+    result = connection.execute(insert(table).values(at=stamp(written_at), **values))
     return int(result.inserted_primary_key[0])  # type: ignore[index]
 
 

@@ -45,12 +45,12 @@ class KeptTarget:
         """The targets of these symbols, None without one."""
         return [self.positions.get(symbol) for symbol in symbols]
 
-    def adjusted(self, actions: Sequence[CorporateAction], since: date, today: date) -> KeptTarget:
+    def adjusted(self, actions: Sequence[CorporateAction], last_session: date, session: date) -> KeptTarget:
         """The same target in shares after the splits with since < ex-date <= today."""
         positions = dict(self.positions)
         for action in actions:
             target = positions.get(action.symbol)
-            if target is not None and action.changes_shares and since < action.ex_date <= today:
+            if target is not None and action.changes_shares and last_session < action.ex_date <= session:
                 positions[action.symbol] = PositionTarget(target.shares * action.ratio, target.weight)
         return KeptTarget(self.bar, self.until, positions)
 
@@ -87,13 +87,13 @@ def was_flattened(store: Store, run: str) -> bool:
 
 
 def write_target(
-    connection: Connection, at: datetime, run: str, cycle: TradingCycle, target: KeptTarget, state: TargetState,
+    connection: Connection, now: datetime, run: str, cycle: TradingCycle, target: KeptTarget, state: TargetState,
     distance: Decimal,
 ) -> None:  # fmt: skip
     """Add a row about a target in a cycle. distance: missing value as a share of equity."""
     positions = {symbol: [str(t.shares), t.weight] for symbol, t in target.positions.items()}
     add(
-        connection, schema.targets, at, run=run, bar=target.bar.isoformat(), session=cycle.session.date.isoformat(),
+        connection, schema.targets, now, run=run, bar=target.bar.isoformat(), session=cycle.session.date.isoformat(),
         until=target.until.isoformat(), state=state.value, positions=json.dumps(positions, sort_keys=True),
         distance=str(distance),
     )  # fmt: skip

@@ -137,15 +137,15 @@ class Alerts:
             with self._condition:
                 if self._is_closed:
                     return
-                mine = [delivery for delivery in self._waiting if name in delivery.receivers]
-                ready = [delivery for delivery in mine if delivery.receivers[name].due <= time.monotonic()]
+                waiting = [delivery for delivery in self._waiting if name in delivery.receivers]
+                ready = [delivery for delivery in waiting if delivery.receivers[name].due <= time.monotonic()]
                 if not ready:
                     if self._is_closing:
                         return
-                    pauses = [delivery.receivers[name].due - time.monotonic() for delivery in mine]
+                    pauses = [delivery.receivers[name].due - time.monotonic() for delivery in waiting]
                     self._condition.wait(max(min(pauses), 0.0) if pauses else None)
                     continue
-            delivery = max(ready, key=lambda each: each.urgency)  # the oldest one of the most urgent
+            delivery = max(ready, key=lambda candidate: candidate.urgency)  # the oldest one of the most urgent
             failure = self._attempt(name, delivery.values)
             with self._condition:
                 self._record(name, delivery, failure)
@@ -187,13 +187,16 @@ class Alerts:
 
     def _drop_excess(self, name: str) -> None:
         """Drop the oldest of the least urgent alerts that wait for a receiver, if there are too many."""
-        mine = [delivery for delivery in self._waiting if name in delivery.receivers]
-        if len(mine) > MAX_WAITING:
-            dropped = min(mine, key=lambda each: each.urgency)
+        waiting = [delivery for delivery in self._waiting if name in delivery.receivers]
+        if len(waiting) > MAX_WAITING:
+            dropped_delivery = min(waiting, key=lambda delivery: delivery.urgency)
             self._log.warning(
-                "alert not delivered", reason="too many are waiting", kind=dropped.values["kind"], receiver=name
+                "alert not delivered",
+                reason="too many are waiting",
+                kind=dropped_delivery.values["kind"],
+                receiver=name,
             )
-            self._remove(name, dropped)
+            self._remove(name, dropped_delivery)
 
     def _remove(self, name: str, delivery: _Delivery) -> None:
         del delivery.receivers[name]

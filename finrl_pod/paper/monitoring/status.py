@@ -203,13 +203,13 @@ def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, StrategyStatus
     """Return the status of each of several strategies, by name."""
     prices = ledger.closes.prices
     strategies = {}
-    for part, allocation in zip(config.strategies, allocations(config), strict=False):
+    for strategy, allocation in zip(config.strategies, allocations(config), strict=False):
         book = ledger.books[allocation.name]
         capital = Decimal(str(allocation.capital))
         positions = {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
         value = sum((shares * prices.get(symbol, Decimal(0)) for symbol, shares in positions.items()), Decimal(0))
         cash = capital + book.cash
-        strategies[part.name] = StrategyStatus(part.share, capital, cash + value, cash, positions)
+        strategies[strategy.name] = StrategyStatus(strategy.share, capital, cash + value, cash, positions)
     return strategies
 
 

@@ -48,14 +48,14 @@ class DaySummary:
         """The summary in lines; the first has date, equity and return."""
         by_size = sorted(self.profits.items(), key=lambda item: -abs(item[1]))
         profits = ", ".join(f"{symbol} {value:+,.2f}" for symbol, value in by_size[:MOST_SYMBOLS])
-        more = f" and {len(by_size) - MOST_SYMBOLS} more" if len(by_size) > MOST_SYMBOLS else ""
+        omitted = f" and {len(by_size) - MOST_SYMBOLS} more" if len(by_size) > MOST_SYMBOLS else ""
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.orders.items()))
-        parts = ", ".join(f"{name} {equity:,.2f}" for name, equity in self.strategies.items())
+        strategy_texts = ", ".join(f"{name} {equity:,.2f}" for name, equity in self.strategies.items())
         lines = [
             f"{self.session.date}: equity {self.equity:,.2f}, {self.day_return:+.2%} today, "
             f"{self.drawdown:.2%} below the peak",
-            f"strategies: {parts}" if parts else "",
-            f"P/L by symbol: {profits or 'none'}{more}",
+            f"strategies: {strategy_texts}" if strategy_texts else "",
+            f"P/L by symbol: {profits or 'none'}{omitted}",
             f"orders: {states or 'none'}; {self.fills} fills",
             f"distance to target: {self.distance:.2%} of equity",
             f"account and journal: {'; '.join(self.differences) or 'no differences'}",
@@ -79,16 +79,16 @@ def summarise_day(
     for symbol in sorted({s for s, shares in ledger.positions.items() if shares} | set(flows)):
         shares = ledger.positions.get(symbol, ZERO)
         price = prices_now.get(symbol, ZERO)
-        earlier = (shares - shares_bought.get(symbol, ZERO)) * closes.get(symbol, price)
-        profits[symbol] = shares * price - earlier + flows.get(symbol, ZERO)
+        value_before = (shares - shares_bought.get(symbol, ZERO)) * closes.get(symbol, price)
+        profits[symbol] = shares * price - value_before + flows.get(symbol, ZERO)
     capital = Decimal(str(config.capital))
     equity = capital + ledger.cash + _value(ledger.positions, prices_now)
     marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
     peak = max([*marks, capital, equity])
     last = marks[-1] if marks else capital
     strategies = {
-        part.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, prices_now)
-        for part, allocation in zip(config.strategies, allocations(config), strict=False)
+        strategy.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, prices_now)
+        for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
         for book in (ledger.books[allocation.name],)
     }
     return DaySummary(

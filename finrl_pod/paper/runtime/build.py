@@ -56,9 +56,9 @@ def build_daemon(
     return daemon
 
 
-def record_settings(store: Store, config: PaperConfig, at: datetime) -> None:
+def record_settings(store: Store, config: PaperConfig, now: datetime) -> None:
     """Write the settings to the journal if they differ from the last ones."""
     content = json.dumps(plain(config), sort_keys=True)
     last = store.last(schema.settings)
     if last is None or last.content != content:
-        store.add(schema.settings, at, content=content)
+        store.add(schema.settings, now, content=content)

@@ -172,8 +172,8 @@ class Daemon:
         wall time has passed: while the machine sleeps only wall time advances.
         """
         end = self._time.monotonic() + seconds
-        until = self._time.now() + timedelta(seconds=seconds)
-        while (left := min(end - self._time.monotonic(), (until - self._time.now()).total_seconds())) > 0:
+        end_time = self._time.now() + timedelta(seconds=seconds)
+        while (left := min(end - self._time.monotonic(), (end_time - self._time.now()).total_seconds())) > 0:
             self._heartbeat.beat(trading=self.trading)
             if self._check_commands() and interruptible:
                 return
@@ -281,9 +281,9 @@ class Daemon:
         """Wait until the cycle opens or a summary is due; with open orders only until the next poll."""
         now = self._time.now()
         seconds = min((cycle.opens - now).total_seconds(), self._seconds_to_summary(now))
-        soon = self._c.ledger.open or self._c.stream.awaiting_report
+        has_open_orders = self._c.ledger.open or self._c.stream.awaiting_report
         seconds = min(seconds, self._seconds_to_loss_check(cycle))
-        self.idle(min(seconds, self._c.config.timing.poll) if soon else seconds, interruptible=True)
+        self.idle(min(seconds, self._c.config.timing.poll) if has_open_orders else seconds, interruptible=True)
 
     # ------------------------------------------------------------------ within the session
 

@@ -12,13 +12,13 @@ SECTIONS = ("risk", "orders", "data", "timing")  # every setting of these may ch
 SETTINGS = ("monitoring.summary_minutes", "monitoring.unexplained")
 
 
-def changed_settings(before: PaperConfig, after: PaperConfig) -> list[str]:
+def changed_settings(old_config: PaperConfig, new_config: PaperConfig) -> list[str]:
     """Return the changes as "name: old -> new".
 
     Raises ConfigError for a change that needs a restart, naming all of them: the account, what is traded with how much
     of it, when, and how the daemon is reached belong to its journal, connections and threads.
     """
-    changes = {**_differences("", before, after)}
+    changes = {**_differences("", old_config, new_config)}
     fixed_settings = sorted(name for name in changes if name.split(".")[0] not in SECTIONS and name not in SETTINGS)
     if fixed_settings:
         raise ConfigError(
@@ -28,10 +28,10 @@ def changed_settings(before: PaperConfig, after: PaperConfig) -> list[str]:
     return [f"{name}: {old!r} -> {new!r}" for name, (old, new) in sorted(changes.items())]
 
 
-def _differences(prefix: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+def _differences(prefix: str, old_config: Any, new_config: Any) -> dict[str, tuple[Any, Any]]:
     changes: dict[str, tuple[Any, Any]] = {}
-    for field in dataclasses.fields(before):
-        old, new = getattr(before, field.name), getattr(after, field.name)
+    for field in dataclasses.fields(old_config):
+        old, new = getattr(old_config, field.name), getattr(new_config, field.name)
         if dataclasses.is_dataclass(old):
             changes |= _differences(f"{prefix}{field.name}.", old, new)
         elif old != new:

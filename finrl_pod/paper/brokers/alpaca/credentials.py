@@ -85,11 +85,11 @@ def is_loopback(base: str) -> bool:
 
 def within(url: str, base: str) -> bool:
     """Whether a URL lies under a checked base: same scheme, host and port, an absolute path, no user name."""
-    requested = _parse(url)
-    allowed = _parse(base)
-    if requested is None or allowed is None:
+    url_parts = _parse(url)
+    base_parts = _parse(base)
+    if url_parts is None or base_parts is None:
         return False
-    return _origin(requested) == _origin(allowed) and requested.path.startswith("/")
+    return _origin(url_parts) == _origin(base_parts) and url_parts.path.startswith("/")
 
 
 def _checked_base(url: str, official: str, purpose: str) -> str:

@@ -191,7 +191,7 @@ def corporate_action(group: str, values: Any, symbols: Collection[str]) -> Corpo
     symbols: the requested ones. A merger names two companies: its symbol is the requested one, or the acquired one if
     both were requested. The symbol is "" if the entry names none of them.
     """
-    named = [str(values[name]) for name in _ACTION_SYMBOL_FIELDS if values.get(name)]
+    symbol = [str(values[name]) for name in _ACTION_SYMBOL_FIELDS if values.get(name)]
     kind = _ACTION_KINDS.get(group, ActionKind.OTHER)
     new = old = Decimal(1)
     if kind is ActionKind.SPLIT and group != "unit_splits":
@@ -204,13 +204,13 @@ def corporate_action(group: str, values: Any, symbols: Collection[str]) -> Corpo
     return CorporateAction(
         id=text(values, "id"),
         kind=kind,
-        symbol=next((symbol for symbol in named if symbol in symbols), ""),
+        symbol=next((symbol for symbol in symbol if symbol in symbols), ""),
         ex_date=_date(values, day),
         new=new,
         old=old,
         cash=number(values, "rate") if kind is ActionKind.CASH_DIVIDEND else ZERO,
         payable_date=_date(values, "payable_date") if values.get("payable_date") else None,
-        detail=f"{group} of {' and '.join(named)}",
+        detail=f"{group} of {' and '.join(symbol)}",
     )
 
 
