@@ -189,7 +189,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """Intervals and time-outs in seconds of the daemon's clock."""
+    """Intervals and time-outs in seconds of the daemon clock."""
 
     poll: float = setting(5.0, "between two polls of open orders", above_and_at_most(0, DAY))
     lookup: float = setting(
@@ -324,7 +324,7 @@ def parse(values: dict[str, Any], origin: str = "config") -> PaperConfig:
 
 
 def plain(config: PaperConfig) -> dict[str, Any]:
-    """Values for `parse`, as the journal keeps them: absolute paths, and no webhook, whose address may be secret."""
+    """Values for `parse`, as the journal keeps them: absolute paths, and no webhook (its address may be secret)."""
     monitoring = dataclasses.replace(config.monitoring, webhook="")
     if monitoring.heartbeat:
         monitoring = dataclasses.replace(monitoring, heartbeat=str(Path(monitoring.heartbeat).absolute()))
@@ -516,7 +516,7 @@ def _validate_continuous(config: PaperConfig, origin: str) -> None:
 
 
 def require_daily_decisions(config: PaperConfig, what: str) -> None:
-    """Raises ConfigError for a config that decides within the session, which `what` has no prices for."""
+    """Raises ConfigError for a config that decides within the session, without prices for `what`."""
     if config.intraday.minutes:
         raise ConfigError(
             f"{what} has daily bars and cannot follow decisions every {config.intraday.minutes} minutes; set "

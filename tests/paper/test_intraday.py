@@ -155,7 +155,7 @@ def test_stale_missing_and_jumping_minutes() -> None:
     found = check_minute_prices(table, at, 30, 0.4)
     assert found.closes == {"A": Decimal("10.1"), "C": Decimal("20.0")}
     assert set(found.problems) == {"B", "C"}
-    assert found.halted == {"C"}
+    assert found.halted_symbols == {"C"}
     with pytest.raises(DataError, match="stale"):
         check_minute_prices(table, at + timedelta(minutes=30), 30, 0.4)
 
@@ -264,7 +264,7 @@ def test_restart_after_a_stop_finishes_the_sales_and_stays_stopped(tmp_path: Pat
     limit = sim.daemon.trader.day_loss
 
     def killed(*_: Any) -> None:
-        if limit.stopped(DAY):
+        if limit.is_stopped(DAY):
             raise Killed  # between the stop and the sales
 
     limit.enforce = killed  # type: ignore[method-assign]

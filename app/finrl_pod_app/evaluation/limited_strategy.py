@@ -36,7 +36,7 @@ class LimitedStrategy:
 
 
 def within_daemon_limits(strategy: Strategy, config: RunConfig) -> Strategy:
-    """Return a champion within the daemon's default limits, so that the gate tests what the daemon would trade.
+    """Return a champion within the default limits of the daemon, so that the gate tests what the daemon would trade.
 
     Under a mandate the limits follow from it and cut nothing; short or leveraged accounts cannot be traded on paper.
     The strategy is returned as it is in both cases.

@@ -1,4 +1,4 @@
-"""One strategy's trades and equity from a journal, and the backtest's prices, for the attribution of differences."""
+"""One strategy's trades and equity from a journal, and the backtest prices, for the attribution of differences."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _intents(store: Store, run: str) -> list[AccountIntent]:
     intents = store.rows(schema.intents, schema.intents.c.run == run, schema.intents.c.bar.not_like(f"{FLATTEN}%"))
     states = {row.intent_id: row.state for row in store.rows(schema.intent_events)}
     first = {row.intent_id: row.quantity for row in reversed(store.rows(schema.orders))}
-    whole = {row.id: row.quantity for row in intents if row.id in first}  # of slices, which are sent one by one
+    whole = {row.id: row.quantity for row in intents if row.id in first}  # of slices, sent one by one
     return [
         AccountIntent(
             row.bar, row.symbol, Side(row.side).sign * float(row.quantity),

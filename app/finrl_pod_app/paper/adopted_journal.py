@@ -39,7 +39,7 @@ class AdoptionReport:
 
 
 def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
-    """Rebuild the journal of a config from its broker; with `write` in the journal's place, else to show it only.
+    """Rebuild the journal of a config from its broker; with `write` in place of the journal, else to show it only.
 
     What lies there is kept under another name. Raises InputError if it is whole and has all orders, JournalError if a
     daemon runs on it, and BrokerError.

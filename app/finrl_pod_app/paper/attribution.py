@@ -22,7 +22,7 @@ from finrl_pod.paper.domain.intents import IntentState
 from finrl_pod.types import Floats
 
 CLOSING_SHARE = 0.002  # of an order; sizes may differ by it because both accounts are not of the same equity
-FOLLOWS = 2.0  # times larger than an order's difference, a difference in shares explains the decision on that order
+FOLLOWS = 2.0  # times the difference of an order: a larger difference in shares explains the decision on that order
 SMALLEST = 1e-6  # shares
 FRACTION = 1e-9
 
@@ -48,7 +48,7 @@ CAUSES = tuple(Cause)
 
 @dataclass(frozen=True)
 class AccountFill:
-    """An own fill. index: of the first mark that includes it. quantity: signed. by_decision: False for a flatten."""
+    """An own fill. index: first mark that includes it. quantity: signed. by_decision: False for a flatten."""
 
     index: int
     symbol: str
@@ -71,7 +71,7 @@ class AccountIntent:
 
 @dataclass(frozen=True)
 class AccountDecision:
-    """weights: by symbol, None without any. failed: the decision could not be taken. skipped: symbols, with reasons."""
+    """weights: weights by symbol or None. failed: the decision could not be taken. skipped: symbols, with reasons."""
 
     bar: str
     weights: Mapping[str, float] | None
@@ -81,9 +81,9 @@ class AccountDecision:
 
 @dataclass(frozen=True)
 class AccountAction:
-    """A change of own shares and cash that is no fill. index: of the first mark that includes it.
+    """A change of own shares and cash that is no fill. index: index of the first mark that includes it.
 
-    external: own shares sold by other clients, which an operator acknowledged.
+    external: own shares sold by other clients, acknowledged by an operator.
     """
 
     index: int
@@ -95,7 +95,7 @@ class AccountAction:
 
 @dataclass(frozen=True)
 class AccountHistory:
-    """What a journal says about one strategy. sessions: ISO dates of the marks. equity: at the marks."""
+    """What a journal says about one strategy. sessions: ISO dates of the marks. equity: equity at the marks."""
 
     sessions: Sequence[str]
     equity: Sequence[Decimal]
@@ -107,7 +107,7 @@ class AccountHistory:
 
 @dataclass(frozen=True)
 class DailyTerms:
-    """Prices and corporate actions of the backtest, [T, N] over the panel's bars, as `TradedPrices` has them."""
+    """Prices and corporate actions of the backtest, [T, N] over the panel bars, as `TradedPrices` has them."""
 
     days: Sequence[str]
     symbols: Sequence[str]
@@ -119,9 +119,9 @@ class DailyTerms:
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """Currency by cause, which add up to the account's equity less that of the backtest at each common session.
+    """Currency by cause; the causes add up to the account equity less the backtest equity at each common session.
 
-    by_session: [L] of all symbols. by_symbol: at the last session. difference: at the last session.
+    by_session: [L] of all symbols. by_symbol: values at the last session. difference: value at the last session.
     """
 
     sessions: tuple[str, ...]
@@ -220,7 +220,7 @@ class _Gaps:
     # ------------------------------------------------------------------ from one mark to the next
 
     def advance(self, before: str, session: str, index: int) -> None:
-        """Add the trades and corporate actions between two marks. index: of the later one, which has all fills."""
+        """Add the trades and corporate actions between two marks. index: index of the later one. It has all fills."""
         first, last = self._bars[before], self._bars[session]
         for t in range(first + 1, last + 1):
             bar = self.terms.days[t - 1]
@@ -271,7 +271,7 @@ class _Gaps:
         return found
 
     def _reference_price(self, model: _Flow, account: _Flow, t: int, n: int) -> float:
-        """The backtest's fill price; where it has none the auction's, then the account's."""
+        """The backtest fill price; where it has none the auction's, then the account's."""
         candidates = (model.price, float(self.terms.fills[t, n]), account.price)
         return next((price for price in candidates if np.isfinite(price)), 0.0)
 
@@ -328,7 +328,7 @@ class _Gaps:
         return found
 
     def _cause_of_rest(self, n: int, rest: float) -> Cause:
-        """The cause of a far larger earlier difference in the symbol, which the decision follows from."""
+        """The cause of a far larger earlier difference in the symbol that the decision follows from."""
         largest = max(CAUSES, key=lambda cause: abs(self.gaps[cause].shares[n]))
         return largest if abs(self.gaps[largest].shares[n]) > FOLLOWS * abs(rest) else Cause.UNEXPLAINED
 
@@ -344,7 +344,7 @@ class _Gaps:
         return {cause: per_unit * value for cause, value in values}
 
     def _pay_dividends(self, t: int) -> None:
-        """Let the backtest's dividends of a session act on the gaps; what the account was credited follows later."""
+        """Let the backtest dividends of a session act on the gaps; what the account was credited follows later."""
         dividends = self.terms.dividends[t]
         held = self._held.copy()
         for gap in self.gaps.values():
@@ -358,7 +358,7 @@ class _Gaps:
         self._held *= self.terms.splits[t]
 
     def _account_actions(self, first: int, last: int, index: int) -> None:
-        """Add the account's cash from dividends, and the shares that splits did not explain."""
+        """Add the account cash from dividends, and the shares that splits did not explain."""
         splits = np.prod(self.terms.splits[first + 1 : last + 1], axis=0)
         for action in self.history.actions:
             n = self._columns.get(action.symbol)

@@ -1,4 +1,4 @@
-"""`finrl-pod paper track`: an account's equity compared with the backtest that sends the same orders.
+"""`finrl-pod paper track`: the equity of an account compared with the backtest that sends the same orders.
 
 The result is saved in a file next to the journal, where the dashboard reads it.
 """
@@ -52,7 +52,7 @@ class StrategyDifference:
 
 @dataclass(frozen=True)
 class BacktestDifference:
-    """Own equity by session, that of the backtest at these sessions, their differences as sentences, and the prices.
+    """Own equity by session, backtest equity at these sessions, their differences as sentences, and the prices.
 
     strategies: the one of the account, or several. unexplained_limit: currency; an unexplained difference above it is
     an alarm.
@@ -102,7 +102,7 @@ class TrackedStrategy:
 
 @dataclass(frozen=True)
 class TrackReport:
-    """Result of `paper track`. equity, backtest: by session that both have. attribution: currency by cause."""
+    """Result of `paper track`. equity, backtest: values at sessions that both have. attribution: currency by cause."""
 
     made: str
     strategy: str
@@ -119,10 +119,10 @@ class TrackReport:
 
 
 def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> BacktestDifference:
-    """Backtest the daemon's current strategies over the journal's sessions, with the orders that it would send.
+    """Backtest the current strategies of the daemon over the journal sessions, with the orders that it would send.
 
     panel: prices of config.symbols, adjusted for corporate actions until any later day. Orders are sized and filled at
-    the prices that the journal's decisions saw. Raises InputError if journal and prices have fewer than two sessions
+    the prices that the journal decisions saw. Raises InputError if journal and prices have fewer than two sessions
     in common.
     """
     require_daily_decisions(config, "the backtest of `paper track`")
@@ -150,7 +150,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
         found.append(
             StrategyDifference(name, own, tested[part.name], attribute(history, tested[part.name], terms, rules))
         )
-    # The last decision's orders fill after the last mark: the backtest's period ends there.
+    # The last decision's orders fill after the last mark: the backtest period ends there.
     sent = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
     if config.strategies:
         differences = compare_account(config, marks, {part.name: part.marks for part in found}, tested, sent)
@@ -222,7 +222,7 @@ def recorded_settings(journal: Path) -> PaperConfig:
 
 
 def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
-    """Fetch prices of the journal's sessions and the window before them from the daemon's feed."""
+    """Fetch prices of the journal sessions and the window before them from the daemon feed."""
     from finrl_pod.paper.brokers.factory import open_broker, open_clock
 
     first, last = (store.rows(schema.equity)[at].session for at in (0, -1)) if store.count(schema.equity) else ("", "")

@@ -153,7 +153,7 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
 
 
 def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
-    """A dividend of two symbols, which paper accounts are not paid, so that the track has a difference to attribute."""
+    """A dividend of two symbols. Paper accounts are not paid it, so that the track has a difference to attribute."""
     first = int(np.searchsorted(panel.times.astype("datetime64[D]"), np.datetime64(start)))
     return tuple(
         CorporateAction(
@@ -165,7 +165,7 @@ def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
 
 
 def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days: Sequence[date]) -> DemoReport:
-    """Return the journal's result, compared with the server's positions (held) and the equivalent backtest."""
+    """Return the journal result, compared with the server positions (held) and the equivalent backtest."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
     try:

@@ -34,7 +34,7 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True)
 class ReplayedStrategy:
-    """Final equity of one of several strategies, in the replay and in the backtest. share: of the capital."""
+    """Final equity of one of several strategies, in the replay and in the backtest. share: share of the capital."""
 
     strategy: str
     share: float
@@ -105,7 +105,7 @@ def run_replay(
 
 
 def _metrics(panel: Panel, total: Sequence[Decimal], tested: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
-    """Return the metrics of an account's equity by bar, with the trades of all strategies."""
+    """Return the metrics of the equity of an account by bar, with the trades of all strategies."""
     values = np.array([float(x) for x in total])
     results = [part.result for part in tested.values()]
     traded = np.sum([result.turnover * result.equity for result in results], axis=0)
@@ -119,7 +119,7 @@ def backtest_account(
 ) -> dict[str, PaperBacktest]:  # fmt: skip
     """Return the backtest of each strategy of an account, with its part of the capital, by run.
 
-    prices: that orders are sized, filled and valued at; None for the panel's.
+    prices: prices of sizing, fills and valuation; None for the prices of the panel.
     """
     found = {}
     for part, source in zip(allocations(config), sources, strict=True):
@@ -133,7 +133,7 @@ def backtest_account(
 
 
 def account_equity(config: PaperConfig, tested: Mapping[str, PaperBacktest]) -> list[Decimal]:
-    """Return the equity of the account by bar: that of its strategies, and the capital that none of them has."""
+    """Return the equity of the account by bar: its strategies, and the capital that none of them has."""
     parts = [Decimal(str(part.capital)) for part in allocations(config)]
     idle = Decimal(str(config.capital)) - sum(parts)
     return [idle + sum(bar) for bar in zip(*(part.equity for part in tested.values()), strict=True)]

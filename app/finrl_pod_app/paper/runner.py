@@ -47,7 +47,7 @@ def run_daemon(
 ) -> None:
     """Trade until a stop command or signal.
 
-    SIGTERM cancels own orders and returns; so does Ctrl-C, which then raises Interrupted. SIGHUP calls `reload` and
+    SIGTERM cancels own orders and returns; so does Ctrl-C, and then raises Interrupted. SIGHUP calls `reload` and
     continues with the config that it returns, as after a restart but with own orders live; without `reload` it is
     ignored. Raises FinrlPodError; AuthenticationError, JournalError and DaemonError end a running daemon.
     """
@@ -113,7 +113,7 @@ def alert_spool(config: PaperConfig) -> Path:
 
 
 class DaemonProcess:
-    """The current daemon of a process, which a reload of the config replaces."""
+    """The current daemon of a process. A reload of the config replaces it."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon

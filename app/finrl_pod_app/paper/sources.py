@@ -1,4 +1,4 @@
-"""Sources of the daemon's strategy: a baseline, a user's file, the champion of a promoted run, or of the registry."""
+"""Sources of the daemon strategy: a baseline, a user's file, the champion of a promoted run, or of the registry."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class PromotedRun:
         own = self._path / "report.json"
         if own.is_file():
             return own
-        # A folder of runs also holds reports of backtests and walk-forwards, which have no champion.
+        # A folder of runs also holds reports of backtests and walk-forwards without a champion.
         runs = [path for path in self._path.glob("*/report.json") if (path.parent / "state.json").is_file()]
         found = [path for path in runs if self._allow_unpromoted or _promoted(path.parent)]
         if not found:

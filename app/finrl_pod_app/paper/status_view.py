@@ -216,7 +216,7 @@ def _print_strategies(console: Console, strategies: Mapping[str, StrategyStatus]
 
 
 def _active_return(measured: ActiveReturnStatus | None) -> str:
-    """The active return with the band's edge, empty if it is not measured."""
+    """The active return with the band edge, empty if it is not measured."""
     if measured is None:
         return ""
     text = f"{measured.value:+.2%} over {measured.bars} sessions"

@@ -25,11 +25,11 @@ ANNOUNCED = timedelta(days=14)  # between an ex-date and the session in which th
 
 
 def traded_prices(store: Store, panel: Panel, close: Floats) -> TradedPrices | None:
-    """Return the closes that the journal's decisions saw, and the corporate actions that follow from their scale.
+    """Return the closes that the journal decisions saw, and the corporate actions that follow from their scale.
 
     Decisions see closes that are adjusted for the splits of the next session, but for no dividends.
 
-    close: [T, N], the panel's closes, forward-filled. None if they are the panel's, so that nothing was adjusted since.
+    close: [T, N], the panel closes, forward-filled. None if they are the panel's, so that nothing was adjusted since.
     """
     seen = _seen_closes(store, panel)
     scale = _filled(seen / close)

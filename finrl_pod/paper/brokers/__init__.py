@@ -1,1 +1,1 @@
-"""Brokers behind one protocol: Alpaca's paper account and a simulated broker."""
+"""Brokers behind one protocol: a paper account at Alpaca and a simulated broker."""

@@ -201,7 +201,7 @@ class SimulatedBroker:
     # ------------------------------------------------------------------ prices
 
     def bars(self, symbols: Sequence[str], start: date, end: date, adjustment: Adjustment) -> BarTable:  # noqa: ARG002
-        """Bars of sessions that have closed on the clock; the panel's prices are always adjusted."""
+        """Bars of sessions that have closed on the clock; the panel prices are always adjusted."""
         self._advance()
         return self._prices.bars(symbols, start, end)
 
@@ -281,7 +281,7 @@ class SimulatedBroker:
     def _fill_within_session(self, session: Session, now: datetime) -> None:
         """Fill the DAY orders that were sent during a session, each at the first time that its limit allows.
 
-        GTC orders, which only a market that never closes has, fill in later sessions too.
+        GTC orders exist only in a market that never closes; they fill in later sessions too.
         """
         filling: list[tuple[datetime, Order, float]] = []
         for order in self._orders.values():

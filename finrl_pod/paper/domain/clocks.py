@@ -57,7 +57,7 @@ class Reading(NamedTuple):
 
 
 class BrokerTime:
-    """The host's clock corrected by the broker's clock, which decides when auctions take place."""
+    """The host clock corrected by the broker clock. That clock decides when auctions take place."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -65,11 +65,11 @@ class BrokerTime:
         self._last_query = self.reading()
 
     def reading(self) -> Reading:
-        """Read the host's clock, to be called before the broker's clock is queried."""
+        """Read the host clock, to be called before the broker clock is queried."""
         return Reading(self._clock.now(), self._clock.monotonic())
 
     def set(self, broker_now: datetime, before: Reading | None = None) -> timedelta:
-        """Synchronise with the broker's time and return the host clock's deviation from it.
+        """Synchronise with the broker time and return the host clock's deviation from it.
 
         before: `reading` when the query was sent. The broker read its clock some time between then and now, so the
         offset is known to lie in a range; the previous offset is kept if it lies in that range, else clipped to it.
@@ -83,9 +83,9 @@ class BrokerTime:
 
     @property
     def clock_slip(self) -> float:
-        """Seconds by which wall time has advanced more than monotonic time since the last query of the broker's clock.
+        """Seconds by which wall time has advanced more than monotonic time since the last query of the broker clock.
 
-        Not 0 after the host's clock was set (either sign) or the machine was suspended (Linux stops `monotonic`).
+        Not 0 after the host clock was set (either sign) or the machine was suspended (Linux stops `monotonic`).
         """
         now = self.reading()
         return (now.wall - self._last_query.wall).total_seconds() - (now.monotonic - self._last_query.monotonic)

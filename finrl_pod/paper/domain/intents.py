@@ -17,7 +17,7 @@ from finrl_pod.paper.domain.records import CLIENT_ORDER_ID_MAX, OrderRequest, Or
 from finrl_pod.paper.domain.slicing import Slicing
 
 PREFIX = "fp1"
-FLATTEN = "flatten"  # start of an intent's bar if a flatten command made it
+FLATTEN = "flatten"  # start of the bar of an intent if a flatten command made it
 _SEPARATOR = "."
 _HASH_DIGITS = 10  # hexadecimal digits that replace a part which is too long or not alphanumeric
 _MAX_LENGTHS = {"run": 12, "bar": 12, "symbol": 12}
@@ -89,7 +89,7 @@ class Intent:
 
 
 def client_order_id(run: str, bar: str, symbol: str, side: Side, attempt: int) -> str:
-    """Return the order's deterministic id: letters, digits, '-' and '.', at most 48 characters."""
+    """Return the deterministic id of an order: letters, digits, '-' and '.', at most 48 characters."""
     if not 0 <= attempt <= MAX_ATTEMPT:
         raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}")
     parts = [_shorten(run, _MAX_LENGTHS["run"]), _short_bar(bar), _shorten(symbol, _MAX_LENGTHS["symbol"])]

@@ -5,8 +5,9 @@
        │ └────> UNKNOWN ──> LOST           no answer; look-ups did not find it before its deadline
        └ from any state: a fill, or the order seen at the broker, leads to WORKING or ENDED
 
-The order's cumulative filled quantity is authoritative: each fill is recorded once, for what it adds to that quantity,
-in whatever order and however often it is reported. Recorded fills are never removed, and an ended order stays ended.
+The cumulative filled quantity of an order is authoritative: each fill is recorded once, for what it adds to that
+quantity, in whatever order and however often it is reported. Recorded fills are never removed, and an ended order
+stays ended.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ def apply_fill(order: TrackedOrder, fill: Fill) -> Change:
 def apply_order(order: TrackedOrder, report: Order, *, authoritative: bool) -> Change:
     """Apply an order as the broker reports it.
 
-    authoritative: from a REST query; shares filled beyond the recorded fills are recorded at the price that follows
-    from the average. Otherwise (a stream message, which may be old) a difference only marks the order stale.
+    authoritative: True for the answer to a REST query; shares filled beyond the recorded fills are recorded at the
+    price that follows from the average. Otherwise (a stream message may be old) a difference only marks the order
+    stale.
     """
     if report.symbol != order.symbol or report.side != order.side:
         warning = (
@@ -171,7 +173,7 @@ def mark_lost(order: TrackedOrder) -> Change:
 
 
 def mark_cancel_requested(order: TrackedOrder) -> Change:
-    """Mark a cancel request, before it is sent. Only the broker's report ends the order."""
+    """Mark a cancel request, before it is sent. Only the broker report ends the order."""
     return Change(replace(order, cancel_requested=True))
 
 

@@ -76,7 +76,7 @@ class Broker(Protocol):
         ...
 
     def positions(self) -> tuple[Position, ...]:
-        """All open positions of the account, including those of other clients."""
+        """All open positions of the account, including positions of other clients."""
         ...
 
     def submit(self, request: OrderRequest) -> Outcome:
@@ -116,7 +116,7 @@ class Broker(Protocol):
         ...
 
     def reconnect_stream(self) -> None:
-        """Drop the stream's connection and open another one in the background."""
+        """Drop the stream connection and open another one in the background."""
         ...
 
     def assets(self, symbols: Sequence[str]) -> Mapping[str, Asset]:
@@ -128,7 +128,7 @@ class Broker(Protocol):
         ...
 
     def clock(self) -> BrokerClock:
-        """The broker's time and the next open and close."""
+        """The broker time and the next open and close."""
         ...
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
@@ -148,7 +148,7 @@ class Broker(Protocol):
 class BarTable:
     """Bars as a feed delivered them, unchecked: faulty values are kept, a missing bar is NaN in all columns.
 
-    times: [T] datetime64[ns], of daily bars each session's date at 00:00, of minute bars their start in UTC.
+    times: [T] datetime64[ns], of daily bars each session date at 00:00, of minute bars their start in UTC.
     open ... volume: [T, N] float64.
     feed: source of the bars ("iex", "sip", "panel").
     """

@@ -1,6 +1,6 @@
 """Immutable records exchanged by the daemon and a broker. Quantities and prices are Decimal, times aware and in UTC.
 
-Imports neither torch nor numpy nor a broker's library, so that commands that only read the journal start quickly.
+Imports neither torch nor numpy nor the library of a broker, so that commands that only read the journal start quickly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 
-SUMMARY = "summary"  # kind of the alert that is the day's summary
+SUMMARY = "summary"  # kind of the alert that is the summary of the day
 CLIENT_ORDER_ID_MAX = 48  # Alpaca documents 48 and 128 characters: the shorter limit satisfies both
 
 
@@ -92,7 +92,7 @@ _TERMINAL = frozenset(
 
 @dataclass(frozen=True)
 class OrderRequest:
-    """An order to submit. quantity: shares, above zero. limit_price: for LIMIT orders only.
+    """An order to submit. quantity: shares, above zero. limit_price: None unless the order is a LIMIT order.
 
     extended_hours: a DAY LIMIT order may also fill before the open and after the close.
     """
@@ -112,7 +112,7 @@ class Order:
     """An order as reported by the broker.
 
     id: the broker's. filled_quantity: cumulative shares. filled_average_price: None before the first fill.
-    raw_status: the broker's status, verbatim. replaces, replaced_by: broker ids of the order before and after.
+    raw_status: the broker status, verbatim. replaces, replaced_by: broker ids of the order before and after.
     """
 
     id: str
@@ -140,9 +140,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Fill:
-    """One execution. quantity: shares of this execution; cumulative_quantity: of its order including this one.
+    """One execution. quantity: shares of this execution; cumulative_quantity: filled shares of the order, including
+    this one.
 
-    id: the broker's execution id, unique per account. fee: charged by the broker, in currency.
+    id: the broker execution id, unique per account. fee: charged by the broker, in currency.
     """
 
     id: str
@@ -166,9 +167,9 @@ class FillPage:
 
 @dataclass(frozen=True)
 class OrderUpdate:
-    """A message of the broker's stream: `order` at that time, and the execution of a (partial) fill.
+    """A message of the broker stream: `order` at that time, and the execution of a (partial) fill.
 
-    event: as the broker names it (new, fill, partial_fill, canceled, ...). May arrive late, twice, or out of order.
+    event: name of the broker (new, fill, partial_fill, canceled, ...). May arrive late, twice, or out of order.
     """
 
     event: str
@@ -181,7 +182,7 @@ class OrderUpdate:
 class StreamState:
     """Health of the stream. last_message: time of the last update or reply; pings do not count.
 
-    refusals: consecutive refused connections. offered: False if the broker's client has no stream.
+    refusals: consecutive refused connections. offered: False if the broker client has no stream.
     """
 
     connected: bool
@@ -203,7 +204,7 @@ class Position:
 
 @dataclass(frozen=True)
 class AccountState:
-    """The broker's account. Amounts in `currency`. last_equity: at the previous session's close.
+    """The broker account. Amounts in `currency`. last_equity: equity at the previous session close.
 
     blocked: the broker refuses new orders. multiplier: 1 for a cash account, 2 or 4 with margin.
     """
@@ -281,7 +282,7 @@ class Session:
 
 @dataclass(frozen=True)
 class BrokerClock:
-    """The broker's clock."""
+    """The broker clock."""
 
     now: datetime
     is_open: bool
@@ -291,7 +292,7 @@ class BrokerClock:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """The broker's rate limit: requests per minute, requests remaining, and time of the reset."""
+    """The broker rate limit: requests per minute, requests remaining, and time of the reset."""
 
     limit: int
     remaining: int
@@ -317,7 +318,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The broker accepted the request. order: as reported (a replace: the new order; None for a cancel)."""
+    """The broker accepted the request. order: reported order (a replace: the new order; None for a cancel)."""
 
     order: Order | None = None
 

@@ -1,6 +1,6 @@
 """Trading cycles from the exchange calendar: when to decide, when to send orders, and when to give up on fills.
 
-The calendar includes half days, holidays and daylight saving; the host's time zone does not matter.
+The calendar includes half days, holidays and daylight saving; the host time zone does not matter.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Calendar:
         self.continuous = exchange == CONTINUOUS
 
     def sessions(self, start: date, end: date) -> tuple[Session, ...]:
-        """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar's end."""
+        """Return the sessions with start <= date <= end, in order. Raises InputError beyond the calendar end."""
         days, sessions = _load_sessions(self.exchange, start.year // 10 * 10, _horizon())
         if end > days[-1]:
             raise InputError(f"the date {end} is beyond the exchange calendar, which ends on {days[-1]}")
@@ -113,7 +113,7 @@ class Calendar:
         return self._exchange_cycle(session, previous, settings, slicing)
 
     def slice_window(self, session: Session, settings: ScheduleSettings, slicing: SlicingSettings) -> SliceWindow:
-        """Return the window of the slices in a session, which a half day may shorten."""
+        """Return the window of the slices in a session. A half day may shorten it."""
         interval = timedelta(minutes=slicing.interval_minutes)
         length = min(timedelta(minutes=slicing.minutes), session.close - session.open - DAY_ORDER_CUTOFF)
         steps = max(int(length / interval + 1e-9), 1)
@@ -150,7 +150,7 @@ class Calendar:
 
 
 def calendar_of(config: PaperConfig) -> Calendar:
-    """Return the calendar of a config's broker."""
+    """Return the calendar of the broker of a config."""
     return Calendar(CONTINUOUS if config.broker.continuous else EXCHANGE)
 
 

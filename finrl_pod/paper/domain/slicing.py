@@ -15,7 +15,7 @@ Fallback = Literal["market", "next_session"]
 
 @dataclass(frozen=True)
 class SliceWindow:
-    """A part of a session. start: of the first slice; the others follow at the interval."""
+    """A part of a session. start: start of the first slice; the others follow at the interval."""
 
     start: datetime
     interval: timedelta

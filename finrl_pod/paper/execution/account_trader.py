@@ -1,6 +1,6 @@
 """The trader of an account: a cycle records corporate actions, reconciles, checks prices, and lets strategies decide.
 
-Several strategies share the account's cash and its broker; each has its own book, limits and decisions. Sales of all
+Several strategies share the account cash and its broker; each has its own book, limits and decisions. Sales of all
 strategies are sent before purchases.
 """
 
@@ -78,7 +78,7 @@ class AccountTrader:
         return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
 
     def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
-        """Return a function that computes the exposure of an intent's strategy without the intent's own live order."""
+        """Return a function that computes the exposure of a strategy without the live order of this intent."""
         run = entry.intent.run
         trader = next((t for t in self.traders if t.config.name == run), None)
         if trader is not None:
@@ -146,7 +146,7 @@ class AccountTrader:
     # ------------------------------------------------------------------ deciding
 
     def has_decided(self, cycle: TradingCycle) -> bool:
-        """Return True if the journal has a decision of every strategy on the cycle's bar."""
+        """Return True if the journal has a decision of every strategy on the cycle bar."""
         return all(trader.has_decided(cycle) for trader in self.traders)
 
     def take_decision(self, cycle: TradingCycle) -> None:
@@ -194,7 +194,7 @@ class AccountTrader:
         return volumes
 
     def record_prices(self, cycle: TradingCycle, actions: Sequence[CorporateAction] = ()) -> CheckedPrices:
-        """Fetch and check prices and record own equity at the closes of the cycle's bar. Idempotent."""
+        """Fetch and check prices and record own equity at the closes of the cycle bar. Idempotent."""
         config = self._c.config
         if cycle.time is not None:
             return self._record_minute_prices(cycle)
@@ -249,7 +249,7 @@ class AccountTrader:
         """Send the orders of intents that have none yet: sales first, then purchases that cash and proceeds pay for.
 
         stopping: checked before each order; once it returns True, no more are sent. only_flatten: only orders of
-        flatten commands. Raises BrokerError if the account's positions cannot be queried.
+        flatten commands. Raises BrokerError if the account positions cannot be queried.
         """
         c = self._c
         now = self._c.clock.now()
@@ -284,7 +284,7 @@ class AccountTrader:
                     c.orders.finish(entry)
 
     def _within_power(self, entry: LedgerEntry, quantity: Decimal, power: Decimal) -> Decimal:
-        """Return the shares of a purchase whose limit price the account's buying power covers.
+        """Return the shares of a purchase whose limit price the account buying power covers.
 
         While sales are open it waits for their proceeds, as far as its deadline allows, rather than being cut. A slice
         is cut, since the next ones make up for it.
@@ -313,7 +313,7 @@ class AccountTrader:
         return last_volumes(self._c.feed, sorted(slicings), window, window.step(now))
 
     def _waits_for_opposite(self, entry: LedgerEntry) -> bool:
-        """Whether another strategy has a live opposite order in the symbol, which brokers refuse as a wash trade.
+        """Whether another strategy has a live opposite order in the symbol. Brokers refuse that as a wash trade.
 
         The intent waits for that order to end; past its own deadline it is closed, and its target kept.
         """
@@ -329,7 +329,7 @@ class AccountTrader:
         return waits
 
     def _affordable(self, entry: LedgerEntry) -> Decimal:
-        """Return the shares of a purchase that its strategy's cash and live sales pay for, at the decision's prices."""
+        """Return the shares of a purchase that cash and live sales of its strategy pay for, at the decision prices."""
         trader = next((t for t in self.traders if t.config.name == entry.intent.run), None)
         return entry.intent.quantity if trader is None else trader.affordable(entry)
 
@@ -363,7 +363,7 @@ class AccountTrader:
         return state
 
     def _record_equity(self, session: str) -> None:
-        """Write own equity at the last closes as that of a session, and check the loss limits."""
+        """Write own equity at the last closes for a session, and check the loss limits."""
         c = self._c
         equity = self.equity()
         now = self._c.clock.now()
@@ -381,7 +381,7 @@ class AccountTrader:
         self._check_losses(equity, session)
 
     def _check_losses(self, equity: Decimal, session: str) -> None:
-        """Tighten the risk state if own equity exceeds a loss limit. session: of this equity, empty within one."""
+        """Tighten the risk state if own equity exceeds a loss limit. session: session date, empty within a session."""
         c = self._c
         now = self._c.clock.now()
         day_start, peak = self._previous_and_peak_equity(equity, session)
@@ -411,7 +411,8 @@ class AccountTrader:
 def due_quantity(entry: LedgerEntry, now: datetime, min_value: Decimal, last_volume: float | None) -> Decimal:
     """Return the shares of the order that an intent is due to send now, 0 if none is.
 
-    A slice worth less than `min_value` (currency) is left to the later ones. last_volume: see `SlicePlan.quantity`.
+    A slice worth less than `min_value` (currency) is left to the later ones. last_volume: argument of
+    `SlicePlan.quantity`.
     """
     intent = entry.intent
     slicing = entry.intent.slicing

@@ -32,7 +32,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 
 @dataclass(frozen=True)
 class BrokerBooks:
-    """What the broker knows of an account. orders, fills: all of them, oldest first. cursor: of the last fill."""
+    """What the broker knows of an account. orders, fills: oldest first. cursor: cursor of the last fill."""
 
     account: AccountState
     positions: tuple[Position, ...]

@@ -1,6 +1,6 @@
-"""A simulated, cost-free account of the mandate's base, which the daemon's active return is measured against.
+"""A simulated, cost-free account of the mandate base: the active return is measured against it.
 
-Targets are bought in the next session's auction and leave the same share of equity in cash, as the daemon's orders.
+Targets are bought in the next session auction and leave the same share of equity in cash, as the daemon orders.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def record_corporate_actions(
 ) -> tuple[CorporateAction, ...]:  # fmt: skip
     """Query the actions of `symbols` up to `today` and record new ones. Returns all actions of the query.
 
-    since: date of the journal's start; earlier actions are ignored. pays_dividends: whether the account is credited
-    with dividends. Alpaca's paper accounts are not; a dividend is then recorded with no cash.
+    since: date of the journal start; earlier actions are ignored. pays_dividends: whether the account is credited
+    with dividends. Alpaca paper accounts are not; a dividend is then recorded with no cash.
     """
     actions = broker.corporate_actions(symbols, today - LOOKBACK, today)
     known_ids = {row.action_id for row in ledger.store.rows(schema.corporate_actions)}

@@ -39,7 +39,7 @@ class DayLossLimit:
         self._days: dict[str, str] = {row.session: row.state for row in self._store.rows(schema.trading_days)}
 
     def is_open(self, session: date) -> bool:
-        """Whether equity at the session's open is known."""
+        """Whether equity at the session open is known."""
         return session.isoformat() in self._days
 
     def is_stopped(self, session: date) -> bool:
@@ -51,7 +51,7 @@ class DayLossLimit:
         self._record(session, DayState.OPENED, equity, "")
 
     def check(self, session: date, prices: Mapping[str, Decimal], equity: Decimal) -> None:
-        """Stop the session if its loss exceeds the limit. prices: of own shares, that equity was valued at."""
+        """Stop the session if its loss exceeds the limit. prices: prices of own shares that equity was valued at."""
         limit = Decimal(str(self._config.intraday.max_loss))
         days = schema.trading_days.c
         row = self._store.last(schema.trading_days, days.session == session.isoformat(), days.state == DayState.OPENED)
@@ -69,7 +69,7 @@ class DayLossLimit:
     def enforce(self, session: date, now: datetime, seconds: float) -> None:
         """In a stopped session, cancel own orders, and sell own shares if the config says so. May be repeated.
 
-        seconds: to wait for the cancels.
+        seconds: time to wait for the cancels.
         """
         ledger = self._orders.ledger
         bar = f"{FLATTEN}-{session.isoformat()}"

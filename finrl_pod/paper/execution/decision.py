@@ -1,4 +1,4 @@
-"""One trading decision: the strategy's target weights on the same window, features and account as in a backtest."""
+"""One trading decision: target weights of the strategy on the same window, features and account as in a backtest."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Decision:
     """Target weights and their inputs.
 
     weights: [N] fractions of own equity, None to leave all positions unchanged. prices: used for sizing.
-    inputs: JSON for the journal with the strategy's inputs on the decision bar and the hash of the whole window.
-    state: the strategy's virtual holdings as plain JSON values, None without any.
+    inputs: JSON for the journal with the strategy inputs on the decision bar and the hash of the whole window.
+    state: virtual holdings of the strategy as plain JSON values, None without any.
     """
 
     weights: Floats | None
@@ -68,7 +68,7 @@ class StrategyFailed(FinrlPodError):
 
 @contextlib.contextmanager
 def strategy_failures(name: str) -> Iterator[None]:
-    """Raise StrategyFailed for whatever a strategy's code raises, which must not end the daemon; Ctrl-C passes."""
+    """Raise StrategyFailed for whatever a strategy's code raises: it must not end the daemon. Ctrl-C passes."""
     try:
         yield
     except FinrlPodError:
@@ -100,7 +100,7 @@ def decide(
     strategy: Strategy, prices_of_decision: CheckedPrices, holdings: Holdings, *, short: bool = False,
     state: StrategyState | None = None,
 ) -> Decision:  # fmt: skip
-    """Return the strategy's decision on the last bar. Raises StrategyFailed.
+    """Return the decision of the strategy on the last bar. Raises StrategyFailed.
 
     state: virtual holdings after the decision before, as the journal keeps them. They are restored each time, so that a
     decision repeated after an error, or by another process, continues from the same ones.

@@ -1,4 +1,4 @@
-"""Intents that sell own shares at the market, of a flatten command or after a day's loss."""
+"""Intents that sell own shares at the market, of a flatten command or after a loss of the day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flatten_intents(
 ) -> list[Intent]:
     """Return DAY orders (GTC where there are none) that sell `shares` by symbol in the current or next session.
 
-    config: whose name shares of no strategy belong to. name: of the flatten, unique in the journal.
+    config: config of the account; shares of no strategy get its name. name: name of the flatten, unique in the journal.
     """
     days = calendar_of(config).sessions(now.date() - timedelta(days=1), now.date() + timedelta(days=14))
     session = next(s for s in days if s.close - DAY_ORDER_CUTOFF - SEND_MARGIN > now)

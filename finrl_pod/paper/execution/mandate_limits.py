@@ -1,4 +1,4 @@
-"""Risk limits that follow from a strategy's mandate, and the check that a config leaves room for it."""
+"""Risk limits that follow from the mandate of a strategy, and the check that a config leaves room for it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def mandate_of(strategy: Strategy) -> MandateConfig | None:
 
 
 def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
-    """Return the config's risk limits with those that it leaves to the mandate.
+    """Return the risk limits of a config, including the limits that it leaves to the mandate.
 
     Under a mandate the largest position and order are `DRIFT_ALLOWANCE` times the largest desired weight, at most
-    `max_gross`; the turnover of a session is that of buying the whole account. Without one they are `UNBOUNDED`.
+    `max_gross`; the turnover of a session is limited to buying the whole account. Without one they are `UNBOUNDED`.
     Raises ConfigError if the limits contradict the mandate or admit no order at all, or the price window is too short
     for the strategy.
     """
@@ -49,12 +49,12 @@ def risk_limits(config: PaperConfig, strategy: Strategy) -> RiskSettings:
 
 
 def recorded_limits(config: PaperConfig, strategies: Sequence[Strategy]) -> RiskSettings:
-    """Return the limits that a single strategy trades under; those of the config if there are several."""
+    """Return the limits that a single strategy trades under; the limits of the config if there are several."""
     return config.risk if config.strategies else risk_limits(config, strategies[0])
 
 
 def check_strategies(config: PaperConfig, strategies: Sequence[Strategy]) -> None:
-    """Raises ConfigError for limits that contradict a strategy's mandate or admit no order (`risk_limits`)."""
+    """Raises ConfigError for limits that contradict the mandate of a strategy or admit no order (`risk_limits`)."""
     for allocation, strategy in zip(allocations(config), strategies, strict=True):
         risk_limits(allocation, strategy)
 

@@ -1,4 +1,4 @@
-"""Bars of some minutes, made from minute bars: the window of a decision within the session, and the day's open."""
+"""Bars of some minutes, made from minute bars: the window of a decision within the session, and the open of the day."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class MinutePrices:
 def fetch_minute_prices(
     feed: DataFeed, config: PaperConfig, cycle: TradingCycle, record_fetch: PriceFetchRecorder
 ) -> MinutePrices:
-    """Fetch the last `data.window` bars, of whole sessions, until the cycle's time, and check them.
+    """Fetch the last `data.window` bars, of whole sessions, until the cycle time, and check them.
 
-    Raises BrokerError if the feed does not answer and DataError if it lacks the cycle's bar.
+    Raises BrokerError if the feed does not answer and DataError if it lacks the cycle bar.
     """
     assert cycle.time is not None
     minutes = config.intraday.minutes

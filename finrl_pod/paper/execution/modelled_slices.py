@@ -1,6 +1,6 @@
 """Orders within the session as backtests and replays model them: sent at their times, with even volume.
 
-These are slices, and the whole orders of a market that never closes, which are sent once a day is over.
+These are slices, and the whole orders of a market that never closes, sent once a day is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WHOLE_DAY = (0.0, 1.0)  # of a bar that is no session of the exchange
 
 
 def sliced_execution(config: PaperConfig, panel: Panel) -> SlicedExecution | None:
-    """Return the slices of a config on a panel's bars; None if its orders fill in an auction.
+    """Return the slices of a config on the bars of a panel; None if its orders fill in an auction.
 
     A panel of daily bars has no volume within the day: the schedules of volume take it as even. The whole orders of a
     market that never closes are single slices.

@@ -1,7 +1,7 @@
 """The order manager: submits the orders of intents, tracks their state at the broker, and cancels them.
 
 Every order is in the journal before it is sent. An order with an unknown submit outcome blocks its intent until a
-look-up resolves it, which is tried on every iteration of the daemon; no other order of that intent is sent meanwhile.
+look-up resolves it. The daemon tries that on every iteration; no other order of that intent is sent meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEMPORARY = (Reason.HELD_FOR_ORDERS, Reason.WASH_TRADE)
 class OrderManager:
     """Sends and tracks orders, from one thread.
 
-    runs: of the account and its strategies, which are part of the ids of their orders. idle: called as idle(seconds)
+    runs: run names of the account and its strategies, part of their order ids. idle: called as idle(seconds)
     to wait; it keeps the heartbeat alive and applies a halt. on_polled_change: called with the time of the last stream
     read when polling found a change that the stream had not reported.
     """
@@ -225,7 +225,7 @@ class OrderManager:
             self.alert("warning", "cancel", f"{order.client_order_id} was not cancelled: {outcome.message}")
 
     def cancel_earlier_slices(self) -> None:
-        """Cancel slices that are still live when the next one is due, whose shares the later ones take over."""
+        """Cancel slices that are still live when the next one is due. Later slices take over their shares."""
         now = self.clock.now()
         cancelled = False
         for entry, order in self.ledger.live_orders():
@@ -267,7 +267,7 @@ class OrderManager:
     # ------------------------------------------------------------------ updates from the broker
 
     def read_stream(self) -> int:
-        """Apply the stream's new messages. Returns how many there were."""
+        """Apply new messages of the stream. Returns how many there were."""
         self._stream_read_at = self.clock.now()
         updates = self.broker.updates()
         for update in updates:
@@ -302,7 +302,7 @@ class OrderManager:
             self.finish(entry)
 
     def record_new_fills(self) -> None:
-        """Record the fills after the cursor; those of other clients' orders as external fills."""
+        """Record the fills after the cursor; fills of external orders as external fills."""
         cursor = self.ledger.fill_cursor
         page = self.broker.fills_since(cursor)
         for fill in page.fills:
@@ -321,7 +321,7 @@ class OrderManager:
             self.ledger.move_fill_cursor(page.cursor, self.clock.now())
 
     def is_own(self, order: Order) -> bool:
-        """Return True if the order was sent by this account's run or one of its strategies."""
+        """Return True if the order was sent by the run of this account or one of its strategies."""
         return any(is_run_order_id(order.client_order_id, run) for run in self._runs)
 
     def check_recorded(self, orders: Iterable[Order]) -> None:
@@ -357,7 +357,7 @@ class OrderManager:
         self.check_recorded(self.broker.orders("all", after=None if newest is None else newest - timedelta(days=1)))
 
     def finish(self, entry: LedgerEntry) -> None:
-        """Close an intent that is filled, whose order ended or whose deadline passed; cancel an order past its end."""
+        """Close an intent that is filled, or after the end of its order or deadline; cancel an order past its end."""
         if entry.state.final:
             return
         now = self.clock.now()
@@ -395,7 +395,7 @@ class OrderManager:
         self.ledger.close(entry, state, self.clock.now(), detail)
 
     def _adopt_replacement(self, entry: LedgerEntry) -> None:
-        """If an intent's last order was replaced externally, track the replacement as the intent's order."""
+        """If an intent's last order was replaced externally, track the replacement as the intent order."""
         last = entry.orders[-1] if entry.orders else None
         if last is None or last.status is not OrderStatus.REPLACED:
             return
@@ -445,7 +445,7 @@ class OrderManager:
             self.alert("warning", "order", warning)
 
     def _resolve_duplicate(self, request: OrderRequest) -> Confirmed | Ambiguous | Rejected:
-        """Handle a duplicate client id: confirmed if the broker's order is the same one, else trading is halted."""
+        """Handle a duplicate client id: confirmed if the broker order is the same one, else trading is halted."""
         try:
             report = self.broker.order_by_client_id(request.client_order_id)
         except BrokerUnavailable as error:
@@ -489,7 +489,7 @@ class OrderManager:
 
 
 def _sends_more(entry: LedgerEntry, now: datetime) -> bool:
-    """Whether further slices, or the market order of what they left, follow an intent's last order, which has ended."""
+    """Whether further slices, or the market order of the remainder, follow the ended last order of an intent."""
     slicing = entry.intent.slicing
     last = entry.orders[-1]
     if slicing is None or now > entry.intent.deadline or last.status is OrderStatus.REJECTED:

@@ -37,7 +37,7 @@ TICK = Decimal("0.01")  # that limit prices are rounded to
 
 
 def limits_note(decision: Decision, rules: SizingRules) -> str:
-    """Return what the limits cut from a decision's weights, empty if nothing. Does not depend on the weights."""
+    """Return what the limits cut from the weights of a decision, empty if nothing. Does not depend on the weights."""
     if decision.weights is None or rules.limits is None:
         return ""
     weights = [float(weight) for weight in decision.weights]
@@ -79,7 +79,7 @@ def plan_orders(
     A symbol with invalid prices, or that is not tradable, keeps its position, valued at its last known close.
     Fractional quantities become DAY orders, since brokers accept no fractions in auctions.
 
-    buying_power: of the account, which brokers reserve the limit prices of purchases from; None without a bound.
+    buying_power: amount that brokers reserve the limit prices of purchases from; None without a bound.
     volumes: usual volume in the window of the slices by symbol; without it, volume counts as even.
     """
     symbols = decision.prices.panel.symbols
@@ -174,7 +174,7 @@ def _intent(
 
 
 def _in_slices(intent: Intent, config: PaperConfig, cycle: TradingCycle, usual_volume: UsualVolume | None) -> Intent:
-    """Send an intent in slices over the cycle's window. What is left then is a market order, if the config says so."""
+    """Send an intent in slices over the cycle window. What is left then is a market order, if the config says so."""
     settings = config.slicing
     window = cycle.window
     assert window is not None

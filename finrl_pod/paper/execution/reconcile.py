@@ -1,4 +1,4 @@
-"""Reconciliation of the journal with the broker's account: orders, fills, positions and cash.
+"""Reconciliation of the journal with the broker account: orders, fills, positions and cash.
 
 Start-up is recovery: nothing is sent until journal and broker agree. Holdings of the account beyond the own
 positions are external: recorded, reported and never traded. An unexplained difference stops all trading until an
@@ -19,7 +19,7 @@ from finrl_pod.paper.journal.store import add
 ZERO = Decimal(0)
 ATTEMPTS = 3
 CASH_TOLERANCE = Decimal("1.00")  # regulatory fees and interest are cents
-RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account's equity, if that is more
+RELATIVE_CASH_TOLERANCE = Decimal("0.0005")  # of the account equity, if that is more
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class CertainShares:
-    """Own shares by symbol that are certainly in the account, and those of the journal that are not."""
+    """Own shares by symbol that are certainly in the account, and shares of the journal that are not."""
 
     shares: dict[str, Decimal]
     uncertain: dict[str, Decimal]
@@ -48,7 +48,7 @@ class Reconciler:
         self.external_orders: tuple[str, ...] = ()
 
     def initialise(self) -> None:
-        """Set up a new journal: record the account's holdings as external and skip its past fills."""
+        """Set up a new journal: record the account holdings as external and skip its past fills."""
         ledger = self._orders.ledger
         now = self._orders.clock.now()
         if ledger.store.last(schema.cash_marks) is not None:
@@ -142,7 +142,7 @@ class Reconciler:
         return f"{count} differences acknowledged"
 
     def record_cash_mark(self) -> None:
-        """Write the account's cash to the journal, after a comparison without differences."""
+        """Write the account cash to the journal, after a comparison without differences."""
         ledger = self._orders.ledger
         account = self._orders.broker.account()
         cash = {"cash": str(account.cash), "own_cash": str(ledger.cash), "foreign_cash": str(ledger.external_cash())}

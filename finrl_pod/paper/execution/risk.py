@@ -23,9 +23,9 @@ _TOLERANCE = Decimal("1.000001")  # limits are fractions of moving equity: round
 class Exposure:
     """Own holdings and live orders, as input of the limit checks.
 
-    equity: own, in currency. positions: own shares. live: signed unfilled shares of live orders. prices: by symbol, for
-    every symbol of both. traded: value traded and sent this session. account: shares in the broker's account; None if
-    not queried. limits: of the strategy; None: the manager's.
+    equity: own, in currency. positions: own shares. live: signed unfilled shares of live orders. prices: price of
+    each symbol in both. traded: value traded and sent this session. account: shares in the broker account; None if
+    not queried. limits: limits of the strategy; None for the limits of the manager.
     """
 
     equity: Decimal
@@ -38,10 +38,10 @@ class Exposure:
 
 
 class RiskManager:
-    """Checks orders against the limits and the risk state, which is read from disk each time (a halt may be new)."""
+    """Checks orders against the limits and the risk state. It is read from disk each time (a halt may be new)."""
 
     def __init__(self, store: Store, limits: RiskSettings, orders: OrderSettings) -> None:
-        """limits: of losses, and of orders where an exposure has none."""
+        """limits: loss limits, and order limits where an exposure has none."""
         self._store = store
         self.limits = limits
         self._collar = Decimal(str(orders.collar))
@@ -63,7 +63,7 @@ class RiskManager:
             self.add_state(connection, state, reason, now)
 
     def add_state(self, connection: Connection, state: RiskState, reason: str, now: datetime) -> None:
-        """Write a new state inside the caller's transaction."""
+        """Write a new state inside the transaction of the caller."""
         add(connection, schema.risk_states, now, state=state.value, reason=reason)
 
     def tighten(self, state: RiskState, reason: str, now: datetime) -> bool:
@@ -71,7 +71,7 @@ class RiskManager:
         return tighten_risk_state(self._store, state, reason, now)
 
     def refusal(self, request: OrderRequest, reference: Decimal, exposure: Exposure) -> str | None:
-        """Return why the order must not be sent, with the figures, or None. reference: the decision's price."""
+        """Return why the order must not be sent, with the figures, or None. reference: the decision price."""
         state = self.state
         if state is RiskState.HALTED:
             return f"trading is halted ({self.reason})"

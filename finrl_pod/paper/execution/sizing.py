@@ -1,4 +1,4 @@
-"""Order sizing rules of a paper config, which the daemon, its reports and backtests share.
+"""Order sizing rules of a paper config; the daemon, its reports and backtests share.
 
 Apart from the planning of orders, so that status reports need no numerical libraries.
 """
@@ -12,7 +12,7 @@ from finrl_pod.paper.settings import PaperConfig, RiskSettings
 
 
 def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
-    """Return the sizing rules of a config, as exact decimals. limits: of `risk_limits`; None to cut nothing."""
+    """Return the sizing rules of a config, as exact decimals. limits: result of `risk_limits`; None to cut nothing."""
     orders = config.orders
     return SizingRules(
         cash_buffer=Decimal(str(orders.cash_buffer)),

@@ -1,4 +1,4 @@
-"""The stop rule: a warning when the account's active return leaves the band of the champion's backtest."""
+"""The stop rule: a warning when the active return of the account leaves the band of the champion backtest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def warning(current: ActiveReturn | None, previous: ActiveReturn | None) -> str 
 
 
 def _marks(store: Store, run: str, started: str, marks: Table) -> list[tuple[Decimal, float]]:
-    """Own equity and the base's growth at the decisions of the last year since the base account started."""
+    """Own equity and the base growth at the decisions of the last year since the base account started."""
     decisions = schema.decisions.c
     own_marks = [marks.c.run == run] if "run" in marks.c else []
     with store.read() as connection:

@@ -38,7 +38,7 @@ def current_targets(ledger: Ledger, config: PaperConfig) -> dict[str, TargetStat
 
 
 def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None) -> float:
-    """The value that all strategies miss to their open targets now, as a share of the account's equity."""
+    """The value that all strategies miss to their open targets now, as a share of the account equity."""
     current_prices = prices or ledger.closes.prices
     distances = [_distance_now(ledger, config, allocation, current_prices) for allocation in allocations(config)]
     equity = Decimal(str(config.capital)) + ledger.cash + _value(ledger.positions, current_prices)
@@ -49,9 +49,9 @@ def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, D
 def _distance_now(
     ledger: Ledger, config: PaperConfig, allocation: PaperConfig, prices: Mapping[str, Decimal]
 ) -> tuple[Decimal, Decimal]:
-    """Distance of a strategy's shares to its open target, 0 without one, and its equity.
+    """Distance of the shares of a strategy to its open target, 0 without one, and its equity.
 
-    part: the strategy's of `allocations`.
+    part: the strategy of `allocations`.
     """
     book = ledger.books[allocation.name] if config.strategies else ledger
     cash = Decimal(str(allocation.capital)) + book.cash

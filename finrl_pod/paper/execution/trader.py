@@ -54,8 +54,8 @@ ZERO = Decimal(0)
 class LoadedStrategy:
     """A strategy with a hash of all files that define it.
 
-    base: of its mandate, which the active return is measured against; None without one. band: that the active return
-    stayed in in its backtest, None if unknown. warning: why a newer one could not be loaded, empty if there is none.
+    base: base of the mandate for the active return; None without one. band: range of the active return in its
+    backtest, None if unknown. warning: why a newer one could not be loaded, empty if there is none.
     """
 
     strategy: Strategy
@@ -95,7 +95,8 @@ class TradingComponents:
 class CycleInputs:
     """What all strategies of an account get in a cycle: checked prices, assets, halted symbols, corporate actions.
 
-    buying_power: of the account. volumes: usual volume in the window of the slices by symbol, if they depend on it.
+    buying_power: amount for purchases. volumes: usual volume in the window of the slices by symbol, if they depend on
+    it.
     """
 
     prices: CheckedPrices
@@ -148,9 +149,9 @@ class StrategyTrader:
         return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
 
     def exposure(self, excluded_entry: LedgerEntry, account: Mapping[str, Decimal] | None) -> Exposure:
-        """Return positions, live orders and the value traded on the intent's bar, without its own live order.
+        """Return positions, live orders and the value traded on the intent bar, without its own live order.
 
-        account: shares in the broker's account, None if not queried.
+        account: shares in the broker account, None if not queried.
         """
         bar = excluded_entry.intent.bar
         run = self.config.name
@@ -171,7 +172,7 @@ class StrategyTrader:
         return Exposure(self.equity(), positions, live, prices, turnover, account, self._limits)
 
     def affordable(self, entry: LedgerEntry) -> Decimal:
-        """Return the shares of a purchase that own cash and live sales pay for, at the decision's prices."""
+        """Return the shares of a purchase that own cash and live sales pay for, at the decision prices."""
         funds = self.cash
         for other in self._open_intents():
             order = other.live
@@ -190,7 +191,7 @@ class StrategyTrader:
     # ------------------------------------------------------------------ deciding
 
     def has_decided(self, cycle: TradingCycle) -> bool:
-        """Return True if the journal has a decision on the cycle's bar."""
+        """Return True if the journal has a decision on the cycle bar."""
         bar = cycle.id
         if self._last_decided_bar != bar:
             is_own = schema.decisions.c.run == self.config.name

@@ -18,7 +18,7 @@ from finrl_pod.types import Floats
 
 @dataclass(frozen=True)
 class UsualVolume:
-    """profile: usual share of the window's volume in each slice. shares: usual shares traded in the window."""
+    """profile: usual share of the window volume in each slice. shares: usual shares traded in the window."""
 
     profile: tuple[float, ...]
     shares: float

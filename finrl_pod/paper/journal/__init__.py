@@ -1,1 +1,1 @@
-"""The daemon's journal: intents, orders, fills and decisions in one append-only SQLite file."""
+"""The daemon journal: intents, orders, fills and decisions in one append-only SQLite file."""

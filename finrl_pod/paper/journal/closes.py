@@ -1,4 +1,4 @@
-"""The last known close of each symbol, which values holdings on days without a bar."""
+"""The last known close of each symbol, used to value holdings on days without a bar."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from finrl_pod.paper.journal.store import Store, add
 
 @dataclass(frozen=True)
 class Close:
-    """session: ISO date of the bar. price: per share in currency, adjusted for splits since that bar."""
+    """session: ISO date of the bar. price: currency per share, adjusted for splits since that bar."""
 
     session: str
     price: Decimal
 
 
 class Closes:
-    """The journal's last closes, cached in memory. Rows added in a caller's transaction are cached by `apply`."""
+    """Last closes of the journal, cached in memory. Rows added in a transaction of the caller are cached by `apply`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,14 +53,14 @@ class Closes:
             self.apply(new_closes)
 
     def adjusted_for(self, action: CorporateAction) -> dict[str, Close]:
-        """Return the symbol's close after a split or stock dividend; empty if the action does not change it."""
+        """Return the close of the symbol after a split or stock dividend; empty if the action does not change it."""
         close = self._last_closes.get(action.symbol)
         if close is None or not action.changes_shares or close.session >= action.ex_date.isoformat():
             return {}
         return {action.symbol: Close(close.session, close.price / action.ratio)}
 
     def write(self, connection: Connection, closes: Mapping[str, Close], now: datetime) -> None:
-        """Insert rows inside the caller's transaction; the caller passes them to `apply` after the commit."""
+        """Insert rows inside the transaction of the caller; the caller passes them to `apply` after the commit."""
         for symbol, close in closes.items():
             add(connection, schema.closes, now, symbol=symbol, session=close.session, price=str(close.price))
 

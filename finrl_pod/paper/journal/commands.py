@@ -81,7 +81,7 @@ def record_result(store: Store, command: Command, result: CommandResult, now: da
 
 
 def add_result(connection: Connection, command: Command, result: CommandResult, now: datetime) -> None:
-    """Write the result of a command inside the caller's transaction, together with its effects."""
+    """Write the result of a command inside the transaction of the caller, together with its effects."""
     values = {"outcome": result.message, "refused": int(result.refused)}
     add(connection, schema.command_results, now, command_id=command.id, **values)
 

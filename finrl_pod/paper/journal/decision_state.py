@@ -12,7 +12,7 @@ StrategyState = Mapping[str, Any]  # JSON values of `MandatedStrategy.state`
 
 @dataclass(frozen=True)
 class ActiveReturn:
-    """Log return of own equity less the base's growth over `bars` sessions, at most a year.
+    """Log return of own equity less the base growth over `bars` sessions, at most a year.
 
     lower, level: lower edge of the band of the backtest and its probability; None without a band. left: the value is
     below the edge.
@@ -29,8 +29,8 @@ class ActiveReturn:
 class BaseAccount:
     """The base account after a decision.
 
-    time: last bar. started: first bar. growth: of the account since it started with 1. held, target: weights by symbol;
-    the target is bought in the next auction, None keeps the holdings. strategy: virtual holdings of the base.
+    time: last bar. started: first bar. growth: value of an account that started with 1. held, target: weights by
+    symbol; the target is bought in the next auction, None keeps the holdings. strategy: virtual holdings of the base.
     """
 
     time: str

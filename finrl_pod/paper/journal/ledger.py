@@ -96,7 +96,7 @@ class Ledger:
     # ------------------------------------------------------------------ writing
 
     def add_intents(self, connection: Connection, now: datetime, intents: list[Intent]) -> list[LedgerEntry]:
-        """Write intents inside the caller's transaction; the caller passes them to `track` after the commit."""
+        """Write intents inside the transaction of the caller; the caller passes them to `track` after the commit."""
         new_entry = []
         for intent in intents:
             row = add(connection, schema.intents, now, **_intent_values(intent))
@@ -120,7 +120,7 @@ class Ledger:
         return self._add_order(entry, request, now, "plan")
 
     def adopt_order(self, entry: LedgerEntry, order: Order, now: datetime, source: str = "replaced") -> TrackedOrder:
-        """Write an order at the broker as an own order, by default one that replaced the intent's last externally."""
+        """Write an order at the broker as an own order, by default one that replaced the last order externally."""
         return self._add_order(entry, order, now, source)
 
     def intent_of_order(self, broker_id: str) -> LedgerEntry | None:
@@ -191,7 +191,7 @@ class Ledger:
         self._apply_change(action.symbol, own_change, cash, changes)
 
     def write_missing_shares(self, connection: Connection, missing: MissingShares, now: datetime) -> None:
-        """Write off own shares inside the caller's transaction; the caller passes them to `apply_missing_shares`.
+        """Write off own shares inside the transaction of the caller; the caller passes them to `apply_missing_shares`.
 
         The same number of external shares is added, so that own plus external shares stay as they are at the broker.
         """
@@ -269,7 +269,7 @@ class Ledger:
             return _find_on_disk(connection, client_order_id, broker_id)
 
     def closed_intents_value(self, run: str, bar: str) -> Decimal:
-        """Return the value filled by closed intents of a run's decision bar, at the decision's prices."""
+        """Return the value filled by closed intents of a run's decision bar, at the decision prices."""
         fills = schema.fills.c
         orders = schema.orders.c
         intents = schema.intents.c

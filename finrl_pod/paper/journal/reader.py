@@ -53,7 +53,7 @@ def check_version(path: Path, version: int) -> None:
 
 
 def file_signature(path: Path) -> tuple[tuple[int, int], ...]:
-    """Return modification time and size of the journal's files, which change with every write. Cheap to call."""
+    """Return modification time and size of the journal files. They change with every write. Cheap to call."""
     return tuple(_time_and_size(file) for file in (path, _wal_path(path)))
 
 

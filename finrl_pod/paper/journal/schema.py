@@ -14,7 +14,7 @@ metadata = MetaData()
 
 
 def _table(name: str, *columns: Column[str] | Column[int] | UniqueConstraint) -> Table:
-    """Declare a table with an autoincrement id, which is also the order in which its rows were written."""
+    """Declare a table with an autoincrement id, in the order of the writes."""
     return Table(name, metadata, Column("id", Integer, primary_key=True, autoincrement=True), *columns)
 
 
@@ -113,7 +113,7 @@ cursors = _table("cursors", _text("at"), _text("name"), _text("value"))
 equity = _table("equity", _text("at"), _text("session"), _text("equity"), _text("cash"), _text("broker_equity"))
 strategy_equity = _table(
     "strategy_equity", _text("at"), _text("run"), _text("session"), _text("equity"), _text("cash")
-)  # of each of several strategies; `equity` is that of all
+)  # of each of several strategies; `equity` has the sum
 trading_days = _table(
     "trading_days", _text("at"), _text("session"), _text("state"), _text("equity"), _text("detail")
 )  # of intraday decisions: equity at the open, and a stop after a loss
@@ -140,7 +140,7 @@ command_results = _table(
 )  # fmt: skip
 alerts = _table("alerts", _text("at"), _text("level"), _text("kind"), _text("message"))
 strategies = _table("strategies", _text("at"), _text("name"), _text("sha256"), _text("detail"), _text("run"))
-settings = _table("settings", _text("at"), _text("content"))  # JSON of the daemon's settings
+settings = _table("settings", _text("at"), _text("content"))  # JSON of the daemon settings
 
 
 def create_tables(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The journal's SQLite file: creating and opening, durable transactions, and the lock of its daemon."""
+"""The journal SQLite file: creating and opening, durable transactions, and the lock of its daemon."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Store:
 
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
-        """Collect all writes of a context in one transaction, which its reads see too. For one thread."""
+        """Collect all writes of a context in one transaction. Its reads see them too. For one thread."""
         with self.write() as connection:
             self._batch = connection
             try:
@@ -176,12 +176,12 @@ class Store:
     # ------------------------------------------------------------------ bound values
 
     def fact(self, name: str) -> str | None:
-        """Return a value fixed by `bind`, such as the journal's account; None if it was never bound."""
+        """Return a value fixed by `bind`, such as the journal account; None if it was never bound."""
         row = self.last(schema.facts, schema.facts.c.name == name)
         return None if row is None else str(row.value)
 
     def bind(self, name: str, value: str) -> None:
-        """Fix a value for the journal's lifetime. Raises JournalError if it is bound to another one."""
+        """Fix a value for the journal lifetime. Raises JournalError if it is bound to another one."""
         bound_value = self.fact(name)
         if bound_value is None:
             with self.write() as connection:
@@ -196,8 +196,8 @@ class Store:
 class JournalLock:
     """Exclusive lock of one daemon on a journal; the operating system releases it when the process dies.
 
-    A context manager, which creates a missing journal. It locks a file beside the journal, wherever links lead, and
-    the journal itself, which may have several names. Raises JournalError on entering if another process holds a lock.
+    A context manager that creates a missing journal. It locks a file beside the journal, wherever links lead, and the
+    journal itself: it may have several names. Raises JournalError on entering if another process holds a lock.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -240,7 +240,7 @@ class JournalLock:
 
 
 def add(connection: Connection, table: Table, written_at: datetime, **values: Any) -> int:
-    """Insert one row inside the caller's transaction and return its id."""
+    """Insert one row inside the transaction of the caller and return its id."""
     result = connection.execute(insert(table).values(at=stamp(written_at), **values))
     return int(result.inserted_primary_key[0])  # type: ignore[index]
 

@@ -35,7 +35,7 @@ class TargetState(StrEnum):
 
 @dataclass(frozen=True)
 class KeptTarget:
-    """Positions that a decision aims at, by symbol. bar: of the decision. until: last bar of which orders are sent."""
+    """Positions that a decision aims at, by symbol. bar: decision bar. until: last bar of which orders are sent."""
 
     bar: date
     until: date

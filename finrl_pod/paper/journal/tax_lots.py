@@ -27,7 +27,7 @@ SELECTION_COLUMNS = ("sale", "lot", "shares")
 
 @dataclass
 class Lot:
-    """Shares of one purchase that are still held. number: of the purchase's fill. cost: of these shares, with fees."""
+    """Remaining shares of one purchase. number: number of the purchase fill. cost: their cost with fees."""
 
     number: int
     strategy: str
@@ -39,7 +39,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class RealisedGain:
-    """Shares of a lot that were sold. sale: number of the sale's fill, 0 for shares that other clients sold."""
+    """Shares of a lot that were sold. sale: number of the sale fill, 0 for shares that other clients sold."""
 
     strategy: str
     symbol: str
@@ -90,7 +90,8 @@ def read_selection(path: Path) -> Selection:
 
 @dataclass(frozen=True)
 class _Event:
-    """A purchase, a sale or a split. number: of the fill, 0 for sales of other clients. shares: of a split, the change.
+    """A purchase, a sale or a split. number: number of the fill, 0 for sales of other clients. shares: for a split,
+    their change.
 
     value: shares times price.
     """

@@ -167,7 +167,7 @@ class Alerts:
         # A thread of its own: an apprise service has no limit on the total time of its answer.
         thread = threading.Thread(target=deliver, name=f"alert to {name}", daemon=True)
         thread.start()
-        thread.join(self._timeout + 1.0 if name == WEBHOOK else self._timeout)  # a webhook's request ends by itself
+        thread.join(self._timeout + 1.0 if name == WEBHOOK else self._timeout)  # a webhook request ends by itself
         if failures:
             return failures[0]
         late.append(thread)
@@ -225,7 +225,7 @@ class Alerts:
     def _write_spool(self) -> None:
         if self._spool is None:
             return
-        with contextlib.suppress(OSError):  # the disk may be full, which is what an alert may be about
+        with contextlib.suppress(OSError):  # the disk may be full: an alert may be about that
             if self._waiting:
                 rows = [{"values": d.values, "receivers": sorted(d.receivers)} for d in self._waiting]
                 replace_file(self._spool, json.dumps(rows).encode(), 0o600)

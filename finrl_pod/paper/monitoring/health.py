@@ -27,7 +27,7 @@ SymbolMetrics = Callable[[], Mapping[str, SymbolFigures]]
 
 
 class Heartbeat:
-    """Written by the daemon's main loop only: if the loop hangs, heartbeat file and watchdog go stale."""
+    """Written by the main loop of the daemon only: if the loop hangs, heartbeat file and watchdog go stale."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Heartbeat:
         _notify_systemd("WATCHDOG=1\nREADY=1" if trading else "WATCHDOG=1")
         if self._path is not None:
             beat = {"at": datetime.now(UTC).isoformat(), "pid": os.getpid(), "trading": trading}
-            with contextlib.suppress(OSError):  # on a full disk, the file goes stale, which monitoring reports
+            with contextlib.suppress(OSError):  # on a full disk, the file goes stale and monitoring reports it
                 replace_file(self._path, json.dumps(beat).encode())
 
     @property

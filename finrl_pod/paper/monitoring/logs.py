@@ -25,7 +25,7 @@ class _StandardError:
 
 
 def open_log(environment: Mapping[str, str] = os.environ) -> Any:
-    """Return the daemon's logger, which never raises. Logs of other libraries are dropped: they may hold secrets."""
+    """Return the logger of the daemon. It never raises. Logs of other libraries are dropped: they may hold secrets."""
     import structlog
 
     secrets = environment_mask(environment)

@@ -89,7 +89,7 @@ def send_request(
 
 
 def check_address(url: str, name: str) -> None:
-    """Raises ConfigError for an address that is neither https nor on this machine. name: of its setting."""
+    """Raises ConfigError for an address that is neither https nor on this machine. name: name of its setting."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         raise ConfigError(

@@ -74,7 +74,7 @@ class ActiveReturnStatus(ActiveReturn):
 
 @dataclass(frozen=True)
 class StrategyStatus:
-    """One of several strategies. share: of the capital. equity: at the last known closes."""
+    """One of several strategies. share: share of the capital. equity: equity at the last known closes."""
 
     share: float
     capital: Decimal
@@ -87,7 +87,7 @@ class StrategyStatus:
 class Slippage:
     """Slippage of fills against the prices of the decision, in basis points of value; positive is a cost.
 
-    The realised one includes the market move between decision and fill, which averages out. None without fills.
+    The realised one includes the market move between decision and fill; it averages out. None without fills.
     """
 
     realised_bps: float | None
@@ -261,7 +261,7 @@ def orders(store: Store) -> list[OrderStatusRow]:
 
 
 def slippage(store: Store, modelled_bps: float) -> Slippage:
-    """Return realised and modelled slippage of the fills, without those of flatten commands."""
+    """Return realised and modelled slippage of the fills, without flatten commands."""
     fills = schema.fills.c
     order = schema.orders.c
     intents = schema.intents.c

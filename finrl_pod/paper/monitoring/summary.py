@@ -25,10 +25,11 @@ ZERO = Decimal(0)
 class DaySummary:
     """One session of an account. Amounts in currency.
 
-    day_return: of equity since the mark before, drawdown: below the highest mark, as shares. profits: by symbol, of
-    positions and trades since the close before. strategies: equity of each of several by name. orders: sent in the
+    day_return: return of equity since the previous mark. drawdown: loss since the highest mark. profits: profit of
+    positions and trades by symbol since the previous close. strategies: equity of each of several by name.
+    orders: sent in the
     session, by last known state. distance: value that open targets miss as a share of equity. differences: between
-    account and journal. priced: False if the prices are those of the close before.
+    account and journal. priced: False if the previous closes are used.
     """
 
     session: Session
@@ -137,7 +138,7 @@ def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, De
 
 
 def _order_states(ledger: Ledger, start: str) -> dict[str, int]:
-    """Number of orders written since a time, by the broker's last known status, or by ours if it does not know it."""
+    """Number of orders since a time by last known status at the broker, or by our state if it has none."""
     numbers = {row.id for row in ledger.store.rows(schema.orders, schema.orders.c.at > start)}
     last = {row.order_id: row for row in ledger.store.rows(schema.order_events, schema.order_events.c.at > start)}
     counts: dict[str, int] = {}

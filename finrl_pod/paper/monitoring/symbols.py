@@ -19,7 +19,7 @@ ZERO = Decimal(0)
 class SymbolFigures:
     """Figures of one symbol, in currency except for `shares`. Gains are first in, first out, with fees.
 
-    value: at the last known close. sold_value: proceeds of all sales.
+    value: value at the last known close. sold_value: proceeds of all sales.
     """
 
     shares: float = 0.0

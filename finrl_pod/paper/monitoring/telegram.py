@@ -1,7 +1,8 @@
 """Commands from Telegram: status, halt, resume and flatten, from users on a list and after a confirmation.
 
 A background thread polls the Bot API (https://core.telegram.org/bots/api). Commands are queued in the journal like
-those of the command line. A confirmation is valid for a minute, for one command and one user, and not after a restart.
+commands of the command line. A confirmation is valid for a minute, for one command and one user, and not after a
+restart.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CONFIRM_SECONDS = 60.0
 MAX_AGE = 60.0  # seconds; older messages are ignored, since Telegram keeps unfetched ones for a day
 RESULT_SECONDS = 30.0  # to wait for a command's result
 COMMANDS = {name.value: name for name in (CommandName.HALT, CommandName.RESUME, CommandName.FLATTEN)}
-HELP = "Commands: /status, and /halt, /resume, /flatten, which need a confirmation."
+HELP = "Commands: /status, and /halt, /resume, /flatten; these need a confirmation."
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The daemon's process: main loop, clocks, schedule, commands and replay."""
+"""The daemon process: main loop, clocks, schedule, commands and replay."""

@@ -42,7 +42,7 @@ def build_daemon(
         finally:  # also if the journal cannot be written
             send_alert(level, kind, message)
 
-    idle: list[Callable[[float], None]] = []  # the daemon's, which is built last
+    idle: list[Callable[[float], None]] = []  # idle function of the daemon, built last
     stream = StreamMonitor(broker, time, config.timing.stale_stream, alert)
     orders = OrderManager(
         broker, ledger, risk, time, config.timing, alert, [config.name, *(part.name for part in allocations(config))],

@@ -36,7 +36,7 @@ class Stoppable(Protocol):
 
 
 class CommandHandler:
-    """Executes commands one after the other, in the daemon's thread."""
+    """Executes commands one after the other, in the daemon thread."""
 
     def __init__(self, orders: OrderManager, risk: RiskManager, reconciler: Reconciler, config: PaperConfig) -> None:
         self._orders = orders

@@ -1,7 +1,7 @@
-"""The daemon's main loop: recover, wait for the next trading cycle, trade it, and execute commands meanwhile.
+"""Main loop of the daemon: recover, wait for the next trading cycle, trade it, and execute commands meanwhile.
 
 Start-up is recovery, so a killed daemon is simply started again. A broker or feed that does not answer stops the
-trading but not the daemon, which keeps polling, alerting and executing commands. Only refused keys, an unwritable
+trading but not the daemon: it keeps polling, alerting and executing commands. Only refused keys, an unwritable
 journal and unexpected errors end it, with own orders cancelled.
 """
 
@@ -41,8 +41,8 @@ COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
 LOSS_CHECK_INTERVAL = timedelta(minutes=1)
 CLOCK_CHECK_INTERVAL = timedelta(hours=6)
-MAX_DRIFT = timedelta(days=366)  # of the broker's clock from this machine's: its answer is not used beyond
-MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker's clock is queried again
+MAX_DRIFT = timedelta(days=366)  # of the broker clock from this machine's: its answer is not used beyond
+MAX_CLOCK_SLIP = 1.0  # seconds that wall and monotonic time may drift apart before the broker clock is queried again
 SHUTDOWN_PAUSE = 1.0  # seconds between two attempts to cancel own orders before the exit
 SUMMARY_PERIOD = timedelta(hours=3)  # after a summary was due, in which it is still sent
 OUTAGE_ALERT_INTERVAL = 300.0  # seconds between two alerts of an outage, however often its cause changes
@@ -73,7 +73,7 @@ class Daemon:
         self._wake_event = threading.Event()
         self._clock_checked = time.now() - 2 * CLOCK_CHECK_INTERVAL
         self._loss_checked = time.now() - LOSS_CHECK_INTERVAL
-        self._alerted_drift = 0.0  # seconds of deviation from the broker's clock in the last alert
+        self._alerted_drift = 0.0  # seconds of deviation from the broker clock in the last alert
         self._outage = ""  # cause of the current outage in the last alert, "" if there is none
         self._outage_alerted = float("-inf")
         self.trading = False
@@ -166,9 +166,9 @@ class Daemon:
             self._outage_alerted = now
 
     def idle(self, seconds: float, *, interruptible: bool = False) -> None:
-        """Wait on the daemon's clock, keeping the heartbeat alive and applying a halt immediately.
+        """Wait on the daemon clock, keeping the heartbeat alive and applying a halt immediately.
 
-        interruptible: any command, a stop or a step of the host's clock ends the wait. The wait ends when monotonic or
+        interruptible: any command, a stop or a step of the host clock ends the wait. The wait ends when monotonic or
         wall time has passed: while the machine sleeps only wall time advances.
         """
         end = self._time.monotonic() + seconds
@@ -209,7 +209,7 @@ class Daemon:
             return self.idle(self._poll_within_session(cycle), interruptible=True)
         if not self.trader.has_decided(cycle):
             if self._clock_checked < cycle.opens:
-                return self._query_clock()  # the broker's clock decides whether the cycle has opened
+                return self._query_clock()  # the broker clock decides whether the cycle has opened
             if now <= cycle.deadline and not self._c.reconciler.differences:
                 self.trader.take_decision(cycle)
                 return None
@@ -288,7 +288,7 @@ class Daemon:
     # ------------------------------------------------------------------ within the session
 
     def _keep_day_loss(self, now: datetime, cycle: TradingCycle) -> None:
-        """Check the day's loss once a minute while the session is open, and carry out a stop."""
+        """Check the loss of the day once a minute while the session is open, and carry out a stop."""
         session = cycle.session
         if cycle.time is None or not session.open <= now < session.close:
             return
@@ -298,7 +298,7 @@ class Daemon:
         self.trader.day_loss.enforce(session.date, now, self._c.config.timing.shutdown)
 
     def _seconds_to_loss_check(self, cycle: TradingCycle) -> float:
-        """Return seconds until the day's loss is checked again, infinite if it is not."""
+        """Return seconds until the loss of the day is checked again, infinite if it is not."""
         session = cycle.session
         now = self._time.now()
         if cycle.time is None or not self._c.config.intraday.max_loss or not session.open <= now < session.close:
@@ -360,13 +360,13 @@ class Daemon:
                 self.trader.skip(cycle, "missed", "the daemon was down")
 
     def _check_clock(self) -> None:
-        """Query the broker's clock at intervals, and immediately after a clock step or a suspend of the host."""
+        """Query the broker clock at intervals, and immediately after a clock step or a suspend of the host."""
         overdue = self._time.now() - self._clock_checked >= CLOCK_CHECK_INTERVAL
         if overdue or abs(self._time.clock_slip) > MAX_CLOCK_SLIP:
             self._query_clock()
 
     def _query_clock(self) -> None:
-        """Synchronise with the broker's clock and alert once if the host's clock deviates too much."""
+        """Synchronise with the broker clock and alert once if the host clock deviates too much."""
         before = self._time.reading()
         answer: BrokerClock = self._c.broker.clock()
         if abs(answer.now - self._time.now()) > MAX_DRIFT:
@@ -399,7 +399,7 @@ class Daemon:
             return False
 
     def _cancel_unjournaled(self) -> None:
-        """Cancel live own orders without writing to the journal, which cannot be written."""
+        """Cancel live own orders without writing to the unwritable journal."""
         for _, order in self._c.ledger.live_orders():
             if order.broker_id:
                 with contextlib.suppress(FinrlPodError):

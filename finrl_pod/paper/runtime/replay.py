@@ -56,7 +56,7 @@ def replay(
 
     The first decision is taken on the first session from `start` on, the last on the session before the last one.
     Raises InputError for a period of fewer than two sessions, or an existing journal, and ConfigError for risk limits
-    that contradict the strategy's mandate.
+    that contradict the strategy mandate.
     """
     if journal.exists():
         raise InputError(f"{journal} already exists. Choose another journal for the replay.")
@@ -85,7 +85,7 @@ def replay(
     broker = SimulatedBroker(panel, clock, Decimal(str(config.capital)), cost, calendar=calendar)
     store = Store.create_or_open(journal)
     try:
-        # A replay writes no heartbeat, whose file belongs to the real daemon, and sends no summaries.
+        # A replay writes no heartbeat (the file belongs to the real daemon) and sends no summaries.
         monitoring = dataclasses.replace(config.monitoring, heartbeat="", summary_minutes=0)
         config = dataclasses.replace(config, monitoring=monitoring)
         recorded_config = dataclasses.replace(

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 class TradingClient(Protocol):
-    """Client of the trading API in Alpaca's libraries: signs and sends a request and returns the JSON response.
+    """Client of the trading API in a library of Alpaca: signs and sends a request and returns the JSON response.
 
     `data` is the query of `get` and `delete`, and the body of `post` and `patch`. Raises ErrorResponse for status 400
     and above; exceptions of requests and ValueError without a readable response.
@@ -65,7 +65,7 @@ class TradingClient(Protocol):
 
 
 class ClientLibrary(Protocol):
-    """One of Alpaca's client libraries."""
+    """A client library of Alpaca."""
 
     name: str
     trading: TradingClient
@@ -219,7 +219,7 @@ class AlpacaAccount:
     def boundary(self, route: str) -> Iterator[None]:
         """Raise BrokerUnavailable for whatever is wrong with an answer that is read inside.
 
-        route: of the request, for the message.
+        route: request line for the message.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""Adapter to alpaca-py, Alpaca's current client library and the default of paper trading."""
+"""Adapter to alpaca-py, the current client library of Alpaca and the default of paper trading."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ class AlpacaPyLibrary:
 def open_alpaca(
     clock: Clock, url: str = "", data_url: str = "", *, feed: FeedName = "iex", seed: int = 0, listen: bool = True
 ) -> tuple[AlpacaAccount, AlpacaFeed]:
-    """Open the paper account of the keys in the environment and its data feed, which share one rate limit.
+    """Open the paper account of the keys in the environment and its data feed. They share one rate limit.
 
-    url, data_url: base URLs of a server on this machine; empty for Alpaca's own. feed: "iex" or "sip".
-    seed: of the random pauses between reconnections of the stream. listen: connect to the trade-updates stream.
+    url, data_url: base URLs of a server on this machine; empty for Alpaca. feed: "iex" or "sip".
+    seed: seed of the random pauses between reconnections. listen: connect to the trade-updates stream.
 
     Raises AddressNotAllowed for an address off the allow-list, before the keys are read, and SetupError if keys or
     alpaca-py are missing.

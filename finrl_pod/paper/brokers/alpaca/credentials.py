@@ -59,17 +59,17 @@ def keys_from_environment() -> Keys:
 
 
 def trading_address(url: str) -> str:
-    """Base URL for orders: Alpaca's paper trading or this machine. Raises AddressNotAllowed for any other."""
+    """Base URL for orders: Alpaca paper trading or this machine. Raises AddressNotAllowed for any other."""
     return _checked_base(url, PAPER_URL, "trading address")
 
 
 def data_address(url: str) -> str:
-    """Base URL for prices: Alpaca's data host or this machine. Raises AddressNotAllowed for any other."""
+    """Base URL for prices: Alpaca data host or this machine. Raises AddressNotAllowed for any other."""
     return _checked_base(url, DATA_URL, "data address")
 
 
 def default_data_url(url: str) -> str:
-    """Data URL that belongs to a trading URL: Alpaca's data host for Alpaca's own, else the same server."""
+    """Data URL that belongs to a trading URL: Alpaca data host for Alpaca, else the same server."""
     return DATA_URL if not url or trading_address(url) == PAPER_URL else url
 
 

@@ -160,7 +160,7 @@ def open_alpaca_crypto(
 ) -> tuple[CryptoAccount, CryptoFeed]:
     """Open the paper account of the keys in the environment for crypto pairs, and their prices.
 
-    Arguments and errors are those of `finrl_pod.paper.brokers.alpaca.client.open_alpaca`.
+    Arguments and errors as in `finrl_pod.paper.brokers.alpaca.client.open_alpaca`.
     """
     trading_base = trading_address(url or PAPER_URL)
     data_base = data_address(data_url or default_data_url(url))

@@ -1,4 +1,4 @@
-"""Alpaca's prices as a `DataFeed`: bars of completed sessions, unchecked."""
+"""Alpaca prices as a `DataFeed`: bars of completed sessions, unchecked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PriceLibrary(Protocol):
 class AlpacaFeed:
     """Satisfies the `DataFeed` protocol.
 
-    feed: "iex" for trades of one exchange, "sip" for those of all exchanges (needs a paid subscription).
+    feed: "iex" for trades of one exchange, "sip" for trades of all exchanges (needs a paid subscription).
     """
 
     def __init__(self, account: AlpacaAccount, library: PriceLibrary, clock: Clock, feed: FeedName) -> None:

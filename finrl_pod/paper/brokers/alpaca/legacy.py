@@ -1,4 +1,4 @@
-"""Adapter to alpaca-trade-api 3.2.0, Alpaca's deprecated client library.
+"""Adapter to alpaca-trade-api 3.2.0, the deprecated client library of Alpaca.
 
 Its version pins conflict with current libraries, so it needs a separate virtual environment. Its stream needs an old
 version of websockets and is not used; orders and fills are polled over REST.

@@ -25,10 +25,10 @@ class RateLimitReached(Exception):
 
 
 class RateLimiter:
-    """Allows `limit` requests in any window of the clock's seconds. Safe to use from several threads.
+    """Allows `limit` requests in any window of seconds of the clock. Safe to use from several threads.
 
     A request counts from before it is sent until one window after its response. Wherever in between the broker counts
-    it, none of the broker's windows exceeds the limit.
+    it, none of the broker windows exceeds the limit.
     """
 
     def __init__(self, clock: Clock, limit: int = MAX_REQUESTS, window: float = WINDOW_SECONDS) -> None:
@@ -46,7 +46,7 @@ class RateLimiter:
     def request(self, *, urgent: bool = False, max_wait: float | None = None) -> Iterator[None]:
         """Context of one request: waits until it may be sent, urgent requests before all others.
 
-        max_wait: the clock's seconds; raises RateLimitReached if the wait would take longer.
+        max_wait: seconds of the clock; raises RateLimitReached if the wait would take longer.
         """
         self._acquire(urgent, max_wait)
         try:
@@ -77,7 +77,7 @@ class RateLimiter:
                 self._urgent_waiting -= urgent
 
     def _required_wait(self, urgent: bool) -> float | None:
-        """The clock's seconds until a request may be possible; None if it is possible now."""
+        """Seconds of the clock until a request may be possible; None if it is possible now."""
         now = self._clock.monotonic()
         while self._completed and self._completed[0] <= now - self._window:
             self._completed.popleft()

@@ -1,4 +1,4 @@
-"""Parses Alpaca's responses: JSON into records, error responses into outcomes of writes.
+"""Parses Alpaca responses: JSON into records, error responses into outcomes of writes.
 
 A field that is missing or malformed raises UnreadableResponse: such a response is not used in part.
 """
@@ -172,7 +172,7 @@ def clock(values: Any) -> BrokerClock:
 
 
 def session(values: Any) -> Session:
-    """Session from a day of the calendar, whose open and close are "HH:MM" in New York."""
+    """Session from a day of the calendar with open and close as "HH:MM" in New York."""
     day = _date(values, "date")
 
     def time_of(name: str) -> datetime:
@@ -322,7 +322,7 @@ def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = Fa
 
 
 def _rejection_reason(response: ErrorResponse, *, of_order: bool) -> Reason:
-    """Reason of a rejection, from status and message: Alpaca's documents disagree about the codes."""
+    """Reason of a rejection, from status and message: Alpaca documents disagree about the codes."""
     status = response.status
     message = response.message.lower()
     if status == 404:

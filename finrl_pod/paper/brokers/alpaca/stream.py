@@ -19,7 +19,7 @@ from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.domain.port import Clock
 from finrl_pod.paper.domain.records import OrderUpdate, StreamState
 
-# In the clock's seconds:
+# In seconds of the clock:
 FIRST_PAUSE = 1.0  # between two attempts to connect
 MAX_PAUSE = 60.0
 REFUSED_PAUSE = 30.0  # first pause after the broker refused the connection
@@ -34,7 +34,7 @@ _MAX_DOUBLINGS = 10
 
 
 class StreamRefused(Exception):
-    """The broker refused the stream's connection or keys."""
+    """The broker refused the stream connection or keys."""
 
 
 class NoStream:
@@ -56,7 +56,7 @@ class NoStream:
 class UpdateStream:
     """Receives trade updates from `start` until `close`.
 
-    base: trading address. seed: of the jitter in the pauses.
+    base: trading address. seed: seed of the jitter in the pauses.
     """
 
     def __init__(self, base: str, keys: Keys, clock: Clock, seed: int = 0) -> None:

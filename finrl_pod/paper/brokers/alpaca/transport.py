@@ -18,11 +18,11 @@ from finrl_pod.paper.domain.records import RateLimit
 if TYPE_CHECKING:
     from requests import Session
 
-CONNECT = 5.0  # in the clock's seconds; their sum is the time limit of the whole request
+CONNECT = 5.0  # in seconds of the clock; their sum is the time limit of the whole request
 ANSWER = 15.0
 TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
 DATA_METHODS = ("GET",)
-MAX_SUBMIT_WAIT = 2.0  # the clock's seconds that an order waits for the rate limiter before it is rejected
+MAX_SUBMIT_WAIT = 2.0  # seconds of the clock that an order waits for the rate limiter before it is rejected
 _MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
@@ -59,7 +59,7 @@ class RequestContext:
             return 0.0
         wait = _MAX_RATE_LIMIT_WAIT
         if reset is not None:
-            # Relative to the broker's clock if the response has a date: the host's may be wrong.
+            # Relative to the broker clock if the response has a date: the host may be wrong.
             wait = (reset - (_response_date(headers) or self.clock.now())).total_seconds() + 1.0
         elif str(headers.get("Retry-After", "")).isdecimal():
             wait = float(headers["Retry-After"])
@@ -140,7 +140,7 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
                 raise ErrorResponse(status, response.text, wait)
             return response
 
-    # No retries, which is also the default: a POST without a response may have been carried out.
+    # No retries, as by default: a POST without a response may have been carried out.
     return BoundedAdapter(max_retries=0)
 
 
