@@ -28,7 +28,7 @@ UNSUPPORTED_SETTINGS = (
 class PaperRules:
     """Order sizing rules, starting cash in currency, and the auction in which orders fill.
 
-    config: whose slices take the place of the auction, None without any.
+    config: config with slices in place of the auction, None without slices.
     """
 
     rules: SizingRules
@@ -40,16 +40,16 @@ class PaperRules:
         self, strategy: Strategy, panel: Panel, market: MarketTensor, first: int, last: int
     ) -> tuple[BacktestResult, int]:
         """Return the result over bars first..last and the number of orders."""
-        sliced = None if self.config is None else sliced_execution(self.config, panel)
+        sliced_orders = None if self.config is None else sliced_execution(self.config, panel)
         terms = (self.rules, self.cash, self.auction)
-        tested = backtest_paper(strategy, panel, market, first, last, *terms, sliced=sliced)
-        return tested.result, len(tested.orders)
+        paper_backtest = backtest_paper(strategy, panel, market, first, last, *terms, sliced=sliced_orders)
+        return paper_backtest.result, len(paper_backtest.orders)
 
     def description(self) -> list[str]:
         """Return the rules as sentences for a report."""
         rules = self.rules
         shares = "fractional shares" if rules.fractional else "whole shares"
-        found = [
+        sentences = [
             f"Accounts start with {self.cash:,.0f} in cash; amounts are in the currency of the prices.",
             f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
             f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
@@ -59,11 +59,11 @@ class PaperRules:
             "Positions in a delisted ticker stay in the account at the last close.",
         ]
         if rules.collar:
-            found.append(
+            sentences.append(
                 f"Limit prices are {float(100 * rules.collar):g}% from the decision's prices; an order does not fill "
                 "if the auction price is beyond its limit."
             )
-        return found
+        return sentences
 
     def _fills(self) -> str:
         slicing = None if self.config is None else self.config.slicing
@@ -101,7 +101,7 @@ def rules_of_config(
 
 
 def rules_of_environment(environment: EnvironmentConfig, panel: Panel, strategy: Strategy) -> PaperRules:
-    """Return the rules of a daemon with default settings, but the environment's proportional cost and cash.
+    """Return the rules of a daemon with default settings, but the proportional cost and cash of the environment.
 
     Raises ConfigError if the environment has a setting that orders in an auction do not support.
     """

@@ -1,4 +1,4 @@
-"""One strategy's trades and equity from a journal, and the backtest prices, for the attribution of differences."""
+"""Trades and equity of one strategy from a journal, and the backtest prices, for the attribution of differences."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from finrl_pod_app.paper.attribution import (
 TAKEN = ("orders", "hold", "target")  # outcomes of decisions that were taken
 
 
-def account_history(store: Store, run: str, *, several: bool) -> AccountHistory:
+def account_history(store: Store, run: str, *, has_strategies: bool) -> AccountHistory:
     """Read what a strategy decided, ordered and traded. several: whether it shares its account with others."""
-    if several:
+    if has_strategies:
         marks = store.rows(schema.strategy_equity, schema.strategy_equity.c.run == run)
     else:
         marks = store.rows(schema.equity)
@@ -42,7 +42,7 @@ def account_history(store: Store, run: str, *, several: bool) -> AccountHistory:
         _fills(store, run, times),
         _intents(store, run),
         [_decision(row) for row in store.rows(schema.decisions, schema.decisions.c.run == run)],
-        _actions(store, run, times, several=several),
+        _actions(store, run, times, has_strategies=has_strategies),
     )
 
 
@@ -51,11 +51,11 @@ def daily_terms(panel: Panel, close: Floats, prices: TradedPrices | None, auctio
     fills = panel.close if auction == "close" or panel.open is None else panel.open
     if prices is None:
         prices = TradedPrices(close, np.ones_like(close), np.zeros_like(close))
-        traded = fills
+        traded_prices = fills
     else:
-        traded = prices.fills(fills, close)
+        traded_prices = prices.fills(fills, close)
     days = [str(day) for day in panel.times.astype("datetime64[D]")]
-    return DailyTerms(days, panel.symbols, prices.close, traded, prices.splits, prices.dividends)
+    return DailyTerms(days, panel.symbols, prices.close, traded_prices, prices.splits, prices.dividends)
 
 
 def _fills(store: Store, run: str, times: Sequence[str]) -> list[AccountFill]:
@@ -100,18 +100,18 @@ def _decision(row: Any) -> AccountDecision:
     return AccountDecision(row.bar, weights, not taken, json.loads(row.detail) if taken else {})
 
 
-def _actions(store: Store, run: str, times: Sequence[str], *, several: bool) -> list[AccountAction]:
+def _actions(store: Store, run: str, times: Sequence[str], *, has_strategies: bool) -> list[AccountAction]:
     rows = store.rows(schema.corporate_actions)
-    if several:
-        own = store.rows(schema.action_parts, schema.action_parts.c.run == run)
+    if has_strategies:
+        action_parts = store.rows(schema.action_parts, schema.action_parts.c.run == run)
         actions = {row.id: row for row in rows}
-        found = [(actions[part.action_id], part) for part in own]
+        rows_by_action = [(actions[share.action_id], share) for share in action_parts]
     else:
-        found = [(row, row) for row in rows]
+        rows_by_action = [(row, row) for row in rows]
     return [
         AccountAction(
-            bisect_left(times, action.at), action.symbol, float(part.own_change), float(part.cash),
+            bisect_left(times, action.at), action.symbol, float(share.own_change), float(share.cash),
             action.kind == SOLD_BY_OTHERS,
         )
-        for action, part in found
+        for action, share in rows_by_action
     ]  # fmt: skip

@@ -47,24 +47,24 @@ def adopt_journal(config: PaperConfig, *, write: bool) -> AdoptionReport:
     path = Path(config.journal)
     clock = open_clock(config.broker)
     broker, _ = open_broker(config.broker, clock)
-    with contextlib.closing(broker), _locked(path) if write else contextlib.nullcontext():
+    with contextlib.closing(broker), _lock_journal(path) if write else contextlib.nullcontext():
         if _is_whole(path, config, broker):
             raise InputError(f"journal {path} has all orders of this run: nothing is to be rebuilt. Start the daemon.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            new = Path(folder) / "journal.sqlite"
+            rebuilt_file = Path(folder) / "journal.sqlite"
             now = clock.now()
-            store = Store.create_or_open(new)
+            store = Store.create_or_open(rebuilt_file)
             try:
-                found = adopt(store, config, broker, now)
+                books = adopt(store, config, broker, now)
             finally:
                 store.close()
-            kept = _put_in_place(new, path, now) if write else None
-    return AdoptionReport(**vars(found), journal=str(path), kept=kept, written=write)
+            former_file = _put_in_place(rebuilt_file, path, now) if write else None
+    return AdoptionReport(**vars(books), journal=str(path), kept=former_file, written=write)
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_journal(path: Path) -> Iterator[None]:
     """Keep daemons out. A journal that the lock creates is empty and removed again."""
     missing = not path.exists()
     with JournalLock(path):
@@ -83,21 +83,21 @@ def _is_whole(path: Path, config: PaperConfig, broker: Broker) -> bool:
         return False
     try:
         check_rows(store)
-        known = Ledger(store).client_order_ids()
+        journal_ids = Ledger(store).client_order_ids()
     except JournalError:
         return False
     finally:
         store.close()
-    own = own_orders(broker.orders("all"), [*(part.name for part in allocations(config)), config.name])
-    return all(order.client_order_id in known for order, *_ in own)
+    own_rows = own_orders(broker.orders("all"), [*(allocation.name for allocation in allocations(config)), config.name])
+    return all(order.client_order_id in journal_ids for order, *_ in own_rows)
 
 
-def _put_in_place(new: Path, path: Path, now: datetime) -> str | None:
+def _put_in_place(rebuilt_file: Path, path: Path, now: datetime) -> str | None:
     """Move the rebuilt journal to its place, and what lies there aside. Returns the new name of the latter."""
     aside = path.with_name(f"{path.name}.before-{now:%Y%m%dT%H%M%S}")
-    existed = path.exists()
+    is_replaced = path.exists()
     for companion in COMPANIONS:
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{path}{companion}", f"{aside}{companion}")
-    os.replace(new, path)
-    return str(aside) if existed else None
+    os.replace(rebuilt_file, path)
+    return str(aside) if is_replaced else None

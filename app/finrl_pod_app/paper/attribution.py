@@ -2,8 +2,8 @@
 
 For each cause the gap to the backtest is kept as shares and cash of each symbol. Orders and fills that differ change
 the gap of their cause, and later prices, splits and dividends act on it as on any other position. A rebalance moves
-every cause's shares to its part of the target, since targets are shares of equity. The value of all gaps together is
-the difference; what the journal does not explain is `unexplained`.
+the shares of every cause to its part of the target, since targets are shares of equity. The value of all gaps together
+is the difference; what the journal does not explain is `unexplained`.
 """
 
 from __future__ import annotations
@@ -135,19 +135,21 @@ class Attribution:
         return {cause.value: float(values[-1]) for cause, values in self.by_session.items()}
 
 
-def attribute(history: AccountHistory, tested: PaperBacktest, terms: DailyTerms, rules: SizingRules) -> Attribution:
+def attribute(history: AccountHistory, backtest: PaperBacktest, terms: DailyTerms, rules: SizingRules) -> Attribution:
     """Attribute the difference at each mark that the backtest has too; it starts at the first one."""
-    expected = dict(zip((str(d) for d in tested.result.times.astype("datetime64[D]")), tested.equity, strict=True))
-    gaps = _Gaps(history, tested, terms, rules)
+    backtest_equity = dict(
+        zip((str(d) for d in backtest.result.times.astype("datetime64[D]")), backtest.equity, strict=True)
+    )
+    gaps = _Gaps(history, backtest, terms, rules)
     sessions: list[str] = []
     rows: list[list[float]] = []
     for index, session in enumerate(history.sessions):
-        if session not in expected:
+        if session not in backtest_equity:
             continue
         if sessions:
             gaps.advance(sessions[-1], session, index)
         values = gaps.values(session)
-        values[CAUSES.index(Cause.UNEXPLAINED)] += float(history.equity[index] - expected[session]) - sum(values)
+        values[CAUSES.index(Cause.UNEXPLAINED)] += float(history.equity[index] - backtest_equity[session]) - sum(values)
         sessions.append(session)
         rows.append(values)
     table = np.array(rows)
@@ -171,18 +173,18 @@ class _Gap:
 class _Flow:
     """Trades of one symbol between two marks."""
 
-    planned: float = 0.0
+    planned_quantity: float = 0.0
     shares: float = 0.0
     withheld: float = 0.0
     cash: float = 0.0
-    commanded: float = 0.0
+    is_commanded: float = 0.0
     price: float = float("nan")
 
 
 @dataclass
 class _Gaps:
     history: AccountHistory
-    tested: PaperBacktest
+    backtest: PaperBacktest
     terms: DailyTerms
     rules: SizingRules
     gaps: dict[Cause, _Gap] = field(default_factory=dict)
@@ -190,24 +192,24 @@ class _Gaps:
     def __post_init__(self) -> None:
         n = len(self.terms.symbols)
         self.gaps = {cause: _Gap(np.zeros(n), np.zeros(n)) for cause in CAUSES}
-        self._held = np.zeros(n)  # of the backtest
+        self._shares_held = np.zeros(n)  # of the backtest
         self._bars = {day: t for t, day in enumerate(self.terms.days)}
         self._columns = {symbol: i for i, symbol in enumerate(self.terms.symbols)}
         self._intents: dict[str, list[AccountIntent]] = defaultdict(list)
         for intent in self.history.intents:
             self._intents[intent.bar].append(intent)
         self._model_orders: dict[str, list[PaperOrder]] = defaultdict(list)
-        for order in self.tested.orders:
+        for order in self.backtest.orders:
             self._model_orders[str(order.bar.astype("datetime64[D]"))].append(order)
 
     # ------------------------------------------------------------------ values
 
     def values(self, session: str) -> list[float]:
-        """Value of each cause's gap at the closes of a session."""
+        """Value of the gap of each cause at the closes of a session."""
         return [float(self._values(cause, session).sum()) for cause in CAUSES]
 
     def by_symbol(self, session: str) -> dict[str, dict[Cause, float]]:
-        """Value of each cause's gap by symbol."""
+        """Value of the gap of each cause by symbol."""
         table = {cause: self._values(cause, session) for cause in CAUSES}
         found = {s: {cause: float(table[cause][i]) for cause in CAUSES} for s, i in self._columns.items()}
         return {symbol: row for symbol, row in found.items() if any(abs(value) >= 0.005 for value in row.values())}
@@ -233,45 +235,45 @@ class _Gaps:
                 n = self._columns[symbol]
                 reference = self._reference_price(model[symbol], account[symbol], t, n)
                 self._trade(n, model[symbol], account[symbol], reference, decisions, targets, t - 1)
-            self._held += np.array([model[symbol].shares for symbol in self.terms.symbols])
+            self._shares_held += np.array([model[symbol].shares for symbol in self.terms.symbols])
             self._split(t)
         self._account_actions(first, last, index)
 
     def _model_flows(self, bar: str) -> dict[str, _Flow]:
-        found: dict[str, _Flow] = defaultdict(_Flow)
+        flows: dict[str, _Flow] = defaultdict(_Flow)
         cost = float(self.rules.cost_rate)
         for order in self._model_orders.get(bar, ()):
-            flow = found[order.symbol]
+            flow = flows[order.symbol]
             shares = float(order.filled)
-            flow.planned += float(order.quantity)
+            flow.planned_quantity += float(order.quantity)
             if order.price is not None:
                 flow.shares = flow.shares + shares
                 flow.price = float(order.price)
                 flow.cash -= shares * flow.price + abs(shares) * flow.price * cost
-        return found
+        return flows
 
     def _account_flows(self, bar: str, index: int | None) -> dict[str, _Flow]:
-        found: dict[str, _Flow] = defaultdict(_Flow)
+        flows: dict[str, _Flow] = defaultdict(_Flow)
         for intent in self._intents.get(bar, ()):
-            flow = found[intent.symbol]
-            flow.planned += intent.quantity
+            flow = flows[intent.symbol]
+            flow.planned_quantity += intent.quantity
             if intent.state == IntentState.WITHHELD:
                 flow.withheld += intent.quantity
             elif intent.sent:
                 flow.withheld += intent.quantity - intent.sent
         for fill in self.history.fills if index is not None else ():
             if fill.index == index:
-                flow = found[fill.symbol]
+                flow = flows[fill.symbol]
                 flow.cash -= fill.quantity * fill.price + fill.fee
                 flow.price = fill.price
                 if fill.by_decision:
                     flow.shares += fill.quantity
                 else:
-                    flow.commanded += fill.quantity
-        return found
+                    flow.is_commanded += fill.quantity
+        return flows
 
     def _reference_price(self, model: _Flow, account: _Flow, t: int, n: int) -> float:
-        """The backtest fill price; where it has none the auction's, then the account's."""
+        """The backtest fill price; without one the auction price, then the price of the account."""
         candidates = (model.price, float(self.terms.fills[t, n]), account.price)
         return next((price for price in candidates if np.isfinite(price)), 0.0)
 
@@ -280,60 +282,62 @@ class _Gaps:
         targets: Mapping[Cause, Floats] | None, bar: int,
     ) -> None:  # fmt: skip
         """Split the difference of two flows over the causes."""
-        planned = account.planned - model.planned
-        unfilled = account.shares - account.planned
+        planned_quantity = account.planned_quantity - model.planned_quantity
+        unfilled = account.shares - account.planned_quantity
         limits = -account.withheld if abs(unfilled) >= SMALLEST else 0.0
         parts = dict.fromkeys(CAUSES, 0.0)
-        parts[Cause.LIMITS] = limits + account.commanded
-        parts[Cause.MISSED_FILLS] = unfilled - limits + model.planned - model.shares
+        parts[Cause.LIMITS] = limits + account.is_commanded
+        parts[Cause.MISSED_FILLS] = unfilled - limits + model.planned_quantity - model.shares
         symbol = self.terms.symbols[n]
         skipped = next((d.skipped[symbol] for d in decisions if symbol in d.skipped), None)
         if not decisions or any(d.failed for d in decisions):
-            parts[Cause.MISSED_FILLS] += planned
+            parts[Cause.MISSED_FILLS] += planned_quantity
         elif skipped is not None:
-            parts[Cause.LIMITS if "halted" in skipped else Cause.MISSED_FILLS] += planned
+            parts[Cause.LIMITS if "halted" in skipped else Cause.MISSED_FILLS] += planned_quantity
         else:
-            for cause, shares in self._propagated(n, planned, targets, bar, model.planned).items():
+            for cause, shares in self._propagate(n, planned_quantity, targets, bar, model.planned_quantity).items():
                 parts[cause] += shares
         for cause, shares in parts.items():
             self.gaps[cause].shares[n] += shares
             self.gaps[cause].cash[n] -= shares * price
-        flow = account.shares + account.commanded - model.shares
+        flow = account.shares + account.is_commanded - model.shares
         self.gaps[Cause.FILL_PRICE].cash[n] += account.cash - model.cash + flow * price
 
-    def _propagated(
-        self, n: int, planned: float, targets: Mapping[Cause, Floats] | None, bar: int, size: float
+    def _propagate(
+        self, n: int, planned_quantity: float, targets: Mapping[Cause, Floats] | None, bar: int, size: float
     ) -> dict[Cause, float]:  # fmt: skip
         """Split a difference of planned orders over the causes of earlier differences.
 
         After a rebalance each cause holds its part of the target; otherwise an order closes what was missed before.
         The rest is rounding, or unexplained if it is larger than rounding can be.
         """
-        found = dict.fromkeys(CAUSES, 0.0)
+        shares_by_cause = dict.fromkeys(CAUSES, 0.0)
         if targets is not None:
             for cause in CAUSES:
-                found[cause] = float(targets[cause][n] - self.gaps[cause].shares[n])
+                shares_by_cause[cause] = float(targets[cause][n] - self.gaps[cause].shares[n])
         else:
-            left = planned
+            left = planned_quantity
             for cause in (Cause.MISSED_FILLS, Cause.LIMITS):
                 open_ = -float(self.gaps[cause].shares[n])
                 closed = max(min(left, open_), 0.0) if open_ > 0 else min(max(left, open_), 0.0)
-                found[cause] = closed
+                shares_by_cause[cause] = closed
                 left = left - closed
-        rest = planned - sum(found.values())
+        remainder = planned_quantity - sum(shares_by_cause.values())
         close = float(self.terms.close[bar, n])
         step = FRACTION if self.rules.fractional else 1.0
         rounding = 2 * step + (float(self.rules.min_value) / close if close > 0 else 0.0) + CLOSING_SHARE * abs(size)
-        found[Cause.ROUNDING if abs(rest) <= rounding else self._cause_of_rest(n, rest)] += rest
-        return found
+        shares_by_cause[Cause.ROUNDING if abs(remainder) <= rounding else self._cause_of_rest(n, remainder)] += (
+            remainder
+        )
+        return shares_by_cause
 
-    def _cause_of_rest(self, n: int, rest: float) -> Cause:
+    def _cause_of_rest(self, n: int, remainder: float) -> Cause:
         """The cause of a far larger earlier difference in the symbol that the decision follows from."""
         largest = max(CAUSES, key=lambda cause: abs(self.gaps[cause].shares[n]))
-        return largest if abs(self.gaps[largest].shares[n]) > FOLLOWS * abs(rest) else Cause.UNEXPLAINED
+        return largest if abs(self.gaps[largest].shares[n]) > FOLLOWS * abs(remainder) else Cause.UNEXPLAINED
 
     def _targets(self, decisions: Sequence[AccountDecision], before: str) -> dict[Cause, Floats] | None:
-        """Shares [N] that each cause's value buys at the target weights of a rebalance, None without one."""
+        """Shares [N] that the value of each cause buys at the target weights of a rebalance, None without one."""
         weights = next((d.weights for d in reversed(decisions) if d.weights is not None), None)
         if weights is None:
             return None
@@ -346,7 +350,7 @@ class _Gaps:
     def _pay_dividends(self, t: int) -> None:
         """Let the backtest dividends of a session act on the gaps; what the account was credited follows later."""
         dividends = self.terms.dividends[t]
-        held = self._held.copy()
+        held = self._shares_held.copy()
         for gap in self.gaps.values():
             gap.cash += gap.shares * dividends
             held += gap.shares
@@ -355,7 +359,7 @@ class _Gaps:
     def _split(self, t: int) -> None:
         for gap in self.gaps.values():
             gap.shares *= self.terms.splits[t]
-        self._held *= self.terms.splits[t]
+        self._shares_held *= self.terms.splits[t]
 
     def _account_actions(self, first: int, last: int, index: int) -> None:
         """Add the account cash from dividends, and the shares that splits did not explain."""
@@ -368,7 +372,7 @@ class _Gaps:
             if action.external:
                 self.gaps[Cause.LIMITS].shares[n] += action.shares
                 continue
-            held = self._held[n] + sum(gap.shares[n] for gap in self.gaps.values())
+            held = self._shares_held[n] + sum(gap.shares[n] for gap in self.gaps.values())
             rest = action.shares - held * (1 - 1 / splits[n])
             small = abs(rest) < SMALLEST * max(abs(held), 1.0)
             self.gaps[Cause.ROUNDING if small else Cause.UNEXPLAINED].shares[n] += rest

@@ -1,4 +1,4 @@
-"""`finrl-pod paper track`: the equity of an account compared with the backtest that sends the same orders.
+"""`finrl-pod paper track`: account equity compared with the backtest that sends the same orders.
 
 The result is saved in a file next to the journal, where the dashboard reads it.
 """
@@ -68,14 +68,15 @@ class BacktestDifference:
     @property
     def attribution(self) -> dict[str, float]:
         """Currency by cause at the last session, over all strategies."""
-        totals = [part.attribution.total for part in self.strategies]
+        totals = [strategy.attribution.total for strategy in self.strategies]
         return {cause.value: sum(total[cause.value] for total in totals) for cause in CAUSES}
 
     @property
     def alarm(self) -> bool:
         """Whether the unexplained difference of a strategy is larger than the limit."""
         return any(
-            abs(part.attribution.total[Cause.UNEXPLAINED.value]) > self.unexplained_limit for part in self.strategies
+            abs(strategy.attribution.total[Cause.UNEXPLAINED.value]) > self.unexplained_limit
+            for strategy in self.strategies
         )
 
 
@@ -138,57 +139,64 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     close = build_market(panel, (), (0, len(days) - 1)).close.double().cpu().numpy()
     prices = traded_prices(store, panel, close)
     sources = strategy_sources(config, allow_unpromoted=True)
-    tested = backtest_account(config, sources, panel, first, last, prices)
+    backtests = backtest_account(config, sources, panel, first, last, prices)
     terms = daily_terms(panel, close, prices, config.schedule.mode)
-    names = [part.name for part in config.strategies] or [config.name]
-    found = []
-    for name, part, source in zip(names, allocations(config), sources, strict=True):
-        history = account_history(store, part.name, several=bool(config.strategies))
-        rules = sizing_rules(part, risk_limits(part, source.current().strategy))
-        own = tuple((date.fromisoformat(s), e) for s, e in zip(history.sessions, history.equity, strict=True))
-        own = tuple(mark for mark in own if marks[0][0] <= mark[0] <= marks[-1][0])
-        found.append(
-            StrategyDifference(name, own, tested[part.name], attribute(history, tested[part.name], terms, rules))
+    names = [allocation.name for allocation in config.strategies] or [config.name]
+    strategies = []
+    for name, allocation, source in zip(names, allocations(config), sources, strict=True):
+        history = account_history(store, allocation.name, has_strategies=bool(config.strategies))
+        rules = sizing_rules(allocation, risk_limits(allocation, source.current().strategy))
+        own_marks = tuple((date.fromisoformat(s), e) for s, e in zip(history.sessions, history.equity, strict=True))
+        own_marks = tuple(mark for mark in own_marks if marks[0][0] <= mark[0] <= marks[-1][0])
+        strategies.append(
+            StrategyDifference(
+                name,
+                own_marks,
+                backtests[allocation.name],
+                attribute(history, backtests[allocation.name], terms, rules),
+            )
         )
-    # The last decision's orders fill after the last mark: the backtest period ends there.
-    sent = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
+    # Orders of the last decision fill after the last mark: the backtest period ends there.
+    sent_orders = [order for order in orders(store) if order.bar < marks[-1][0].isoformat()]
     if config.strategies:
-        differences = compare_account(config, marks, {part.name: part.marks for part in found}, tested, sent)
+        differences = compare_account(
+            config, marks, {allocation.name: allocation.marks for allocation in strategies}, backtests, sent_orders
+        )
     else:
-        differences = compare(marks, tested[config.name], sent)
-    expected = dict(zip(days[first : last + 1].astype(object), account_equity(config, tested), strict=True))
+        differences = compare(marks, backtests[config.name], sent_orders)
+    expected_equity = dict(zip(days[first : last + 1].astype(object), account_equity(config, backtests), strict=True))
     limit = config.monitoring.unexplained * float(marks[-1][1])
-    return BacktestDifference(tuple(marks), expected, differences, tuple(found), limit, panel)
+    return BacktestDifference(tuple(marks), expected_equity, differences, tuple(strategies), limit, panel)
 
 
 def save_difference(journal: Path, difference: BacktestDifference) -> TrackReport:
     """Write the result next to the journal and return it."""
-    both = [(day, equity) for day, equity in difference.marks if day in difference.backtest]
+    common_marks = [(day, equity) for day, equity in difference.marks if day in difference.backtest]
     panel = difference.panel
     report = TrackReport(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        strategy=", ".join(part.backtest.result.name for part in difference.strategies),
+        strategy=", ".join(strategy.backtest.result.name for strategy in difference.strategies),
         prices=PriceSource(panel.name, panel.source, panel.sha256),
-        sessions=[str(day) for day, _ in both],
-        equity=[float(equity) for _, equity in both],
-        backtest=[float(difference.backtest[day]) for day, _ in both],
+        sessions=[str(day) for day, _ in common_marks],
+        equity=[float(equity) for _, equity in common_marks],
+        backtest=[float(difference.backtest[day]) for day, _ in common_marks],
         same=not difference.differences,
         differences=difference.differences,
         attribution=difference.attribution,
         unexplained_limit=difference.unexplained_limit,
         alarm=difference.alarm,
-        strategies={part.name: _tracked_strategy(part) for part in difference.strategies},
+        strategies={strategy.name: _tracked_strategy(strategy) for strategy in difference.strategies},
     )
     write_json(difference_file(journal), record_values(report))
     return report
 
 
-def _tracked_strategy(part: StrategyDifference) -> TrackedStrategy:
-    causes = part.attribution
+def _tracked_strategy(strategy: StrategyDifference) -> TrackedStrategy:
+    causes = strategy.attribution
     return TrackedStrategy(
-        strategy=part.backtest.result.name,
-        equity=float(part.marks[-1][1]),
-        backtest=float(part.backtest.equity[-1]),
+        strategy=strategy.backtest.result.name,
+        equity=float(strategy.marks[-1][1]),
+        backtest=float(strategy.backtest.equity[-1]),
         attribution=causes.total,
         by_symbol={symbol: {c.value: v for c, v in row.items()} for symbol, row in causes.by_symbol.items()},
         by_session={c.value: [float(v) for v in values] for c, values in causes.by_session.items()},
@@ -225,14 +233,16 @@ def _fetch_prices(config: PaperConfig, store: Store) -> Panel:
     """Fetch prices of the journal sessions and the window before them from the daemon feed."""
     from finrl_pod.paper.brokers.factory import open_broker, open_clock
 
-    first, last = (store.rows(schema.equity)[at].session for at in (0, -1)) if store.count(schema.equity) else ("", "")
+    first, last = (
+        (store.rows(schema.equity)[index].session for index in (0, -1)) if store.count(schema.equity) else ("", "")
+    )
     if not first:
         raise InputError("the journal has no equity yet: trade for at least two sessions first")
     # Five sessions span at least seven calendar days; plus a margin for holidays.
-    before = timedelta(days=config.data.window * 3 // 2 + 30) if config.data.window else timedelta(days=3650)
+    margin = timedelta(days=config.data.window * 3 // 2 + 30) if config.data.window else timedelta(days=3650)
     broker, feed = open_broker(config.broker, open_clock(config.broker))
     try:
-        bars = feed.bars(config.symbols, date.fromisoformat(first) - before, date.fromisoformat(last), "all")
+        bars = feed.bars(config.symbols, date.fromisoformat(first) - margin, date.fromisoformat(last), "all")
     finally:
         broker.close()
     return valid_panel(bars)

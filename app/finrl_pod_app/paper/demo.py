@@ -143,13 +143,13 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
             server.call(lambda: server.set_pace(Pace(WORKING, WORKING)))  # slow enough for an orderly stop
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(timeout=60)
-            held = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
+            server_shares = server.call(lambda: {s: h.qty for s, h in server.exchange.ledger.holdings.items() if h.qty})
         finally:
             if daemon.poll() is None:
                 daemon.kill()
     if code != 0:
         raise SetupError(f"the daemon exited with code {code}: see {folder / 'daemon.log'}")
-    return _summary(config, folder, held, [day.date for day in days])
+    return _summary(config, folder, server_shares, [day.date for day in days])
 
 
 def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
@@ -164,7 +164,7 @@ def _dividends(panel: Panel, start: date) -> tuple[CorporateAction, ...]:
     )  # fmt: skip
 
 
-def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days: Sequence[date]) -> DemoReport:
+def _summary(config_file: Path, folder: Path, server_shares: Mapping[str, Decimal], days: Sequence[date]) -> DemoReport:
     """Return the journal result, compared with the server positions (held) and the equivalent backtest."""
     config = load(config_file)
     store = Store.open(Path(config.journal))
@@ -190,7 +190,7 @@ def _summary(config_file: Path, folder: Path, held: Mapping[str, Decimal], days:
         days=[str(day) for day in days],
         equity=marks[-1][1].quantize(CENT),
         backtest_equity=difference.backtest[marks[-1][0]].quantize(CENT),
-        agrees=account.positions == held,
+        agrees=account.positions == server_shares,
         summary="" if summary is None else summary.message,
         track=track,
         folder=str(folder),
@@ -218,7 +218,7 @@ def _wait_until(
     server: FakeAlpaca, moment: float, action: Callable[[], None], daemon: subprocess.Popen[bytes], folder: Path
 ) -> None:
     """Wait for a simulated time (Unix seconds), at which the server calls `action`."""
-    reached = server.schedule(moment, action)
-    while not reached.wait(timeout=0.1):
+    is_reached = server.schedule(moment, action)
+    while not is_reached.wait(timeout=0.1):
         if daemon.poll() is not None:
             raise SetupError(f"the daemon exited with {daemon.returncode}: see {folder / 'daemon.log'}")

@@ -71,31 +71,31 @@ def run_replay(
     first, last = _bar_range(panel, start, end)
     # A champion that was not promoted may be replayed: no order leaves this machine.
     sources = strategy_sources(config, allow_unpromoted=True)
-    replayed = replay(config, panel, sources, start, end, journal, progress)
-    tested = backtest_account(config, sources, panel, first, last)
+    result = replay(config, panel, sources, start, end, journal, progress)
+    backtests = backtest_account(config, sources, panel, first, last)
     store = Store.open(journal)
     try:
-        sent = orders(store)
+        sent_orders = orders(store)
         warnings = [row.message for row in store.rows(schema.alerts, schema.alerts.c.level != "info")]
     finally:
         store.close()
     if config.strategies:
-        differences = compare_account(config, replayed.equity, replayed.strategies, tested, sent)
+        differences = compare_account(config, result.equity, result.strategies, backtests, sent_orders)
     else:
-        differences = compare(replayed.equity, tested[config.name], sent)
-    total = account_equity(config, tested)
-    metrics = tested[config.name].result.metrics if not config.strategies else _metrics(panel, total, tested)
+        differences = compare(result.equity, backtests[config.name], sent_orders)
+    total = account_equity(config, backtests)
+    metrics = backtests[config.name].result.metrics if not config.strategies else _metrics(panel, total, backtests)
     return ReplayReport(
-        strategy=", ".join(part.result.name for part in tested.values()),
-        first=str(replayed.first),
-        last=str(replayed.last),
-        sessions=len(replayed.equity),
-        orders=replayed.orders,
-        fills=replayed.fills,
-        equity=replayed.equity[-1][1].quantize(CENT),
+        strategy=", ".join(backtest.result.name for backtest in backtests.values()),
+        first=str(result.first),
+        last=str(result.last),
+        sessions=len(result.equity),
+        orders=result.orders,
+        fills=result.fills,
+        equity=result.equity[-1][1].quantize(CENT),
         backtest_equity=total[-1].quantize(CENT),
-        strategies=_strategies(config, replayed.strategies, tested),
-        distance_to_target=replayed.distance_to_target,
+        strategies=_strategies(config, result.strategies, backtests),
+        distance_to_target=result.distance_to_target,
         same=not differences,
         differences=differences,
         alerts=warnings,
@@ -104,13 +104,13 @@ def run_replay(
     )
 
 
-def _metrics(panel: Panel, total: Sequence[Decimal], tested: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
+def _metrics(panel: Panel, total: Sequence[Decimal], backtests: Mapping[str, PaperBacktest]) -> Mapping[str, float]:
     """Return the metrics of the equity of an account by bar, with the trades of all strategies."""
     values = np.array([float(x) for x in total])
-    results = [part.result for part in tested.values()]
-    traded = np.sum([result.turnover * result.equity for result in results], axis=0)
+    results = [backtest.result for backtest in backtests.values()]
+    turnover = np.sum([result.turnover * result.equity for result in results], axis=0)
     costs = np.sum([result.costs for result in results], axis=0)
-    return summary(values, traded / values, costs, bars_per_year(panel.times))
+    return summary(values, turnover / values, costs, bars_per_year(panel.times))
 
 
 def backtest_account(
@@ -121,54 +121,61 @@ def backtest_account(
 
     prices: prices of sizing, fills and valuation; None for the prices of the panel.
     """
-    found = {}
-    for part, source in zip(allocations(config), sources, strict=True):
+    backtests = {}
+    for allocation, source in zip(allocations(config), sources, strict=True):
         strategy = fresh_copy(source.current().strategy)
         market = build_market(panel, tuple(strategy.feature_names), (0, len(panel.times) - 1))
-        rules = sizing_rules(part, risk_limits(part, strategy))
-        terms = (first, last, rules, part.capital, part.schedule.mode)
-        sliced = sliced_execution(part, panel)
-        found[part.name] = backtest_paper(strategy, panel, market, *terms, prices, sliced)
-    return found
+        rules = sizing_rules(allocation, risk_limits(allocation, strategy))
+        terms = (first, last, rules, allocation.capital, allocation.schedule.mode)
+        sliced_orders = sliced_execution(allocation, panel)
+        backtests[allocation.name] = backtest_paper(strategy, panel, market, *terms, prices, sliced_orders)
+    return backtests
 
 
-def account_equity(config: PaperConfig, tested: Mapping[str, PaperBacktest]) -> list[Decimal]:
+def account_equity(config: PaperConfig, backtests: Mapping[str, PaperBacktest]) -> list[Decimal]:
     """Return the equity of the account by bar: its strategies, and the capital that none of them has."""
-    parts = [Decimal(str(part.capital)) for part in allocations(config)]
+    parts = [Decimal(str(backtest.capital)) for backtest in allocations(config)]
     idle = Decimal(str(config.capital)) - sum(parts)
-    return [idle + sum(bar) for bar in zip(*(part.equity for part in tested.values()), strict=True)]
+    return [idle + sum(bar) for bar in zip(*(backtest.equity for backtest in backtests.values()), strict=True)]
 
 
 def compare_account(
-    config: PaperConfig, marks: Iterable[tuple[date, Decimal]], parts: Mapping[str, Iterable[tuple[date, Decimal]]],
-    tested: Mapping[str, PaperBacktest], sent: Sequence[OrderStatusRow],
+    config: PaperConfig, marks: Iterable[tuple[date, Decimal]], marks_by_strategy: Mapping[str, Iterable[tuple[date,
+    Decimal]]], backtests: Mapping[str, PaperBacktest], sent_orders: Sequence[OrderStatusRow],
 ) -> list[str]:  # fmt: skip
     """Return all differences of several strategies and of their sum as sentences. parts: own equity by name."""
-    found = []
-    for named, allocation in zip(config.strategies, allocations(config), strict=True):
-        own = [order for order in sent if order.run == allocation.name]
-        found += [f"{named.name}: {s}" for s in compare(parts[named.name], tested[allocation.name], own)]
-    days = [str(d) for d in next(iter(tested.values())).result.times.astype("datetime64[D]")]
-    expected = dict(zip(days, account_equity(config, tested), strict=True))
+    differences = []
+    for strategy, allocation in zip(config.strategies, allocations(config), strict=True):
+        own_orders = [order for order in sent_orders if order.run == allocation.name]
+        differences += [
+            f"{strategy.name}: {s}"
+            for s in compare(marks_by_strategy[strategy.name], backtests[allocation.name], own_orders)
+        ]
+    days = [str(d) for d in next(iter(backtests.values())).result.times.astype("datetime64[D]")]
+    expected_equity = dict(zip(days, account_equity(config, backtests), strict=True))
     for session, equity in marks:
-        other = expected.get(str(session))
+        other = expected_equity.get(str(session))
         if other is not None and abs(equity - other) >= CENT / 2:
-            found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtests together")
-    return found
+            differences.append(
+                f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtests together"
+            )
+    return differences
 
 
 def _strategies(
-    config: PaperConfig, parts: Mapping[str, Sequence[tuple[date, Decimal]]], tested: Mapping[str, PaperBacktest]
+    config: PaperConfig,
+    marks_by_strategy: Mapping[str, Sequence[tuple[date, Decimal]]],
+    backtests: Mapping[str, PaperBacktest],
 ) -> dict[str, ReplayedStrategy]:
     """Return the end of each of several strategies, by name."""
     return {
-        named.name: ReplayedStrategy(
-            strategy=tested[allocation.name].result.name,
-            share=named.share,
-            equity=parts[named.name][-1][1].quantize(CENT),
-            backtest_equity=tested[allocation.name].equity[-1].quantize(CENT),
+        strategy.name: ReplayedStrategy(
+            strategy=backtests[allocation.name].result.name,
+            share=strategy.share,
+            equity=marks_by_strategy[strategy.name][-1][1].quantize(CENT),
+            backtest_equity=backtests[allocation.name].equity[-1].quantize(CENT),
         )
-        for named, allocation in zip(config.strategies, allocations(config), strict=False)
+        for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
     }
 
 
@@ -178,36 +185,40 @@ def _bar_range(panel: Panel, start: date, end: date) -> tuple[int, int]:
     days = panel.times.astype("datetime64[D]")
     if np.datetime64(end) > days[-1] or np.datetime64(start) < days[0]:
         raise InputError(f"{start} to {end} is not within panel {panel.name!r}, which covers {days[0]} to {days[-1]}")
-    inside = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
-    if len(inside) < 2:
-        raise InputError(f"a replay needs 2 bars or more, panel {panel.name!r} has {len(inside)} from {start} to {end}")
-    return int(inside[0]), int(inside[-1])
+    rows = np.flatnonzero((days >= np.datetime64(start)) & (days <= np.datetime64(end)))
+    if len(rows) < 2:
+        raise InputError(f"a replay needs 2 bars or more, panel {panel.name!r} has {len(rows)} from {start} to {end}")
+    return int(rows[0]), int(rows[-1])
 
 
-def compare(marks: Iterable[tuple[date, Decimal]], tested: PaperBacktest, sent: Iterable[OrderStatusRow]) -> list[str]:
+def compare(
+    marks: Iterable[tuple[date, Decimal]], backtest: PaperBacktest, sent_orders: Iterable[OrderStatusRow]
+) -> list[str]:
     """Return all differences as sentences. marks: own equity by session. sent: rows of `status.orders`."""
-    found = []
-    days = [str(day) for day in tested.result.times.astype("datetime64[D]")]
-    backtest = dict(zip(days, tested.equity, strict=True))
+    differences = []
+    days = [str(day) for day in backtest.result.times.astype("datetime64[D]")]
+    remaining_equity = dict(zip(days, backtest.equity, strict=True))
     for session, equity in marks:
-        other = backtest.pop(str(session), None)
+        other = remaining_equity.pop(str(session), None)
         if other is None:
-            found.append(f"{session}: the journal has an equity value, the backtest has none")
+            differences.append(f"{session}: the journal has an equity value, the backtest has none")
         elif abs(equity - other) >= CENT / 2:
-            found.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
-    found += [f"{session}: the backtest has an equity value, the journal has none" for session in backtest]
-    journal_orders = {(o.bar, o.symbol): _signed(o) for o in sent}
-    backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in tested.orders}
+            differences.append(f"{session}: equity is {equity:.2f} in the journal, {other:.2f} in the backtest")
+    differences += [
+        f"{session}: the backtest has an equity value, the journal has none" for session in remaining_equity
+    ]
+    journal_orders = {(o.bar, o.symbol): _signed_shares(o) for o in sent_orders}
+    backtest_orders = {(str(o.bar.astype("datetime64[D]")), o.symbol): (o.quantity, o.filled) for o in backtest.orders}
     for key in sorted({*journal_orders, *backtest_orders}):
         if journal_orders.get(key) != backtest_orders.get(key):
-            found.append(
+            differences.append(
                 f"{key[0]} {key[1]}: (sent, filled) is {_format_pair(journal_orders.get(key))} in the journal, "
                 f"{_format_pair(backtest_orders.get(key))} in the backtest"
             )
-    return found
+    return differences
 
 
-def _signed(order: OrderStatusRow) -> tuple[Decimal, Decimal]:
+def _signed_shares(order: OrderStatusRow) -> tuple[Decimal, Decimal]:
     """Signed quantity and signed filled shares."""
     sign = 1 if order.side == "buy" else -1
     return sign * order.quantity, sign * order.filled

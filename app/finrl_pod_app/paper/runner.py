@@ -81,8 +81,8 @@ def run_daemon(
                 config.monitoring.port, heartbeat, lambda: metrics(store, config), lambda: symbol_figures(store)
             )
             closing.callback(server.close)
-        parts = (store, broker, feed, sources, clock, heartbeat, alerts.send)
-        process = DaemonProcess(build_daemon(config, *parts))
+        components = (store, broker, feed, sources, clock, heartbeat, alerts.send)
+        process = DaemonProcess(build_daemon(config, *components))
         if os.environ.get(PING):
             well = functools.partial(_is_well, heartbeat, process)
             ping = DeadManPing(os.environ[PING], config.monitoring.ping_seconds, well, log)
@@ -94,15 +94,15 @@ def run_daemon(
             closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log, url).close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
-        with _handle_signals(process) as caught, _halt_thread(store, risk, broker, clock, log):
+        with _handle_signals(process) as received_signals, _halt_thread(store, risk, broker, clock, log):
             try:
                 while process.run():
-                    config = _reloaded(config, reload, process, parts)
+                    config = _reload_config(config, reload, process, components)
             except DaemonError:
                 log.error("failed", exc_info=True)
                 raise
         log.info("stopped", name=config.name)
-        if signal.SIGINT in caught:
+        if signal.SIGINT in received_signals:
             raise Interrupted("interrupted: own orders were cancelled and the journal is complete")
 
 
@@ -117,25 +117,25 @@ class DaemonProcess:
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
-        self._stopped = False
+        self._is_stopped = False
         self._reload = threading.Event()
 
     def run(self) -> bool:
         """Run the current daemon. Returns True if a reload was requested, False if it stopped. Raises as it does."""
         self.daemon.run(until=self._reload.is_set)
-        requested = self._reload.is_set()
+        is_requested = self._reload.is_set()
         self._reload.clear()
-        return requested and not self._stopped
+        return is_requested and not self._is_stopped
 
     def replace(self, daemon: Daemon) -> None:
         """Continue with another daemon at the next `run`."""
         self.daemon = daemon
-        if self._stopped:
+        if self._is_stopped:
             daemon.stop()
 
     def stop(self) -> None:
         """Request a stop."""
-        self._stopped = True
+        self._is_stopped = True
         self.daemon.stop()
 
     def reload(self) -> None:
@@ -144,29 +144,29 @@ class DaemonProcess:
         self.daemon.wake()
 
 
-def _reloaded(
-    config: PaperConfig, reload: Callable[[], PaperConfig] | None, process: DaemonProcess, parts: DaemonParts
+def _reload_config(
+    config: PaperConfig, reload: Callable[[], PaperConfig] | None, process: DaemonProcess, components: DaemonParts
 ) -> PaperConfig:
     """Replace the daemon by one with the config of `reload`. Keeps both, with an alert, if that cannot be traded."""
-    store, _, _, sources, clock, _, send_alert = parts
+    store, _, _, sources, clock, _, send_alert = components
 
     def alert(level: str, message: str) -> None:
         store.add(schema.alerts, clock.now(), level=level, kind="config", message=message)
         send_alert(level, "config", message)
 
     try:
-        new = config if reload is None else reload()
-        changes = changed_settings(config, new)
+        new_config = config if reload is None else reload()
+        changes = changed_settings(config, new_config)
         strategies = [source.current().strategy for source in sources]
-        check_strategies(new, strategies)
-        daemon = build_daemon(new, *parts)
+        check_strategies(new_config, strategies)
+        daemon = build_daemon(new_config, *components)
     except (FinrlPodError, OSError) as error:
         alert("warning", f"the config was not reloaded, and the former one is used: {error}")
         return config
-    record_settings(store, dataclasses.replace(new, risk=recorded_limits(new, strategies)), clock.now())
+    record_settings(store, dataclasses.replace(new_config, risk=recorded_limits(new_config, strategies)), clock.now())
     process.replace(daemon)
     alert("info", f"the config was reloaded: {'; '.join(changes) or 'nothing has changed'}")
-    return new
+    return new_config
 
 
 def _is_well(heartbeat: Heartbeat, process: DaemonProcess) -> bool:
@@ -176,35 +176,35 @@ def _is_well(heartbeat: Heartbeat, process: DaemonProcess) -> bool:
 @contextmanager
 def _handle_signals(process: DaemonProcess) -> Iterator[list[int]]:
     """Stop on SIGTERM and SIGINT, reload the config on SIGHUP. Yields the list of the former that were received."""
-    caught: list[int] = []
+    received_signals: list[int] = []
 
     def stop(number: int, _: Any) -> None:
-        caught.append(number)
+        received_signals.append(number)
         process.stop()
 
     handlers: dict[int, Any] = dict.fromkeys(STOP_SIGNALS, stop)
     handlers[signal.SIGHUP] = lambda *_: process.reload()
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield caught
+        yield received_signals
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 @contextmanager
 def _halt_thread(store: Store, risk: RiskManager, broker: Broker, clock: Clock, log: Any) -> Iterator[None]:
     """Run a second thread that applies a halt immediately, also while the main loop is busy."""
-    finished = threading.Event()
+    stop_event = threading.Event()
 
     def watch() -> None:
-        applied = False
-        while not finished.wait(HALT_POLL):
+        is_applied = False
+        while not stop_event.wait(HALT_POLL):
             try:
                 waiting = halt_pending(store)
-                if waiting and not applied:
+                if waiting and not is_applied:
                     apply_halt(store, risk, broker, clock)
-                applied = waiting
+                is_applied = waiting
             except (BrokerError, JournalError) as error:
                 log.warning("halt", reason=str(error))
 
@@ -213,5 +213,5 @@ def _halt_thread(store: Store, risk: RiskManager, broker: Broker, clock: Clock, 
     try:
         yield
     finally:
-        finished.set()
+        stop_event.set()
         thread.join()

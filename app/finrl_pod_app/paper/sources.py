@@ -1,4 +1,4 @@
-"""Sources of the daemon strategy: a baseline, a user's file, the champion of a promoted run, or of the registry."""
+"""Sources of the daemon strategy: a baseline, a user file, the champion of a promoted run, or of the registry."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class BaselineSource:
     """A baseline strategy by name."""
 
     def __init__(self, name: str) -> None:
-        self._loaded = LoadedStrategy(
+        self._current = LoadedStrategy(
             make_baseline(name), hashlib.sha256(f"{name} {__version__}".encode()).hexdigest(), name
         )
 
     def current(self) -> LoadedStrategy:
-        return self._loaded
+        return self._current
 
 
 class UserSource:
@@ -67,10 +67,10 @@ class UserSource:
         strategy = load_user_strategy(reference)
         if orders_of(strategy) is not None:
             raise ConfigError(f"{reference} has stops or limits, which only backtests simulate; the daemon has none")
-        self._loaded = LoadedStrategy(strategy, strategy_hash(reference), reference)
+        self._current = LoadedStrategy(strategy, strategy_hash(reference), reference)
 
     def current(self) -> LoadedStrategy:
-        return self._loaded
+        return self._current
 
 
 class PromotedRun:
@@ -80,15 +80,18 @@ class PromotedRun:
         self._path = path
         self._symbols = symbols
         self._allow_unpromoted = allow_unpromoted
-        self._loaded: tuple[tuple[Path, tuple[int, ...]], LoadedStrategy] | None = None
+        self._current: tuple[tuple[Path, tuple[int, ...]], LoadedStrategy] | None = None
 
     def current(self) -> LoadedStrategy:
         """Return the champion. Raises RunError if no run is promoted or its files changed after the test."""
         report = self._newest_report()
         version = report, _modification_times(report.parent)
-        if self._loaded is None or self._loaded[0] != version:
-            self._loaded = version, load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted)
-        return self._loaded[1]
+        if self._current is None or self._current[0] != version:
+            self._current = (
+                version,
+                load_promoted(report.parent, self._symbols, allow_unpromoted=self._allow_unpromoted),
+            )
+        return self._current[1]
 
     def _newest_report(self) -> Path:
         own = self._path / "report.json"
@@ -96,7 +99,7 @@ class PromotedRun:
             return own
         # A folder of runs also holds reports of backtests and walk-forwards without a champion.
         runs = [path for path in self._path.glob("*/report.json") if (path.parent / "state.json").is_file()]
-        found = [path for path in runs if self._allow_unpromoted or _promoted(path.parent)]
+        found = [path for path in runs if self._allow_unpromoted or _is_promoted(path.parent)]
         if not found:
             raise RunError(f"{self._path} has no promoted run. Train one, or use --allow-unpromoted on a fake server.")
         return max(found, key=lambda path: (path.stat().st_mtime_ns, str(path)))
@@ -114,7 +117,7 @@ class RegistryChampion:
         self._strategy = strategy
         self._symbols = symbols
         self._registry = AgentRegistry(registry)
-        self._loaded: tuple[str, LoadedStrategy] | None = None  # address
+        self._current: tuple[str, LoadedStrategy] | None = None  # address
 
     def current(self) -> LoadedStrategy:
         """Return the champion. Raises RegistryError or RunError if there is none that can be traded."""
@@ -126,30 +129,32 @@ class RegistryChampion:
                     f"{self._registry.store.address}; train one with: finrl-pod retrain CONFIG --strategy "
                     f"{self._strategy}"
                 )
-            if self._loaded is None or self._loaded[0] != change.champion:
-                self._loaded = change.champion, self._load(change.champion)
+            if self._current is None or self._current[0] != change.champion:
+                self._current = change.champion, self._load(change.champion)
         except FinrlPodError as error:
-            if self._loaded is None:
+            if self._current is None:
                 raise
-            address, loaded = self._loaded
-            return dataclasses.replace(loaded, warning=f"{error}; champion {address[:12]} is still traded")
-        return self._loaded[1]
+            address, strategy = self._current
+            return dataclasses.replace(strategy, warning=f"{error}; champion {address[:12]} is still traded")
+        return self._current[1]
 
     def _load(self, address: str) -> LoadedStrategy:
         champion = self._registry.champion(address)
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder) / "run"
             self._registry.pull(champion, run)  # verifies every hash
-            loaded = load_promoted(run, self._symbols)
+            champion_strategy = load_promoted(run, self._symbols)
         members = "+".join(agent.id for agent in champion.members)
-        return dataclasses.replace(loaded, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}")
+        return dataclasses.replace(
+            champion_strategy, sha256=address, detail=f"champion {address[:12]}: {champion.run} {members}"
+        )
 
 
 def roll_back_champion(config: PaperConfig, strategy: str = "") -> Handover:
     """Return to the champion before; the daemon trades it from its next decision on.
 
-    strategy: must be the config's, if given. Raises ConfigError if the config trades no champion of the registry, or of
-    another strategy, RegistryError if there is none before.
+    strategy: must be the strategy of the config, if given. Raises ConfigError if the config trades no champion of the
+    registry, or of another strategy, RegistryError if there is none before.
     """
     if not config.champion:
         raise ConfigError("the config trades no champion of the registry: set champion to the name of a strategy")
@@ -162,16 +167,16 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     """Load and check the champion of one run. Raises RunError if it is not promoted or changed after its test."""
     report = read_json(path / "report.json")
     run = RunDirectory.open(path)
-    if not allow_unpromoted and not _promoted(path):
+    if not allow_unpromoted and not _is_promoted(path):
         raise RunError(
             f"the champion of {path} was not promoted. Train another run, or use --allow-unpromoted with a fake server."
         )
     if report.get("config_sha256") != run.config.sha256:
         raise RunError(f"the report of {path} was made with another config. Evaluate the run again.")
     members = champion_of(run, run.config)
-    tested = (report.get("champion") or {}).get("members")
-    if list(members.ids) != tested:
-        raise RunError(f"the report of {path} tested the agents {tested}, but the run has {list(members.ids)}")
+    tested_members = (report.get("champion") or {}).get("members")
+    if list(members.ids) != tested_members:
+        raise RunError(f"the report of {path} tested the agents {tested_members}, but the run has {list(members.ids)}")
     agents = [run.snapshot(agent) for agent in members.ids]  # each checks the hash of its weights
     for agent in agents:
         if agent.spec.get("features") != len(agent.normaliser.feature_names):
@@ -198,13 +203,13 @@ def load_promoted(path: Path, symbols: tuple[str, ...], *, allow_unpromoted: boo
     )
 
 
-def _promoted(run: Path) -> bool:
+def _is_promoted(run: Path) -> bool:
     """Return True if verdict and report say that the champion was promoted. Raises RunError if they disagree."""
     if not (run / VERDICT_FILE).is_file():
         return False
     verdict = read_verdict(run)
-    reported = read_json(run / "report.json").get("verdict")
-    if not isinstance(reported, dict) or reported.get("promoted") is not verdict.promoted:
+    reported_verdict = read_json(run / "report.json").get("verdict")
+    if not isinstance(reported_verdict, dict) or reported_verdict.get("promoted") is not verdict.promoted:
         raise RunError(f"report and verdict of {run} disagree: one of them was changed. Evaluate the run again.")
     return bool(verdict.promoted)
 

@@ -118,15 +118,15 @@ def show_replay(report: ReplayReport) -> None:
             f"{report.orders} orders, {report.fills} fills, equity {report.equity:,.2f}"
         )
     )
-    for name, part in report.strategies.items():
-        console.print(Text(f"{name} ({part.strategy}, {part.share:.0%}): equity {part.equity:,.2f}"))
+    for name, strategy in report.strategies.items():
+        console.print(Text(f"{name} ({strategy.strategy}, {strategy.share:.0%}): equity {strategy.equity:,.2f}"))
     console.print(Text(f"Largest distance to a target at its end: {report.distance_to_target:.2%} of equity"))
     if report.same:
-        console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
+        console.print(Text("Orders, fills and equity equal the backtest to the cent."))
     for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {more} more differences (see --json)"))
+    if (omitted := len(report.differences) - _MAX_DIFFERENCES) > 0:
+        console.print(Text(f"and {omitted} more differences (see --json)"))
     for sentence in report.alerts[:_MAX_DIFFERENCES]:
         console.print(Text(f"alert: {sentence}"), soft_wrap=True)
 
@@ -143,21 +143,23 @@ def show_track(report: TrackReport) -> None:
         soft_wrap=True,
     )
     if report.same:
-        console.print(Text("Orders, fills and equity equal those of the backtest to the cent."))
+        console.print(Text("Orders, fills and equity equal the backtest to the cent."))
         return
     strategies = report.strategies
     table = Table("cause", *(strategies if len(strategies) > 1 else ()), "account", header_style="bold")
     for cause, value in report.attribution.items():
-        parts = [part.attribution[cause] for part in strategies.values()] if len(strategies) > 1 else []
-        table.add_row(cause.replace("_", " "), *(f"{part:+,.2f}" for part in (*parts, value)))
+        strategy_values = (
+            [strategy.attribution[cause] for strategy in strategies.values()] if len(strategies) > 1 else []
+        )
+        table.add_row(cause.replace("_", " "), *(f"{strategy:+,.2f}" for strategy in (*strategy_values, value)))
     console.print(table)
     if not report.alarm:
         return
     console.print(Text(f"ALARM: the unexplained difference is above {report.unexplained_limit:,.2f}"))
     for sentence in report.differences[:_MAX_DIFFERENCES]:
         console.print(Text(sentence), soft_wrap=True)
-    if (more := len(report.differences) - _MAX_DIFFERENCES) > 0:
-        console.print(Text(f"and {more} more differences (see --json)"))
+    if (omitted := len(report.differences) - _MAX_DIFFERENCES) > 0:
+        console.print(Text(f"and {omitted} more differences (see --json)"))
 
 
 def show_demo(report: DemoReport) -> None:
@@ -177,13 +179,13 @@ def show_demo(report: DemoReport) -> None:
     show_track(report.track)
     for line in (
         "The comparison ends one session before the summary, since equity is recorded at the next decision. Paper "
-        "accounts are paid no dividends, which the backtest has.",
+        "accounts are paid no dividends; the backtest has them.",
         f"The daemon traded from {report.days[0]} to {report.days[-1]}: {counts['decisions']} decisions, "
         f"{counts['orders']} orders, {counts['fills']} fills, {len(report.positions)} open positions, state "
         f"{report.state}.",
         f"Journal and broker: {'Reconciled' if report.agrees else 'NOT reconciled, their shares differ'}.",
-        f"Slippage against the decision's closing prices: {realised} (it includes the market's move until the fill).",
-        f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server's log is in that folder.",
+        f"Slippage against closing prices of the decision: {realised} (it includes the market move until the fill).",
+        f"More: finrl-pod paper status {folder}/paper.toml (or `paper orders`). The server log is in that folder.",
     ):
         console.print(Text(line), soft_wrap=True)
 
@@ -209,20 +211,20 @@ def _print_strategies(console: Console, strategies: Mapping[str, StrategyStatus]
     if not strategies:
         return
     table = Table("strategy", "share", "equity", "cash", "symbols held")
-    for name, part in strategies.items():
-        amounts = (f"{amount:,.2f}" for amount in (part.equity, part.cash))
-        table.add_row(*map(Text, (name, f"{part.share:.0%}", *amounts, str(len(part.positions)))))
+    for name, strategy in strategies.items():
+        amounts = (f"{amount:,.2f}" for amount in (strategy.equity, strategy.cash))
+        table.add_row(*map(Text, (name, f"{strategy.share:.0%}", *amounts, str(len(strategy.positions)))))
     console.print(table)
 
 
-def _active_return(measured: ActiveReturnStatus | None) -> str:
+def _active_return(active_return: ActiveReturnStatus | None) -> str:
     """The active return with the band edge, empty if it is not measured."""
-    if measured is None:
+    if active_return is None:
         return ""
-    text = f"{measured.value:+.2%} over {measured.bars} sessions"
-    if measured.lower is None:
+    text = f"{active_return.value:+.2%} over {active_return.bars} sessions"
+    if active_return.lower is None:
         return text
-    return f"{text}, {'BELOW' if measured.left else 'above'} the band's lower edge of {measured.lower:+.2%}"
+    return f"{text}, {'BELOW' if active_return.left else 'above'} the band's lower edge of {active_return.lower:+.2%}"
 
 
 def _print_positions(console: Console, title: str, positions: Mapping[str, Decimal]) -> None:

@@ -29,13 +29,13 @@ def traded_prices(store: Store, panel: Panel, close: Floats) -> TradedPrices | N
 
     Decisions see closes that are adjusted for the splits of the next session, but for no dividends.
 
-    close: [T, N], the panel closes, forward-filled. None if they are the panel's, so that nothing was adjusted since.
+    close: [T, N], the panel closes, forward-filled. None if the panel has the same, so that nothing was adjusted since.
     """
-    seen = _seen_closes(store, panel)
-    scale = _filled(seen / close)
+    seen_closes = _seen_closes(store, panel)
+    scale = _filled(seen_closes / close)
     if not len(scale) or np.allclose(scale, 1.0, rtol=SAME, atol=0):
         return None
-    traded = np.where(np.isfinite(seen), seen, close * scale)
+    traded = np.where(np.isfinite(seen_closes), seen_closes, close * scale)
     splits = np.ones_like(close)
     dividends = np.zeros_like(close)
     actions = [row for row in store.rows(schema.corporate_actions) if row.kind in SPLITS]
@@ -55,32 +55,32 @@ def _seen_closes(store: Store, panel: Panel) -> Floats:
     """[T, N], the close that the decision on each session saw; NaN where the journal has none."""
     days = {str(day): t for t, day in enumerate(panel.times.astype("datetime64[D]"))}
     columns = {symbol: n for n, symbol in enumerate(panel.symbols)}
-    seen = np.full((len(days), len(columns)), np.nan)
+    seen_closes = np.full((len(days), len(columns)), np.nan)
     for row in store.rows(schema.closes):
-        place = (days.get(row.session, -1), columns.get(row.symbol, -1))
-        if min(place) >= 0 and np.isnan(seen[place]):  # a later row is the same close after a split
-            seen[place] = float(row.price)
-    return seen
+        cell = (days.get(row.session, -1), columns.get(row.symbol, -1))
+        if min(cell) >= 0 and np.isnan(seen_closes[cell]):  # a later row is the same close after a split
+            seen_closes[cell] = float(row.price)
+    return seen_closes
 
 
 def _filled(scale: Floats) -> Floats:
     """[T, N], with the last known value at bars without one, the first one before that, and 1 for unknown symbols."""
     filled = scale.copy()
     for n in range(scale.shape[1]):
-        known = np.flatnonzero(np.isfinite(scale[:, n]))
-        if not len(known):
+        known_rows = np.flatnonzero(np.isfinite(scale[:, n]))
+        if not len(known_rows):
             filled[:, n] = 1.0
             continue
-        latest = np.searchsorted(known, np.arange(len(scale)), side="right") - 1
-        filled[:, n] = scale[known[np.maximum(latest, 0)], n]
+        latest = np.searchsorted(known_rows, np.arange(len(scale)), side="right") - 1
+        filled[:, n] = scale[known_rows[np.maximum(latest, 0)], n]
     return filled
 
 
 def _split_ratio(jump: float, actions: Sequence[Any], symbol: str, day: date) -> float:
     """Shares after per share before, of an action after the close of `day`; 1 if it was a dividend."""
-    near = (day + timedelta(days=1) - ANNOUNCED, day + ANNOUNCED)
-    recorded = any(a.symbol == symbol and near[0] <= date.fromisoformat(a.ex_date) <= near[1] for a in actions)
-    if not recorded and abs(jump - 1) < LARGE_JUMP:
+    period = (day + timedelta(days=1) - ANNOUNCED, day + ANNOUNCED)
+    is_recorded = any(a.symbol == symbol and period[0] <= date.fromisoformat(a.ex_date) <= period[1] for a in actions)
+    if not is_recorded and abs(jump - 1) < LARGE_JUMP:
         return 1.0
     ratio = Fraction(1 / jump).limit_denominator(LARGEST_PART)
     return float(ratio) if ratio and abs(float(ratio) * jump - 1) < ROUNDED_SPLIT else 1.0
