@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finrl_pod_app.paper.runner import DaemonProcess, _reloaded
+from finrl_pod_app.paper.runner import DaemonProcess, _reload_config
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal import schema
@@ -57,7 +57,7 @@ class Reloading:
     def reload(self, read: Callable[[], PaperConfig]) -> None:
         self.process.reload()
         assert self.process.run()
-        self.sim.config = _reloaded(self.sim.config, read, self.process, self.parts)
+        self.sim.config = _reload_config(self.sim.config, read, self.process, self.parts)
         self.sim.daemon = self.process.daemon
 
 

@@ -48,7 +48,7 @@ def test_orders_fills_and_equity_equal_the_backtest(
         found = compare_journal(load(harness.toml))
         assert found.differences == []
         assert found.same
-        assert len(found["sessions"]) >= SESSIONS
-        assert [round(e, 2) for e in found["equity"]] == [round(e, 2) for e in found["backtest"]]
+        assert len(found.sessions) >= SESSIONS
+        assert [round(e, 2) for e in found.equity] == [round(e, 2) for e in found.backtest]
         assert len(harness.orders()) >= 2 * SESSIONS
         assert {o.side for o in harness.orders()} == {"buy", "sell"}
