@@ -250,7 +250,7 @@ class Account:
         return max(abs(held) - sum(reserved, Decimal(0)), Decimal(0))
 
     def open_new_account(self, cash: Decimal) -> None:
-        """Replace the ledger by that of a new account with another number and only cash; orders are kept."""
+        """Replace the ledger by the ledger of a new account with another number and only cash; orders are kept."""
         self.ledger = Ledger(cash, self._seed + self.account_number)
         self.account_number += 1
 

@@ -24,7 +24,7 @@ Schedule = Callable[[float, Callable[[], None]], None]  # simulated time, action
 
 
 class BarHub:
-    """Sends minute bars. Use it from the server's thread.
+    """Sends minute bars. Use it from the server thread.
 
     seconds: simulated time. schedule: calls an action at a simulated time. Minutes are scheduled only while somebody
     is subscribed.
@@ -121,7 +121,7 @@ class _Subscriber:
         """The command in a message. Raises ValueError or TypeError for anything else."""
         if not self._packed:
             return dict(json.loads(data))
-        msgpack: Any = importlib.import_module("msgpack")  # comes with Alpaca's client library
+        msgpack: Any = importlib.import_module("msgpack")  # comes with the client library of Alpaca
         return dict(msgpack.unpackb(data))
 
     async def send(self, messages: list[dict[str, Any]]) -> None:
@@ -135,7 +135,7 @@ class _Subscriber:
     def _pack(self, messages: list[dict[str, Any]], start: float | None = None) -> str | bytes:
         if not self._packed:
             return json.dumps(messages)
-        msgpack: Any = importlib.import_module("msgpack")  # comes with Alpaca's client library
+        msgpack: Any = importlib.import_module("msgpack")  # comes with the client library of Alpaca
         if start is not None:  # times are not text in this format
             messages = [{**message, "t": msgpack.Timestamp.from_unix(start)} for message in messages]
         packed: bytes = msgpack.packb(messages)

@@ -1,4 +1,4 @@
-"""Pacing of the server's clock: at a fixed speed, slower while requests arrive, or following its client's sleep."""
+"""Pacing of the server clock: at a fixed speed, slower while requests arrive, or following its client's sleep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 class ClockPacer:
-    """Sets the pace of a clock at every `update` and at every request. Use it from the server's thread only.
+    """Sets the pace of a clock at every `update` and at every request. Use it from the server thread only.
 
     busy_speed: upper bound of the slow speed while requests arrive and shortly afterwards; None for no bound.
     """

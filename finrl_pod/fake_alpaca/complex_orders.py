@@ -21,7 +21,7 @@ _TICK = Decimal("0.01")
 
 @dataclasses.dataclass(frozen=True)
 class Exits:
-    """Prices of the legs in dollars, None without the leg. stop_limit: of a stop-limit order."""
+    """Prices of the legs in dollars, None without the leg. stop_limit: limit of a stop-limit order."""
 
     take_profit: Decimal | None = None
     stop_loss: Decimal | None = None

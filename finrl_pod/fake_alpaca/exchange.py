@@ -162,7 +162,7 @@ class Exchange(Account):
         return new
 
     def price(self, symbol: str, moment: float) -> Decimal:
-        """Raw price at a time. Raises ApiError before the symbol's first bar."""
+        """Raw price at a time. Raises ApiError before the first bar of the symbol."""
         value = self.prices.price_at(symbol, moment)
         if value is None:
             raise ApiError(422, UNPROCESSABLE, f'asset "{symbol}" has no price')
@@ -177,7 +177,7 @@ class Exchange(Account):
 
     @property
     def shorting(self) -> bool:
-        """Whether short sales are allowed, by the server's settings and the account's configuration."""
+        """Whether short sales are allowed, by the server settings and the account configuration."""
         return self.settings.shorting and not self.conditions.no_shorting
 
     def balances(self, moment: float, without: Order | None = None) -> Balances:
@@ -251,7 +251,7 @@ class Exchange(Account):
         self.publish("account", event)
 
     def _on_split(self, number: str, moment: float) -> None:
-        """Cancel the symbol's open orders and multiply its shares."""
+        """Cancel open orders of the symbol and multiply its shares."""
         action = self.prices.actions[int(number)]
         for order in self.open_orders():
             if order.open and order.symbol == action.symbol:

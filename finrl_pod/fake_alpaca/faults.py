@@ -41,10 +41,10 @@ STREAM_KINDS = {
 class Fault:
     """One fault rule. Empty filters match everything.
 
-    kind: see REQUEST_KINDS and STREAM_KINDS. method, path: of a request; path is a regular expression that may match
-    anywhere. symbol, side: of the order in the body or message. event: of a stream message.
-    skip: matches to ignore first. times: matches to hit, 0 for all. probability: of hitting a match.
-    status, body, headers: of the response. seconds: real seconds.
+    kind: one of REQUEST_KINDS and STREAM_KINDS. method, path: request that is hit; path is a regular expression that
+    may match anywhere. symbol, side: order in the body or message. event: event of a stream message.
+    skip: matches to ignore first. times: matches to hit, 0 for all. probability: chance to hit a match. status, body,
+    headers: response to send. seconds: real seconds.
 
     Raises InputError for an unknown kind, an invalid regular expression, or a number out of range.
     """
@@ -120,7 +120,7 @@ class _Remaining:
 
 
 class Faults:
-    """Active rules with their counters. The first rule that hits is applied. seed: of the probabilities."""
+    """Active rules with their counters. The first rule that hits is applied. seed: seed of the probabilities."""
 
     def __init__(self, rules: Sequence[Fault] = (), seed: int = 0) -> None:
         self._seed = seed

@@ -61,7 +61,7 @@ def first_crossing(path: PricePath, start: float, level: float, *, falling: bool
 
 
 def fill_price(order: Order, path: PricePath, moment: float) -> Decimal:
-    """Price of a fill at a time: the auction's for opg and cls, else the path's, or the limit if that is better."""
+    """Fill price: auction price for opg and cls orders, otherwise the price on the path, or a better limit."""
     if order.time_in_force in ("opg", "cls"):
         return auction_price(order, path)
     price = price_decimal(float(np.interp(moment, [t for t, _ in path], [p for _, p in path])))

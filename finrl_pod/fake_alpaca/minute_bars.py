@@ -1,6 +1,6 @@
 """Minute bars on the price path of a session. Moments are UTC epoch seconds.
 
-Volume is U-shaped over the session, as on real exchanges; the minutes add up to the day's volume.
+Volume is U-shaped over the session, as on real exchanges; the minutes add up to the volume of the day.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def minute_bar(
 
 
 def _volume_share(session: Session, start: float, end: float) -> float:
-    """Share of the day's volume between two moments: the integral of a parabola with its low at midday."""
+    """Share of the volume of the day between two moments: the integral of a parabola with its low at midday."""
     length = session.close - session.open
 
     def until(moment: float) -> float:

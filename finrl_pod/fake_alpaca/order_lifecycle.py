@@ -25,7 +25,7 @@ _EXTENDED_CLOSE_HOUR = 20  # New York time
 
 
 class ScheduledEvent(NamedTuple):
-    """moment: UTC epoch seconds. number: order of scheduling. kind: of event. name: of an order, session or action."""
+    """moment: UTC epoch seconds. number: order of scheduling. kind: kind of event. name: order, session or action."""
 
     moment: float
     number: int
@@ -113,7 +113,7 @@ class OrderLifecycle:
         return session.at(_EXTENDED_CLOSE_HOUR) if ticket.extended_hours else session.close
 
     def start(self, order: Order, moment: float) -> None:
-        """Schedule the order's first events: it becomes `new` now or at the open, and expires later."""
+        """Schedule the first events of an order: it becomes `new` now or at the open, and expires later."""
         session = self.session_for(moment)
         assert session is not None
         self._queue.add(max(moment, session.open) if order.status == "accepted" else moment, "new", order.id)
@@ -121,7 +121,7 @@ class OrderLifecycle:
             self._queue.add(order.expires, "expire", order.id)
 
     def schedule_fill(self, order: Order, moment: float) -> None:
-        """Schedule the order's outcome on the session's price path: a fill, a lapse, or a retry next session."""
+        """Schedule the order outcome on the session price path: a fill, a lapse, or a retry next session."""
         session = self.session_for(moment)
         if session is None:
             return

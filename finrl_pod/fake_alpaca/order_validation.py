@@ -1,6 +1,6 @@
 """Checks of a new order: its parameters, the hours of the auctions, and whether the account may send and pay for it.
 
-Every check raises ApiError with the status, code and message of Alpaca's paper accounts.
+Every check raises ApiError with the status, code and message of Alpaca paper accounts.
 """
 
 from __future__ import annotations

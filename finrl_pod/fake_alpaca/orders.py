@@ -1,4 +1,4 @@
-"""Orders: the record that the exchange stores, and its JSON in Alpaca's API."""
+"""Orders: the record that the exchange stores, and its JSON in the Alpaca API."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Prices:
 
     Within a session the price moves linearly from the open through low and high (high first if the day closes below
     its open) to the close, one third of the session each. A panel with closes only trades at its close all day.
-    Moments are UTC epoch seconds. continuous: see `Sessions`. Raises InputError for a panel without daily bars, and for
-    a corporate action on a date or symbol without a bar.
+    Moments are UTC epoch seconds. continuous: argument of `Sessions`. Raises InputError for a panel without daily
+    bars, and for a corporate action on a date or symbol without a bar.
     """
 
     def __init__(self, panel: Panel, actions: tuple[CorporateAction, ...] = (), *, continuous: bool = False) -> None:
@@ -87,7 +87,7 @@ class Prices:
         return max(bisect_right(self.dates, day) - 1, 0)
 
     def last_row_of(self, symbol: str, day: date) -> int | None:
-        """Row of the symbol's last bar up to a date, or None."""
+        """Row of the last bar of the symbol up to a date, or None."""
         row = bisect_right(self.dates, day) - 1
         last = -1 if row < 0 else int(self._last_bar[row, self._column[symbol]])
         return None if last < 0 else last
@@ -133,7 +133,7 @@ class Prices:
         return self.last_close(symbol, moment)
 
     def last_close(self, symbol: str, moment: float) -> float | None:
-        """Raw close of the symbol's last bar whose session has closed; None before the first bar."""
+        """Raw close of the last bar of the symbol in a closed session; None before the first bar."""
         session = self.sessions.closed(moment)
         row = -1 if session is None else bisect_right(self.dates, session.date) - 1
         if row < 0:
@@ -144,7 +144,7 @@ class Prices:
         return None if last < 0 else float(self._raw["close"][last, n] * self._splits[last, n] / self._splits[row, n])
 
     def path(self, symbol: str, session: Session) -> list[tuple[float, float]] | None:
-        """(moment, raw price) at the corners of a session's price path; None if the symbol has no bar that day."""
+        """(moment, raw price) at the corners of the price path of a session; None if the symbol has no bar that day."""
         row = self.row_of(session.date)
         n = self._column[symbol]
         if row is None or not self.tradable[row, n]:

@@ -38,7 +38,7 @@ HOST = "127.0.0.1"
 _MIN_TICK_SECONDS = 0.0005  # minimum real seconds between two polls of the event queue
 _STATE_VERSION = 1
 _START_HOUR = 8  # New York time at which a server that is started on a date begins
-_THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server's thread
+_THREAD_TIMEOUT = 30.0  # real seconds to start, stop, or run a call in the server thread
 
 Result = TypeVar("Result")
 
@@ -172,14 +172,14 @@ class FakeAlpaca:
     # ---- access from other threads --------------------------------------------------------------------------------
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Run a function in the server's thread, between two requests, and return its result."""
+        """Run a function in the server thread, between two requests, and return its result."""
         assert self._loop is not None, "the server is not running"
         result: Future[Result] = Future()
 
         def run() -> None:
             try:
                 result.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread of the caller
                 result.set_exception(error)
 
         self._loop.call_soon_threadsafe(run)
@@ -195,7 +195,7 @@ class FakeAlpaca:
         self.call(jump_in_server_thread)
 
     def schedule(self, moment: float, action: Callable[[], None] = lambda: None) -> threading.Event:
-        """Call `action` in the server's thread at a simulated time; the returned event is set afterwards."""
+        """Call `action` in the server thread at a simulated time; the returned event is set afterwards."""
         done = threading.Event()
 
         def run() -> None:

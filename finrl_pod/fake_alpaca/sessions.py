@@ -16,7 +16,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Session:
-    """One trading day. date: in New York. open, close, and midnight in New York: UTC epoch seconds."""
+    """One trading day. date: New York date. open, close, and midnight in New York: UTC epoch seconds."""
 
     date: date
     open: float

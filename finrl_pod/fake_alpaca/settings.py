@@ -1,4 +1,4 @@
-"""Settings of the fake server. Defaults follow the documented behaviour of Alpaca's paper accounts."""
+"""Settings of the fake server. Defaults follow the documented behaviour of Alpaca paper accounts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class CorporateAction:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the account, the market, and the details about which Alpaca's documents and clients disagree.
+    """Settings of the account, the market, and the details about which Alpaca documents and clients disagree.
 
     cash: dollars at the start. multiplier: 1 for a cash account, 2 or 4 for margin.
-    key, secret: API keys that a client must send; empty accepts any non-empty value. seed: of every random number.
+    key, secret: API keys that a client must send; empty accepts any non-empty value. seed: seed of every random number.
     partial: probability that an order fills in two parts, at most `partial_gap` simulated seconds apart.
     fill_delay, cancel_delay: simulated seconds until a marketable order fills, or a cancel takes effect.
     cost_bps: fee on each fill in basis points, booked as a FEE activity (Alpaca charges none).
@@ -49,10 +49,10 @@ class Settings:
     duplicate_code: error code for a repeated client order id. max_client_order_id_length: 48 or 128.
     qty_and_notional_status: HTTP status for an order with both quantity and dollar amount, 400 or 422.
     replace_counts_filled: the quantity of a replacement includes what the original order has filled.
-    day_trading_fields: serve the account's day-trading fields that Alpaca removed in 2026.
+    day_trading_fields: serve the account day-trading fields that Alpaca removed in 2026.
     day_trading_rule: refuse, as until 2026, the fourth day trade of an account below $25,000.
     capitalised_action_types: write corporate announcements' types as "Split" (documentation), else "split" (client).
-    sip: the account may read the consolidated feed. crypto: the panel's symbols are pairs such as BTC/USD, which trade
+    sip: the account may read the consolidated feed. crypto: the panel symbols are pairs such as BTC/USD, which trade
     around the clock by GTC and IOC orders; it needs a bar of every day. actions: corporate actions of the panel.
 
     Raises InputError for a value out of range.
@@ -105,7 +105,7 @@ class MarketConditions:
     """Conditions that tests change while the server runs, through `POST /fake/conditions`. Delays in simulated seconds.
 
     halted: symbols whose orders wait. untradable: symbols whose orders are refused.
-    partial, partial_gap: see `Settings`. suspended, no_shorting: the user has switched off new
+    partial, partial_gap: as described in `Settings`. suspended, no_shorting: the user has switched off new
     orders, short sales.
     clock_skew: seconds added to the time that GET clock returns.
     """

@@ -142,7 +142,7 @@ class _Connection:
             self._queue.put_nowait(message)
 
     async def write(self) -> None:
-        """Send queued messages as binary frames, like Alpaca's paper stream."""
+        """Send queued messages as binary frames, like the Alpaca paper stream."""
         while True:
             message = await self._queue.get()
             try:

@@ -1,4 +1,4 @@
-"""Formats of Alpaca's API: errors, numbers, timestamps, ids and query parameters."""
+"""Formats of the Alpaca API: errors, numbers, timestamps, ids and query parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import ROUND_DOWN, Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
-# Codes in the bodies of Alpaca's error responses.
+# Codes in the bodies of error responses of Alpaca.
 MALFORMED_BODY = 40010000
 INVALID_PARAMETER = 40010001
 FORBIDDEN = 40310000
@@ -29,7 +29,7 @@ _PAGE_PREFIX = "page-"
 
 
 class ApiError(Exception):
-    """An error response: HTTP status, Alpaca's error code (or None), message, and further fields of the body."""
+    """An error response: HTTP status, Alpaca error code (or None), message, and further fields of the body."""
 
     def __init__(self, status: int, code: int | None, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ def timestamp(moment: float) -> str:
 
 @cache
 def asset_id(symbol: str) -> str:
-    """Id of a symbol's asset, a function of the symbol only."""
+    """Id of the asset of a symbol, a function of the symbol only."""
     return str(uuid.uuid5(ID_NAMESPACE, f"asset/{symbol}"))
 
 
