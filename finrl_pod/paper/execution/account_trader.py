@@ -25,7 +25,7 @@ from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import LedgerEntry
+from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import moment
 from finrl_pod.paper.settings import allocations
@@ -73,9 +73,7 @@ class AccountTrader:
 
         A symbol that never had a close counts as 0.
         """
-        positions = self._c.ledger.positions.items()
-        prices = self._c.ledger.closes.prices
-        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
+        return self._value_at({})
 
     def exposure_of(self, entry: LedgerEntry) -> Callable[[], Exposure]:
         """Return a function that computes the exposure of a strategy without the live order of this intent."""
@@ -235,7 +233,7 @@ class AccountTrader:
     def _value_at(self, prices: Mapping[str, Decimal]) -> Decimal:
         """Own equity at these prices, and at the last closes of symbols without one."""
         all_prices = {**self._c.ledger.closes.prices, **prices}
-        return self.cash + sum((q * all_prices.get(symbol, ZERO) for symbol, q in self.positions.items() if q), ZERO)
+        return self.cash + market_value(self.positions, all_prices)
 
     def skip(self, cycle: TradingCycle, outcome: str, reason: str) -> None:
         """Record that a cycle has no orders of the strategies that have not decided, and why."""

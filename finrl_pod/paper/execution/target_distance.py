@@ -9,7 +9,7 @@ from decimal import Decimal
 from finrl_pod.market.orders import distance_to_target, missing_shares
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.targets import open_target, was_flattened
 from finrl_pod.paper.settings import PaperConfig, allocations
 
@@ -41,7 +41,7 @@ def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, D
     """The value that all strategies miss to their open targets now, as a share of the account equity."""
     current_prices = prices or ledger.closes.prices
     distances = [_distance_now(ledger, config, allocation, current_prices) for allocation in allocations(config)]
-    equity = Decimal(str(config.capital)) + ledger.cash + _value(ledger.positions, current_prices)
+    equity = Decimal(str(config.capital)) + ledger.cash + market_value(ledger.positions, current_prices)
     missing = sum((distance * part_equity for distance, part_equity in distances), ZERO)
     return float(missing / equity) if equity > 0 else 0.0
 
@@ -56,7 +56,7 @@ def _distance_now(
     book = ledger.books[allocation.name] if config.strategies else ledger
     cash = Decimal(str(allocation.capital)) + book.cash
     positions = {symbol: shares for symbol, shares in book.positions.items() if shares}
-    equity = cash + _value(positions, prices)
+    equity = cash + market_value(positions, prices)
     target_row = open_target(ledger.store, allocation.name)
     if target_row is None or was_flattened(ledger.store, allocation.name):
         return ZERO, equity
@@ -65,7 +65,3 @@ def _distance_now(
     symbol_prices = [prices[symbol] for symbol in symbols]
     missing = missing_shares(target_row[0].by_symbol(symbols), cash, shares, symbol_prices, sizing_rules(allocation))
     return distance_to_target(missing, equity, symbol_prices), equity
-
-
-def _value(shares: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:
-    return sum((quantity * prices.get(symbol, ZERO) for symbol, quantity in shares.items() if quantity), ZERO)

@@ -34,7 +34,7 @@ from finrl_pod.paper.execution.stream_monitor import StreamMonitor
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.decision_state import BaseAccount, DecisionState
-from finrl_pod.paper.journal.ledger import Book, Ledger, LedgerEntry
+from finrl_pod.paper.journal.ledger import Book, Ledger, LedgerEntry, market_value
 from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.journal.targets import (
     KeptTarget,
@@ -144,9 +144,7 @@ class StrategyTrader:
 
         A symbol that never had a close counts as 0.
         """
-        prices = self._c.ledger.closes.prices
-        positions = self._book.positions.items()
-        return self.cash + sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions if shares), ZERO)
+        return self.cash + market_value(self._book.positions, self._c.ledger.closes.prices)
 
     def exposure(self, excluded_entry: LedgerEntry, account: Mapping[str, Decimal] | None) -> Exposure:
         """Return positions, live orders and the value traded on the intent bar, without its own live order.

@@ -6,6 +6,7 @@ Open intents are cached in memory; memory changes only after the file has.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -374,6 +375,11 @@ class Ledger:
             status=order.status.value, filled=str(order.filled), value=str(order.value),
             cancel_requested=int(order.cancel_requested), source=source, detail=detail,
         )  # fmt: skip
+
+
+def market_value(positions: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:
+    """Return the value of shares at prices, both by symbol, in currency. A symbol without a price counts as 0."""
+    return sum((shares * prices.get(symbol, ZERO) for symbol, shares in positions.items() if shares), ZERO)
 
 
 def _add_parts(connection: Connection, action: int, changes: dict[str, tuple[Decimal, Decimal]], now: datetime) -> None:

@@ -16,7 +16,7 @@ from finrl_pod.paper.domain.records import Side
 from finrl_pod.paper.execution.target_distance import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
 from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
-from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
+from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry, market_value
 from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig, allocations
@@ -207,9 +207,9 @@ def _strategies(ledger: Ledger, config: PaperConfig) -> dict[str, StrategyStatus
         book = ledger.books[allocation.name]
         capital = Decimal(str(allocation.capital))
         positions = {symbol: shares for symbol, shares in sorted(book.positions.items()) if shares}
-        value = sum((shares * prices.get(symbol, Decimal(0)) for symbol, shares in positions.items()), Decimal(0))
         cash = capital + book.cash
-        strategies[strategy.name] = StrategyStatus(strategy.share, capital, cash + value, cash, positions)
+        equity = cash + market_value(positions, prices)
+        strategies[strategy.name] = StrategyStatus(strategy.share, capital, equity, cash, positions)
     return strategies
 
 

@@ -13,7 +13,7 @@ from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import Session, Side
 from finrl_pod.paper.execution.target_distance import account_distance
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.ledger import Ledger
+from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.store import stamp
 from finrl_pod.paper.settings import PaperConfig, allocations
 
@@ -83,12 +83,12 @@ def summarise_day(
         value_before = (shares - shares_bought.get(symbol, ZERO)) * closes.get(symbol, price)
         profits[symbol] = shares * price - value_before + flows.get(symbol, ZERO)
     capital = Decimal(str(config.capital))
-    equity = capital + ledger.cash + _value(ledger.positions, prices_now)
+    equity = capital + ledger.cash + market_value(ledger.positions, prices_now)
     marks = [Decimal(row.equity) for row in store.rows(schema.equity, schema.equity.c.at <= stamp(session.close))]
     peak = max([*marks, capital, equity])
     last = marks[-1] if marks else capital
     strategies = {
-        strategy.name: Decimal(str(allocation.capital)) + book.cash + _value(book.positions, prices_now)
+        strategy.name: Decimal(str(allocation.capital)) + book.cash + market_value(book.positions, prices_now)
         for strategy, allocation in zip(config.strategies, allocations(config), strict=False)
         for book in (ledger.books[allocation.name],)
     }
@@ -106,10 +106,6 @@ def summarise_day(
         next_decision=next_decision,
         has_prices=bool(prices),
     )
-
-
-def _value(shares: Mapping[str, Decimal], prices: Mapping[str, Decimal]) -> Decimal:
-    return sum((quantity * prices.get(symbol, ZERO) for symbol, quantity in shares.items() if quantity), ZERO)
 
 
 def _flows(ledger: Ledger, start: str) -> tuple[dict[str, Decimal], dict[str, Decimal], int]:

@@ -37,8 +37,6 @@ from finrl_pod.paper.domain.records import (
     Session,
 )
 
-HOUR = timedelta(hours=1)
-
 
 class CryptoLibrary(AlpacaPyLibrary):
     """alpaca-py with the prices of crypto pairs."""
