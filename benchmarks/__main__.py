@@ -1,4 +1,4 @@
-"""Run the benchmarks with torch, numpy and pandas only: `python -m benchmarks`."""
+"""Run a benchmark: `python -m benchmarks NAME`."""
 
 import sys
 

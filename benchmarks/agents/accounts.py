@@ -21,7 +21,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Floats, MarketTensor, Tensor
 
-SCORE_ROWS = 250  # bars on which the scale of a policy's scores is measured
+SCORE_ROWS = 250  # bars on which the scale of policy scores is measured
 
 
 class Problem(NamedTuple):
@@ -42,17 +42,19 @@ class Agents(NamedTuple):
 
 
 class Ensemble:
-    """Actor of ensembles: the mean of the relative tilts of M members each, which are P M rows of its parameters."""
+    """Actor of ensembles: mean relative tilt of M members each. Members are P M rows of the parameters."""
 
     def __init__(self, actor: Actor, members: int) -> None:
-        self.actor, self.members, self.spec = actor, members, actor.spec
+        self.actor = actor
+        self.members = members
+        self.spec = actor.spec
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> Tensor:
         """Scores [P, K, A, N]. params: [P M, ...]; a leading dimension of 1 of `account` counts as P M."""
-        each = [None if x is None else x.repeat_interleave(self.members, 0) for x in (features, account, tradable)]
-        scores = self.actor.action({k: x.flatten(0, 1) for k, x in params.items()}, *each)  # type: ignore[arg-type]
+        inputs = [None if x is None else x.repeat_interleave(self.members, 0) for x in (features, account, tradable)]
+        scores = self.actor.action({k: x.flatten(0, 1) for k, x in params.items()}, *inputs)  # type: ignore[arg-type]
         tilts = torch.tanh(scores.double()).reshape(-1, self.members, *scores.shape[1:]).mean(1)
         return torch.atanh(tilts.clamp(-0.9999, 0.9999))
 
@@ -66,7 +68,7 @@ def ensembles(agents: Agents, members: int) -> Agents:
 def ledger(
     problem: Problem, agents: Agents, span: tuple[int, int] | None = None, environment: EnvironmentConfig | None = None
 ) -> Ledger:
-    """Accounts of the agents on the test bars, or on others. environment: rules other than those of the problem."""
+    """Accounts of the agents on the test bars, or on others. environment: rules; None for the rules of the problem."""
     first, last = span or problem.test
     rules = environment or problem.environment
     return run_members(agents.actor, agents.params, problem.market, rules, first, last, problem.mandate)
@@ -86,7 +88,7 @@ def linear(problem: Problem, weights: Tensor) -> Agents:
     return Agents(MeanActor(spec), {"linear_w": weights.float()})
 
 
-def solved(problem: Problem) -> Tensor:
+def closed_form_weights(problem: Problem) -> Tensor:
     """Weights [F] of `agent.algorithm = "closed_form"`."""
     first = max(problem.train[0], problem.market.first)
     last = problem.train[1] - REWARD_LAG
@@ -94,13 +96,13 @@ def solved(problem: Problem) -> Tensor:
 
 
 def fixed_tilt(problem: Problem, feature: str, sign: float = 1.0) -> Tensor:
-    """Weights [F] of scores that are one feature, at the scale of the solved policy's."""
+    """Weights [F] of scores that are one feature, at the scale of the solved policy."""
     unit = np.zeros(problem.market.shape[2])
     unit[problem.market.feature_names.index(feature)] = sign
     return scaled(unit, problem.market, max(problem.train[0], problem.market.first), problem.train[1])
 
 
-def trained(problem: Problem, agent: AgentConfig, samples: int, members: int, seed: int, start: Tensor) -> Agents:
+def train_agents(problem: Problem, agent: AgentConfig, samples: int, members: int, seed: int, start: Tensor) -> Agents:
     """Agents trained on the training bars from a linear start [F]."""
     env = make_env(
         problem.market,
@@ -116,7 +118,7 @@ def trained(problem: Problem, agent: AgentConfig, samples: int, members: int, se
 
 
 def at_score_scale(problem: Problem, agents: Agents) -> Agents:
-    """Equivariant agents whose scores at the base have the standard deviation of the solved policy's in training."""
+    """Equivariant agents whose scores at the base have the same standard deviation as the solved policy in training."""
     spec = agents.actor.spec
     members = len(agents.params["linear_w"])
     rows = torch.linspace(max(problem.train[0], problem.market.first), problem.train[1], SCORE_ROWS).long()
@@ -127,10 +129,10 @@ def at_score_scale(problem: Problem, agents: Agents) -> Agents:
     mask = None if bool(tradable.all()) else tradable.expand(members, -1, -1)
     with torch.no_grad():
         scores = agents.actor.action(agents.params, features, account, mask)[:, :, 0]
-    centred = scores - (scores * tradable).sum(-1, keepdim=True) / tradable.sum(-1, keepdim=True)
-    spread = centred[:, tradable].std(1).clamp(min=1e-6)
+    deviations = scores - (scores * tradable).sum(-1, keepdim=True) / tradable.sum(-1, keepdim=True)
+    spread = deviations[:, tradable].std(1).clamp(min=1e-6)
     scale = (SCORE_SCALE / spread).unsqueeze(-1)
     assert spec.kind == "equivariant"
     assert not spec.has_extras
-    changed = {name: agents.params[name] * scale for name in ("score_w", "linear_w")}
-    return Agents(agents.actor, {**agents.params, **changed})
+    scaled_params = {name: agents.params[name] * scale for name in ("score_w", "linear_w")}
+    return Agents(agents.actor, {**agents.params, **scaled_params})

@@ -14,6 +14,7 @@ from finrl_pod_app.setup.presets import preset
 from finrl_pod_app.training.start_policy import score_updates
 
 from benchmarks.agents import accounts, statistics
+from benchmarks.harness.results import FOLDER
 from finrl_pod import random
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import REWARD_LAG, Splits, make_splits
@@ -25,11 +26,14 @@ from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACC
 from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import Floats, Panel
 
-RETURNS = statistics.HERE / ".agents"  # daily returns of each account
-UNIVERSES, UNIVERSE_SIZE = 10, 30
+RETURNS = FOLDER / ".agents"  # daily returns of each account
+UNIVERSES = 10
+UNIVERSE_SIZE = 30
 SEEDS = 5
 PLACEBOS = 30
-FAILURE_RATES, FAILURE_LOSS, FAILURE_DRAWS = (0.01, 0.02), 0.5, 10
+FAILURE_RATES = (0.01, 0.02)
+FAILURE_LOSS = 0.5
+FAILURE_DRAWS = 10
 
 # Market -> fold -> (train, validation, test). Later years are never tested here.
 FOLDS: Mapping[str, Mapping[str, SplitConfig]] = {
@@ -83,7 +87,7 @@ class Cell(NamedTuple):
 
 
 class CellData(NamedTuple):
-    """A cell's problem with what it was made from."""
+    """The problem of a cell with its config, prices and splits."""
 
     problem: accounts.Problem
     config: RunConfig
@@ -98,14 +102,17 @@ def cells() -> Iterator[Cell]:
 
 
 def cell_data(cell: Cell) -> CellData:
-    """Prices, splits and rules of a cell: those of the preset "laptop"."""
+    """Prices, splits and rules of a cell: as in the preset "laptop"."""
     config = preset("laptop", cell.market)
     splits = dataclasses.replace(FOLDS[cell.market][cell.fold], embargo=config.splits.embargo)
     config = dataclasses.replace(config, splits=splits)
     if cell.universe is not None:
-        names, rng = load_panel(config).symbols, np.random.default_rng(43)
-        drawn = [sorted(rng.choice(len(names), UNIVERSE_SIZE, replace=False)) for _ in range(UNIVERSES)][cell.universe]
-        symbols = tuple(names[i] for i in drawn)
+        names = load_panel(config).symbols
+        rng = np.random.default_rng(43)
+        columns = [sorted(rng.choice(len(names), UNIVERSE_SIZE, replace=False)) for _ in range(UNIVERSES)][
+            cell.universe
+        ]
+        symbols = tuple(names[i] for i in columns)
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, symbols=symbols))
     panel = load_panel(config)
     return data_of(config, panel)
@@ -117,9 +124,6 @@ def data_of(config: RunConfig, panel: Panel) -> CellData:
     market = make_market(panel, config, splits)
     spans = ((max(splits.train.first, market.first), splits.train.last), (splits.test.first, splits.test.last))
     return CellData(accounts.Problem(market, config.environment, config.mandate, *spans), config, panel, splits)
-
-
-# ---------------------------------------------------------------------- agents in a cell
 
 
 def conditions(problem: accounts.Problem) -> Iterator[tuple[str, accounts.Problem]]:
@@ -137,11 +141,11 @@ def linear_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]
     """Rows of the fixed tilts and of the closed form in a cell, under each condition."""
     problem = cell_data(cell).problem
     weights = {name: accounts.fixed_tilt(problem, *tilt) for name, tilt in FIXED_TILTS.items()}
-    weights["closed form"] = accounts.solved(problem)
-    stacked = torch.stack([torch.zeros_like(weights["closed form"]), *weights.values()])
+    weights["closed form"] = accounts.closed_form_weights(problem)
+    all_weights = torch.stack([torch.zeros_like(weights["closed form"]), *weights.values()])
     rows = []
-    for condition, changed in conditions(problem):
-        result = accounts.ledger(changed, accounts.linear(changed, stacked))
+    for condition, condition_problem in conditions(problem):
+        result = accounts.ledger(condition_problem, accounts.linear(condition_problem, all_weights))
         rows += [
             account_row(result, i + 1, result, 0, {**settings, "agent": name, "condition": condition, "seed": 0}, cell)
             for i, name in enumerate(weights)
@@ -152,7 +156,7 @@ def linear_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]
 def rl_rows(name: str, cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rows of RL from the solved start in a cell: every seed by itself, and all seeds as one ensemble.
 
-    The number of updates is chosen by the product's five purged folds of the training bars.
+    The number of updates is chosen by five purged folds of the training bars.
     """
     data = cell_data(cell)
     agent, envs, group, samples = RL[name]
@@ -163,37 +167,40 @@ def rl_rows(name: str, cell: Cell, settings: Mapping[str, Any]) -> list[dict[str
     config = dataclasses.replace(data.config, environment=rules, tournament=tournament, threads=1)
     tilts = tilt_returns(problem.market, rules, problem.mandate, problem.train[0], problem.train[1] - REWARD_LAG + 1)
     start = scaled(solve(tilts), problem.market, problem.train[0], problem.train[1] - REWARD_LAG)
-    chosen = score_updates(config, agent, problem.market, data.splits, tilts)
-    members = accounts.trained(problem, agent, round(samples * chosen.chosen), SEEDS, 0, start)
+    update_scores = score_updates(config, agent, problem.market, data.splits, tilts)
+    members = accounts.train_agents(problem, agent, round(samples * update_scores.chosen), SEEDS, 0, start)
     at_scale = accounts.at_score_scale(problem, members)
     rows = []
-    for condition, changed in conditions(problem):
-        base = accounts.ledger(changed, accounts.linear(changed, torch.zeros(1, len(start))))
-        single = accounts.ledger(changed, at_scale)
-        together = accounts.ledger(changed, accounts.ensembles(at_scale, SEEDS))
-        shared = {**settings, "agent": f"rl {name}", "condition": condition, "share": chosen.chosen}
-        rows += [account_row(single, i, base, 0, {**shared, "seed": i}, cell) for i in range(SEEDS)]
-        shared = {**shared, "agent": f"rl {name}, ensemble"}
-        rows.append(account_row(together, 0, base, 0, {**shared, "seed": 0}, cell))
+    for condition, condition_problem in conditions(problem):
+        base = accounts.ledger(condition_problem, accounts.linear(condition_problem, torch.zeros(1, len(start))))
+        single = accounts.ledger(condition_problem, at_scale)
+        together = accounts.ledger(condition_problem, accounts.ensembles(at_scale, SEEDS))
+        row_config = {**settings, "agent": f"rl {name}", "condition": condition, "share": update_scores.chosen}
+        rows += [account_row(single, i, base, 0, {**row_config, "seed": i}, cell) for i in range(SEEDS)]
+        row_config = {**row_config, "agent": f"rl {name}, ensemble"}
+        rows.append(account_row(together, 0, base, 0, {**row_config, "seed": 0}, cell))
     return rows
 
 
-def account_row(own: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+def account_row(
+    account: Ledger, i: int, base: Ledger, j: int, settings: Mapping[str, Any], cell: Cell
+) -> dict[str, Any]:
     """Row of account i of a ledger beside account j of another; its returns are kept in a file."""
-    pair = [np.asarray(simple_returns(x.equity[:, k].numpy())) for x, k in ((own, i), (base, j))]
-    held, reference = own.weights[63:, i].numpy(), base.weights[63:, j].numpy()
+    pair = [np.asarray(simple_returns(x.equity[:, k].numpy())) for x, k in ((account, i), (base, j))]
+    account_weights = account.weights[63:, i].numpy()
+    reference = base.weights[63:, j].numpy()
     settings = {**settings, **cell._asdict()}
     RETURNS.mkdir(exist_ok=True)
     np.savez(returns_file(settings), own=pair[0], base=pair[1])
-    result = statistics.pooled({f"{cell.market}/{cell.fold}": [(pair[0], pair[1])]})
+    result = statistics.pool_measures({f"{cell.market}/{cell.fold}": [(pair[0], pair[1])]})
     numbers = {name: value[0] for name, value in result.items()} | {
-        "active_share": float(np.nanmean(active_share(held, reference))),
-        "turnover": float(own.turnover[1:, i].mean()) * statistics.YEAR / 2,
+        "active_share": float(np.nanmean(active_share(account_weights, reference))),
+        "turnover": float(account.turnover[1:, i].mean()) * statistics.YEAR / 2,
         "drawdown": _drawdown(pair[0]),
         "base_drawdown": _drawdown(pair[1]),
         "base_sharpe": float(pair[1].mean() / pair[1].std(ddof=1) * np.sqrt(statistics.YEAR)),
     }
-    return statistics.row("sharpe_difference", *result["sharpe_difference"], {**settings, **numbers})
+    return statistics.record("sharpe_difference", *result["sharpe_difference"], {**settings, **numbers})
 
 
 def returns_file(settings: Mapping[str, Any]) -> Any:
@@ -207,16 +214,15 @@ def _drawdown(returns: Floats) -> float:
     return float((growth / np.maximum.accumulate(growth) - 1).min())
 
 
-# ---------------------------------------------------------------------- placebos
-
-
 def placebo_row(cell: Cell, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Row of a fold: Sharpe differences and information ratios of agents solved on sets of random features.
 
     All sets are features of one market: an account of a set has no weight on the features of others.
     """
     problem = cell_data(cell).problem
-    market, first, last = problem.market, problem.train[0], problem.train[1] - REWARD_LAG
+    market = problem.market
+    first = problem.train[0]
+    last = problem.train[1] - REWARD_LAG
     bars, assets, features = market.shape
     noise = np.empty((bars, assets, PLACEBOS * features), dtype=np.float32)
     for i in range(PLACEBOS * features):
@@ -227,38 +233,33 @@ def placebo_row(cell: Cell, settings: Mapping[str, Any]) -> dict[str, Any]:
     tilts = tilt_returns(random_market, problem.environment, problem.mandate, first, last + 1)
     weights = torch.zeros(1 + PLACEBOS, PLACEBOS * features)
     for k in range(PLACEBOS):
-        part = slice(k * features, (k + 1) * features)
-        own = np.zeros(PLACEBOS * features)
-        own[part] = solve(dataclasses.replace(tilts, gross=tilts.gross[part], net=tilts.net[part]))
-        weights[1 + k] = scaled(own, random_market, first, last)
+        set_columns = slice(k * features, (k + 1) * features)
+        account = np.zeros(PLACEBOS * features)
+        account[set_columns] = solve(
+            dataclasses.replace(tilts, gross=tilts.gross[set_columns], net=tilts.net[set_columns])
+        )
+        weights[1 + k] = scaled(account, random_market, first, last)
     result = accounts.returns(random_problem, accounts.linear(random_problem, weights))
-    found = statistics.measures(result[1:], np.broadcast_to(result[0], result[1:].shape))
-    value = float(found["sharpe_difference"].mean())
-    sets = {name: found[name].tolist() for name in ("sharpe_difference", "information_ratio")}
-    return statistics.row("placebo_sets", value, value, value, {**settings, **cell._asdict(), **sets})
+    scores = statistics.measures(result[1:], np.broadcast_to(result[0], result[1:].shape))
+    value = float(scores["sharpe_difference"].mean())
+    sets = {name: scores[name].tolist() for name in ("sharpe_difference", "information_ratio")}
+    return statistics.single_record("placebo_sets", value, {**settings, **cell._asdict(), **sets})
 
 
 def half_life(values: Floats) -> float:
     """Half-life in bars of cross-sectional deviations of a feature [T, N], from their autocorrelation at lag 5."""
-    centred = values - values.mean(1, keepdims=True)
-    now, later = centred[:-5], centred[5:]
-    correlation = float((now * later).mean() / np.sqrt((now**2).mean() * (later**2).mean() + 1e-12))
+    deviations = values - values.mean(1, keepdims=True)
+    now = deviations[:-5]
+    future = deviations[5:]
+    correlation = float((now * future).mean() / np.sqrt((now**2).mean() * (future**2).mean() + 1e-12))
     return float(5 * np.log(0.5) / np.log(np.clip(correlation, 0.05, 0.999)))
 
 
 def persistent(column: int, cell: Cell, bars: int, assets: int, life: float) -> Floats:
     """AR(1) noise [T, N] of unit variance with a half-life in bars."""
-    from scipy.signal import lfilter
-
     fold = [*FOLDS[cell.market]].index(cell.fold)
     rng = np.random.default_rng(random.key(43, column, f"placebo {cell.market} {fold}"))
-    keep = 0.5 ** (1 / life)
-    shocks = rng.normal(size=(bars, assets)) * np.sqrt(1 - keep**2)
-    shocks[0] /= np.sqrt(1 - keep**2)
-    return np.asarray(lfilter([1.0], [1.0, -keep], shocks, axis=0))
-
-
-# ---------------------------------------------------------------------- survivorship
+    return statistics.autoregressive(rng, bars, assets, life)
 
 
 def stress_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -267,22 +268,30 @@ def stress_rows(cell: Cell, settings: Mapping[str, Any]) -> list[dict[str, Any]]
     A stock that fails is delisted and pays half of its last price. The closed form is solved on prices as they are.
     """
     data = cell_data(cell)
-    start = accounts.solved(data.problem)
+    start = accounts.closed_form_weights(data.problem)
     rows = []
     for rate in FAILURE_RATES:
-        found, failures = [], []
+        scores = []
+        failures = []
         for draw in range(FAILURE_DRAWS):
-            panel, failed = with_failures(data.panel, data.problem.test, rate, draw)
-            stressed = data_of(data.config, panel).problem
-            rules = dataclasses.replace(stressed.environment, delisting_return=-FAILURE_LOSS)
-            agents = accounts.linear(stressed, torch.stack([0 * start, start]))
-            base, own = accounts.returns(stressed, agents, environment=rules)
-            found.append(float(statistics.measures(own[None], base[None])["sharpe_difference"][0]))
-            failures.append(failed)
-        shared = {"agent": "closed form", "rate": rate, "draws": FAILURE_DRAWS, "failures": float(np.mean(failures))}
-        value = float(np.mean(found))
+            panel, failure_count = with_failures(data.panel, data.problem.test, rate, draw)
+            stress_problem = data_of(data.config, panel).problem
+            rules = dataclasses.replace(stress_problem.environment, delisting_return=-FAILURE_LOSS)
+            agents = accounts.linear(stress_problem, torch.stack([0 * start, start]))
+            base, account = accounts.returns(stress_problem, agents, environment=rules)
+            scores.append(float(statistics.measures(account[None], base[None])["sharpe_difference"][0]))
+            failures.append(failure_count)
+        row_config = {
+            "agent": "closed form",
+            "rate": rate,
+            "draws": FAILURE_DRAWS,
+            "failures": float(np.mean(failures)),
+        }
+        value = float(np.mean(scores))
         rows.append(
-            statistics.row("stress_difference", value, min(found), max(found), {**settings, **cell._asdict(), **shared})
+            statistics.record(
+                "stress_difference", value, min(scores), max(scores), {**settings, **cell._asdict(), **row_config}
+            )
         )
     return rows
 
@@ -296,7 +305,7 @@ def with_failures(panel: Panel, test: tuple[int, int], rate: float, draw: int) -
         if bar < test[1]:
             closes[bar:, asset] = np.nan
     fields = {"close": closes} if panel.spread is None else {"close": closes, "spread": panel.spread}
-    failed = int((bars < test[1]).sum())
+    failure_count = int((bars < test[1]).sum())
     return make_panel(
         panel.times, panel.symbols, fields, name=panel.name, source=f"{panel.source}, with failures"
-    ), failed
+    ), failure_count

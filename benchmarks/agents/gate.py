@@ -1,7 +1,7 @@
-"""Error rates of the gate's rule for an edge on simulated returns, by agents-protocol-gate.md.
+"""Error rates of the gate rule for an edge on simulated returns, by agents-protocol-gate.md.
 
-`null_world` rows count promotions of champions without skill, `power` rows those of accounts with a known information
-ratio. Both use the rule of the product, `finrl_pod.promotion.edge.measure_edge`.
+`null_world` rows count promotions of champions without skill, `power` rows count accounts with a known
+information ratio. Both use the rule of the product, `finrl_pod.promotion.edge.measure_edge`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.agents import statistics
+from benchmarks.harness.results import Record
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.promotion.edge import Edge, measure_edge
 from finrl_pod.promotion.edge_significance import SelectedPeriod
@@ -19,19 +21,32 @@ from finrl_pod.settings.run import GateConfig
 from finrl_pod.types import Floats
 
 YEAR = 252
-VALIDATION, TEST = 4 * YEAR, 8 * YEAR  # bars
-TRIALS, MEMBERS, CORRELATION = 8, 4, 0.6
-BASE_RISK, ACTIVE_RISK = 0.16 / math.sqrt(YEAR), 0.02 / math.sqrt(YEAR)
-PAIRS, ACCOUNTS, DRAWS = 2_000, 4_000, 2_000
+# bars
+VALIDATION = 4 * YEAR
+TEST = 8 * YEAR
+TRIALS = 8
+MEMBERS = 4
+CORRELATION = 0.6
+BASE_RISK = 0.16 / math.sqrt(YEAR)
+ACTIVE_RISK = 0.02 / math.sqrt(YEAR)
+PAIRS = 2_000
+ACCOUNTS = 4_000
+DRAWS = 2_000
 BETA_SPREAD = 0.04
-DRIFT, LONGEST_PERIOD, SHORTEST_PERIOD = 0.1, 1_000, 250
-SHOCK, PERSISTENCE, BURN_IN = 0.08, 0.90, 500  # of GARCH(1, 1)
-RATIOS, YEARS = (0.5, 1.0, 2.0), (4, 8, 12)
+DRIFT = 0.1
+LONGEST_PERIOD = 1_000
+SHORTEST_PERIOD = 250
+# of GARCH(1, 1)
+SHOCK = 0.08
+PERSISTENCE = 0.90
+BURN_IN = 500
+RATIOS = (0.5, 1.0, 2.0)
+YEARS = (4, 8, 12)
 GATE = GateConfig()
 
 
 class World(NamedTuple):
-    """A world without skill. market: return of the base per year in excess of cash. beta: of the trials.
+    """A world without skill. market: return of the base per year in excess of cash. beta: market beta of the trials.
 
     is_priced: expected returns are beta times the market, else all are equal. kind: deviation from these constants.
     """
@@ -62,29 +77,29 @@ def null_world_row(name: str, settings: Mapping[str, Any], pairs: int = PAIRS) -
     rng = np.random.default_rng(list(WORLDS).index(name))
     edges = [judge_pair(*simulate_pair(WORLDS[name], rng)) for _ in range(pairs)]
     cases = [edge.case for edge in edges]
-    promoted = cases.count("shown")
+    promotions = cases.count("shown")
     config = {
         "world": name,
         "worlds": pairs,
-        "promoted": promoted,
+        "promoted": promotions,
         "cases": {case: cases.count(case) for case in sorted(set(cases))},
         "passed_active": sum(edge.p_active <= edge.level for edge in edges),
         "passed_alpha": sum(edge.p_alpha <= edge.level for edge in edges),
         "mean_beta": float(np.mean([edge.beta for edge in edges])),
     }
-    return _row("null_world", promoted, pairs, {**settings, **config})
+    return _record("null_world", promotions, pairs, {**settings, **config})
 
 
 def power_row(ratio: float, years: int, settings: Mapping[str, Any], accounts: int = ACCOUNTS) -> dict[str, Any]:
     """Row of accounts with an information ratio: how many the rule promotes on a test of some years alone."""
     rng = np.random.default_rng([RATIOS.index(ratio), years, 1])
-    promoted = 0
+    promotions = 0
     for _ in range(accounts):
         base = 0.08 / YEAR + BASE_RISK * rng.normal(size=years * YEAR)
         account = base + ACTIVE_RISK * (ratio / math.sqrt(YEAR) + rng.normal(size=len(base)))
-        promoted += _judge(account, base).case == "shown"
-    config = {"information_ratio": ratio, "years": years, "part": "test", "accounts": accounts, "promoted": promoted}
-    return _row("power", promoted, accounts, {**settings, **config})
+        promotions += _judge(account, base).case == "shown"
+    config = {"information_ratio": ratio, "years": years, "part": "test", "accounts": accounts, "promoted": promotions}
+    return _record("power", promotions, accounts, {**settings, **config})
 
 
 def simulate_pair(world: World, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -92,18 +107,24 @@ def simulate_pair(world: World, rng: np.random.Generator) -> tuple[Floats, Float
     bars = VALIDATION + TEST
     scale = _garch(rng, bars) if world.kind == "garch" else np.ones(bars)
     shocks = scale * BASE_RISK * rng.normal(size=bars)
-    shared, own = rng.normal(size=(bars, 1)), rng.normal(size=(bars, TRIALS))
-    noise = ACTIVE_RISK * (math.sqrt(CORRELATION) * shared + math.sqrt(1 - CORRELATION) * own) * scale[:, None]
+    common_noise = rng.normal(size=(bars, 1))
+    trial_noise = rng.normal(size=(bars, TRIALS))
+    noise = (
+        ACTIVE_RISK
+        * (math.sqrt(CORRELATION) * common_noise + math.sqrt(1 - CORRELATION) * trial_noise)
+        * scale[:, None]
+    )
     beta = np.full((1, TRIALS), world.beta)
     if world.kind == "random beta":
         beta = rng.normal(world.beta, BETA_SPREAD, (1, TRIALS))
     if world.kind == "drift":
-        period, phase = rng.uniform(SHORTEST_PERIOD, LONGEST_PERIOD), rng.uniform(0, 2 * math.pi)
+        period = rng.uniform(SHORTEST_PERIOD, LONGEST_PERIOD)
+        phase = rng.uniform(0, 2 * math.pi)
         beta = world.beta + DRIFT * np.sin(2 * math.pi * np.arange(bars)[:, None] / period + phase)
     mean = world.market / YEAR
     base = mean + shocks
-    expected = beta * mean if world.is_priced else mean
-    return base, expected + beta * shocks[:, None] + noise
+    expected_return = beta * mean if world.is_priced else mean
+    return base, expected_return + beta * shocks[:, None] + noise
 
 
 def judge_pair(base: Floats, trials: Floats) -> Edge:
@@ -112,10 +133,7 @@ def judge_pair(base: Floats, trials: Floats) -> Edge:
     members = np.argsort(-validation.mean(0) / validation.std(0))[:MEMBERS]
     champion = trials[:, members].mean(1)
     period = SelectedPeriod(
-        champion[:VALIDATION] - base[:VALIDATION],
-        base[:VALIDATION],
-        validation - base[:VALIDATION, None],
-        MEMBERS,
+        champion[:VALIDATION] - base[:VALIDATION], base[:VALIDATION], validation - base[:VALIDATION, None], MEMBERS
     )
     return _judge(champion[VALIDATION:], base[VALIDATION:], period)
 
@@ -135,20 +153,15 @@ def _judge(account: Floats, base: Floats, validation: SelectedPeriod | None = No
 def _garch(rng: np.random.Generator, bars: int) -> Floats:
     """Volatility [bars] of a GARCH(1, 1) with normal shocks and an unconditional variance of 1."""
     squares = rng.normal(size=BURN_IN + bars) ** 2
-    variance, path = 1.0, np.empty(BURN_IN + bars)
+    variance = 1.0
+    path = np.empty(BURN_IN + bars)
     for t, square in enumerate(squares):
         path[t] = variance
         variance = 1 - SHOCK - PERSISTENCE + (SHOCK * square + PERSISTENCE) * variance
     return np.sqrt(path[BURN_IN:])
 
 
-def _row(name: str, promoted: int, count: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    low, high = binomial_interval(promoted, count)
-    return {
-        "name": name,
-        "value": promoted / count,
-        "low": low,
-        "high": high,
-        "unit": "share promoted",
-        "config": {**config, "interval": "95% Clopper-Pearson", "level": GATE.significance_level},
-    }
+def _record(name: str, promotions: int, count: int, config: Mapping[str, Any]) -> Record:
+    low, high = binomial_interval(promotions, count)
+    config = {**config, "interval": "95% Clopper-Pearson", "level": GATE.significance_level}
+    return statistics.record(name, promotions / count, low, high, config, "share promoted")

@@ -1,9 +1,9 @@
-"""Calibration of the gate's test for an edge on synthetic streams of active returns with known information ratios.
+"""Calibration of the gate test for an edge on synthetic streams of active returns with known information ratios.
 
 Two parts. *selection*: z-scores of correlated trials, drawn directly, over numbers of trials, correlations and ways to
 select an ensemble, for one of the two tests (mean active return, alpha). *streams*: daily returns of twelve years of
 validation and twelve of test with autocorrelation, fat tails, skew or volatility clustering, through both tests, at a
-beta of 1. Power is compared with that of a test of the test period
+beta of 1. Power is compared with a test of the test period
 alone at 5% for the same champions, Phi(IR sqrt(12) - 1.645), IR the mean information ratio of the champions.
 """
 
@@ -14,13 +14,14 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.rows import Row
-from benchmarks.learning.training import log_progress
+from benchmarks.harness.results import FOLDER
+from benchmarks.harness.rows import Row, log_progress
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.selection_null import MAX_ADDITIONS, null_z_scores
@@ -38,29 +39,43 @@ from finrl_pod.types import Floats
 YEARS = 12
 BARS = 252 * YEARS
 SEED = 20
-SELECTION_DRAWS, STREAM_DRAWS, NULL_DRAWS = 4_000, 1_500, 2_000
+SELECTION_DRAWS = 4_000
+STREAM_DRAWS = 1_500
+NULL_DRAWS = 2_000
 RATIOS = (0.0, 0.25, 0.5, 1.0)  # annual information ratios of the trials
 STRUCTURES = ("equal", "families")
 CORRELATIONS = (0.0, 0.3, 0.6, 0.9, 0.95)
 TRIALS = (1, 8, 17, 50, 200)
 FAMILIES = 4
-STREAM_TRIALS, STREAM_MEMBERS, STREAM_CORRELATION = 8, 4, 0.6
+STREAM_TRIALS = 8
+STREAM_MEMBERS = 4
+STREAM_CORRELATION = 0.6
 BASE_RATIO = 0.5  # annual Sharpe ratio of the base
 BURN_IN = 250
-VOLATILITY_MEMORY, LOG_VARIANCE_SPREAD = 0.98, 0.8
+VOLATILITY_MEMORY = 0.98
+LOG_VARIANCE_SPREAD = 0.8
 COMPARED_LEVEL_Z = 1.6448536269514722  # of a test at 5%
 
-CALIBRATION_FILE = Path("benchmarks/gate_calibration.json")
+CALIBRATION_FILE = FOLDER / "gate_calibration.json"
 
 Noise = Callable[[np.random.Generator, tuple[int, int]], Floats]
 
 
-def gate_rows(file: Path, *, calibrated: bool = True) -> list[Row]:
-    """Rows of a stored calibration. calibrated: False simulates it first.
+@dataclass(frozen=True)
+class GateSettings:
+    """Settings of `gate`. calibrate: simulate streams of returns again (minutes)."""
+
+    calibrate: bool = False
+    calibration: Path = CALIBRATION_FILE
+
+
+def gate_rows(settings: GateSettings) -> list[Row]:
+    """Rows of a stored calibration.
 
     Raises RunError for a file that is no calibration, ConfigError if there is none.
     """
-    if not calibrated:
+    file = settings.calibration
+    if settings.calibrate:
         calibrate(file)
     if not file.exists():
         raise ConfigError(f"{file} is missing: add --calibrate to make it, or name another --calibration file")
@@ -73,29 +88,35 @@ def calibrate(file: Path) -> None:
     write_json(file, {"cells": cells, "significance_level": GateConfig().significance_level, "years": YEARS})
 
 
-# ---------------------------------------------------------------------- selection among correlated trials
-
-
 def selection_cells(draws: int = SELECTION_DRAWS) -> list[dict[str, Any]]:
     """Cells over structures, correlations, numbers of trials, members and selections; skills equal and unequal."""
     cells = []
     grid = itertools.product(STRUCTURES, CORRELATIONS, TRIALS, ((1, "best"), (8, "best"), (4, "greedy")))
-    for number, (structure, correlation, trials, (members, how)) in enumerate(grid):
-        if members > trials or (how == "greedy" and trials > 50):
+    for number, (structure, correlation, trials, (members, method)) in enumerate(grid):
+        if members > trials or (method == "greedy" and trials > 50):
             continue
         rng = np.random.default_rng([SEED, number])
         matrix = correlation_matrix(structure, correlation, trials)
-        null = null_z_scores(matrix, members, how, seed=number)  # type: ignore[arg-type]
-        about = {"structure": structure, "correlation": correlation, "trials": trials, "members": members}
+        null = null_z_scores(matrix, members, method, seed=number)  # type: ignore[arg-type]
+        parameters = {"structure": structure, "correlation": correlation, "trials": trials, "members": members}
         for ratio, skill in itertools.product(RATIOS, ("equal", "unequal")):
             if skill == "unequal" and (ratio == 0 or trials == 1):
                 continue
             means = np.full(trials, ratio) if skill == "equal" else np.linspace(0, 2 * ratio, trials)
-            promoted, reached = _select_and_test(rng, matrix, means * math.sqrt(YEARS), members, how, null, draws)
-            cells.append(
-                _cell("selection", {**about, "selection": how, "skill": skill}, ratio, promoted, reached, draws)
+            promotions, mean_ratio = _select_and_test(
+                rng, matrix, means * math.sqrt(YEARS), members, method, null, draws
             )
-        log_progress(f"{structure} {correlation:g}, {trials} trials, {members} members by {how}")
+            cells.append(
+                _cell(
+                    "selection",
+                    {**parameters, "selection": method, "skill": skill},
+                    ratio,
+                    promotions,
+                    mean_ratio,
+                    draws,
+                )
+            )
+        log_progress(f"{structure} {correlation:g}, {trials} trials, {members} members by {method}")
     return cells
 
 
@@ -107,11 +128,11 @@ def correlation_matrix(structure: str, correlation: float, trials: int) -> Float
     return values
 
 
-def select(z_scores: Floats, matrix: Floats, members: int, how: str) -> Floats:
+def select(z_scores: Floats, matrix: Floats, members: int, method: str) -> Floats:
     """Shares [B, N] of the ensembles selected by z-scores [B, N] of trials with equal volatility."""
     shares = np.zeros_like(z_scores)
     np.put_along_axis(shares, np.argsort(-z_scores, 1)[:, :members], 1.0, axis=1)
-    if how == "best":
+    if method == "best":
         return shares
     ratio = (shares * z_scores).sum(1) / np.sqrt(((shares @ matrix) * shares).sum(1))
     for _ in range(MAX_ADDITIONS):
@@ -127,24 +148,22 @@ def select(z_scores: Floats, matrix: Floats, members: int, how: str) -> Floats:
 
 
 def _select_and_test(
-    rng: np.random.Generator, matrix: Floats, means: Floats, members: int, how: str, null: Floats, draws: int
+    rng: np.random.Generator, matrix: Floats, means: Floats, members: int, method: str, null: Floats, draws: int
 ) -> tuple[int, float]:
     """Number of promoted champions, and the mean information ratio of all."""
     values, vectors = np.linalg.eigh(matrix)
     factor = vectors * np.sqrt(np.maximum(values, 0))
     z_scores = rng.normal(size=(draws, len(matrix))) @ factor.T + means
-    shares = select(z_scores, matrix, members, how)
+    shares = select(z_scores, matrix, members, method)
     risk = np.sqrt(((shares @ matrix) * shares).sum(1))
-    validation, true = (shares * z_scores).sum(1) / risk, shares @ means / risk
+    validation = (shares * z_scores).sum(1) / risk
+    true = shares @ means / risk
     test = true + rng.normal(size=draws)
     weight = validation_weight(BARS, BARS)
-    selected = np.array([selected_z_score(float(z), null) for z in validation])
-    combined = math.sqrt(1 - weight**2) * test + weight * selected
+    validation_scores = np.array([selected_z_score(float(z), null) for z in validation])
+    combined_scores = math.sqrt(1 - weight**2) * test + weight * validation_scores
     limit = statistics.NormalDist().inv_cdf(1 - GateConfig().significance_level)
-    return int((combined >= limit).sum()), float(true.mean() / math.sqrt(YEARS))
-
-
-# ---------------------------------------------------------------------- streams of daily returns
+    return int((combined_scores >= limit).sum()), float(true.mean() / math.sqrt(YEARS))
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
@@ -157,12 +176,12 @@ def fat_tailed(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
     return rng.standard_t(4, shape) / math.sqrt(2)
 
 
-def skewed(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
+def skewed_noise(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """Negatively skewed: a constant less an exponential variable, skewness -2."""
     return np.asarray(1 - rng.exponential(size=shape), dtype=np.float64)
 
 
-def autocorrelated(coefficient: float) -> Noise:
+def autocorrelated_noise(coefficient: float) -> Noise:
     """AR(1) of unit variance."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
@@ -174,7 +193,7 @@ def autocorrelated(coefficient: float) -> Noise:
     return draw
 
 
-def clustered(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
+def clustered_noise(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """Stochastic volatility of unit mean variance: its logarithm is AR(1), half-life 34 bars, common to all columns."""
     from scipy.signal import lfilter
 
@@ -186,10 +205,10 @@ def clustered(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
 NOISES: Mapping[str, Noise] = {
     "normal": normal,
     "fat tails": fat_tailed,
-    "skewed": skewed,
-    "autocorrelation 0.2": autocorrelated(0.2),
-    "autocorrelation -0.2": autocorrelated(-0.2),
-    "volatility clusters": clustered,
+    "skewed": skewed_noise,
+    "autocorrelation 0.2": autocorrelated_noise(0.2),
+    "autocorrelation -0.2": autocorrelated_noise(-0.2),
+    "volatility clusters": clustered_noise,
 }
 
 
@@ -199,30 +218,36 @@ def stream_cells(draws: int = STREAM_DRAWS, ratios: Sequence[float] = (0.0, 0.5)
     for number, (name, noise) in enumerate(NOISES.items()):
         for ratio in ratios:
             rng = np.random.default_rng([SEED, 1000 + number])
-            found = [_stream(rng, noise, ratio) for _ in range(draws)]
-            promoted = sum(p <= GateConfig().significance_level for p in found)
-            reached = ratio / math.sqrt(STREAM_CORRELATION + (1 - STREAM_CORRELATION) / STREAM_MEMBERS)
-            about = {
+            p_values = [_stream(rng, noise, ratio) for _ in range(draws)]
+            promotions = sum(p <= GateConfig().significance_level for p in p_values)
+            mean_ratio = ratio / math.sqrt(STREAM_CORRELATION + (1 - STREAM_CORRELATION) / STREAM_MEMBERS)
+            parameters = {
                 "noise": name,
                 "correlation": STREAM_CORRELATION,
                 "trials": STREAM_TRIALS,
                 "members": STREAM_MEMBERS,
                 "selection": "best",
             }
-            cells.append(_cell("streams", about, ratio, promoted, reached / _risk_per_year(name), draws))
+            cells.append(_cell("streams", parameters, ratio, promotions, mean_ratio / _risk_per_year(name), draws))
         log_progress(f"streams with noise: {name}")
     return cells
 
 
 def _stream(rng: np.random.Generator, noise: Noise, ratio: float) -> float:
     """p-value of one champion."""
-    shared, own = noise(rng, (2 * BARS, 1)), noise(rng, (2 * BARS, STREAM_TRIALS))
-    active = math.sqrt(STREAM_CORRELATION) * shared + math.sqrt(1 - STREAM_CORRELATION) * own + ratio / math.sqrt(252)
-    validation, test = active[:BARS], active[BARS:]
-    chosen = np.argsort(-validation.mean(0) / validation.std(0))[:STREAM_MEMBERS]
+    common_noise = noise(rng, (2 * BARS, 1))
+    trial_noise = noise(rng, (2 * BARS, STREAM_TRIALS))
+    active = (
+        math.sqrt(STREAM_CORRELATION) * common_noise
+        + math.sqrt(1 - STREAM_CORRELATION) * trial_noise
+        + ratio / math.sqrt(252)
+    )
+    validation = active[:BARS]
+    test = active[BARS:]
+    best_columns = np.argsort(-validation.mean(0) / validation.std(0))[:STREAM_MEMBERS]
     base = rng.normal(BASE_RATIO / math.sqrt(252), 1.0, 2 * BARS)
-    period = SelectedPeriod(validation[:, chosen].mean(1), base[:BARS], validation, STREAM_MEMBERS)
-    return edge_test(ActivePeriod(test[:, chosen].mean(1), base[BARS:]), period, seed=0, draws=NULL_DRAWS).p_value
+    period = SelectedPeriod(validation[:, best_columns].mean(1), base[:BARS], validation, STREAM_MEMBERS)
+    return edge_test(ActivePeriod(test[:, best_columns].mean(1), base[BARS:]), period, seed=0, draws=NULL_DRAWS).p_value
 
 
 def _risk_per_year(name: str) -> float:
@@ -233,20 +258,17 @@ def _risk_per_year(name: str) -> float:
     return math.sqrt((1 + coefficient) / (1 - coefficient))
 
 
-# ---------------------------------------------------------------------- kept results
-
-
 def _cell(
-    part: str, about: Mapping[str, Any], ratio: float, promoted: int, reached: float, draws: int
+    kind: str, parameters: Mapping[str, Any], ratio: float, promotions: int, mean_ratio: float, draws: int
 ) -> dict[str, Any]:
-    alone = 0.5 * math.erfc((COMPARED_LEVEL_Z - reached * math.sqrt(YEARS)) / math.sqrt(2))
+    alone = 0.5 * math.erfc((COMPARED_LEVEL_Z - mean_ratio * math.sqrt(YEARS)) / math.sqrt(2))
     return {
-        "part": part,
-        **about,
+        "part": kind,
+        **parameters,
         "information_ratio": ratio,
-        "information_ratio_reached": round(reached, 4),
+        "information_ratio_reached": round(mean_ratio, 4),
         "draws": draws,
-        "promoted": promoted,
+        "promoted": promotions,
         "test_alone_at_5_percent": round(alone, 4),
     }
 
@@ -263,13 +285,15 @@ def calibration_rows(file: Path) -> list[Row]:
         edges = [cell for cell in cells if cell["information_ratio"] > 0]
         rates = [cell["promoted"] / cell["draws"] for cell in null]
         margins = [cell["promoted"] / cell["draws"] - cell["test_alone_at_5_percent"] for cell in edges]
-        promoted, draws = sum(cell["promoted"] for cell in null), sum(cell["draws"] for cell in null)
-        low, high = binomial_interval(promoted, draws)
-        worst, weakest = null[int(np.argmax(rates))], edges[int(np.argmin(margins))]
+        promotions = sum(cell["promoted"] for cell in null)
+        draws = sum(cell["draws"] for cell in null)
+        low, high = binomial_interval(promotions, draws)
+        worst = null[int(np.argmax(rates))]
+        weakest = edges[int(np.argmin(margins))]
     except (ValueError, KeyError, TypeError):
         raise RunError(f"{file} is not a calibration of the gate: add --calibrate to make it again") from None
     return [
-        Row("calibration_size", promoted / draws, low, high, "share promoted", {
+        Row("calibration_size", promotions / draws, low, high, "share promoted", {
             "interval": "95% Clopper-Pearson, all cells without an edge", "cells": len(null), "draws": draws,
             "highest": max(rates), "highest_cell": worst, "significance_level": document["significance_level"],
         }),

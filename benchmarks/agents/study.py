@@ -5,43 +5,53 @@
     python -m benchmarks agents --summary         # agents.json and the tables of docs/results.md, from existing rows
 
 Rows are appended to agents.jsonl as they are finished; daily returns, from which pooled intervals are computed, are
-kept in .agents/. Both are read again by the next call, and agents.json is written from them. agents-protocol-1.md (real
-prices) and agents-protocol-2.md (RL and simulated worlds) fix what is measured; each row has the SHA-256 of its
-protocol. Differences are to the same mandate at tilt 0 with the same trading.
+stored in .agents/. The next call reads both and writes agents.json from them. agents-protocol-1.md (real prices),
+agents-protocol-2.md (RL and simulated worlds) and agents-protocol-gate.md fix what is measured; each row has the
+SHA-256 of its protocol. Differences are to the same mandate at tilt 0 with the same trading.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-
-import torch
+from typing import Any, Literal, NamedTuple, get_args
 
 from benchmarks.agents import cells, gate, statistics, summary, worlds
-from benchmarks.harness.results import FOLDER, Row, append, read
+from benchmarks.harness.results import FOLDER, Record, append, read
+from benchmarks.harness.rows import Row, log_progress
+from finrl_pod.files import write_text
 
-ROWS, SUMMARY = FOLDER / "agents.jsonl", FOLDER / "agents.json"
-PRICES, WORLDS = "agents-protocol-1.md", "agents-protocol-2.md"
+ROWS = FOLDER / "agents.jsonl"
+SUMMARY = FOLDER / "agents.json"
+PRICES = "agents-protocol-1.md"
+WORLDS = "agents-protocol-2.md"
 GATE = "agents-protocol-gate.md"
-PARTS = ("cells", "worlds", "placebo", "rl", "no_edge", "null", "planted", "stress", "gate")
+Part = Literal["cells", "worlds", "placebo", "rl", "no_edge", "null", "planted", "stress", "gate"]
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Settings of `agents`.
+
+    only: parts; empty for all. match: start of the keys of tasks, such as sample/2001-06. summary: run nothing.
+    """
+
+    only: tuple[Part, ...] = ()
+    match: str = ""
+    summary: bool = False
 
 
 class Task(NamedTuple):
     """Rows that are measured together. key: identifies them in the results file."""
 
-    part: str
+    part: Part
     key: str
     protocol: str
-    measure: Callable[[dict[str, Any]], Row | list[Row]]
+    measure: Callable[[dict[str, Any]], Record | list[Record]]
 
 
 def tasks() -> Iterator[Task]:
@@ -87,41 +97,35 @@ def _is_done(task: Task) -> bool:
     return any((row["config"].get(label), row["config"].get("key")) == task[:2] for row in read(ROWS))
 
 
-def _label(part: str) -> str:
-    """Key of the part's name in the config of its rows; the gate's rows use "part" for the part of the prices."""
+def _label(part: Part) -> str:
+    """Config key of the part name. Rows of the gate use "part" for the part of the prices."""
     return "part_of" if part == "gate" else "part"
 
 
-def main() -> int:
-    """Run the tasks whose rows are missing, then write the summary."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--match", default="", help="only tasks whose key begins so, such as sample/2001-06")
-    parser.add_argument("--summary", action="store_true", help="run nothing")
-    options = parser.parse_args()
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    for task in tasks():
-        wanted = task.part in options.only and task.key.startswith(options.match)
-        if options.summary or not wanted or _is_done(task):
+def study_rows(settings: StudySettings) -> list[Row]:
+    """Run the tasks whose rows are missing; return the rows of the selected parts and the pooled ones."""
+    for task in [] if settings.summary else tasks():
+        is_selected = task.part in (settings.only or get_args(Part)) and task.key.startswith(settings.match)
+        if not is_selected or _is_done(task):
             continue
-        began = time.perf_counter()
-        settings = {_label(task.part): task.part, "key": task.key, "protocol": statistics.protocol(task.protocol)}
-        measured = task.measure(settings)
-        rows = measured if isinstance(measured, list) else [measured]
-        for row in rows:
-            row["config"]["seconds"] = round(time.perf_counter() - began, 1)
-        append(ROWS, *rows)
-        sys.stderr.write(f"{task.part} {task.key}: {rows[0]['value']:+.4f} in {time.perf_counter() - began:.0f} s\n")
-    if options.summary or (options.only == list(PARTS) and not options.match):
-        _write_summary()
-    return 0
+        start = time.perf_counter()
+        config = {_label(task.part): task.part, "key": task.key, "protocol": statistics.protocol(task.protocol)}
+        result = task.measure(config)
+        records = result if isinstance(result, list) else [result]
+        for record in records:
+            record["config"]["seconds"] = round(time.perf_counter() - start, 1)
+        append(ROWS, *records)
+        log_progress(f"{task.part} {task.key}: {records[0]['value']:+.4f} in {time.perf_counter() - start:.0f} s")
+    if settings.summary or not (settings.only or settings.match):
+        return [Row(**record) for record in _write_summary()]
+    selected_parts = settings.only or get_args(Part)
+    return [Row(**r) for r in read(ROWS) if {r["config"].get("part"), r["config"].get("part_of")} & set(selected_parts)]
 
 
-def _write_summary() -> None:
-    """Write agents.json and print the tables."""
-    earlier = json.loads(SUMMARY.read_text())["rows"] if SUMMARY.exists() else []
-    rows = summary.summary(read(ROWS), earlier)
-    temporary = SUMMARY.with_suffix(".new")
-    temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    temporary.replace(SUMMARY)
-    sys.stdout.write(summary.tables(rows))
+def _write_summary() -> list[Record]:
+    """Write agents.json and print the tables to standard error."""
+    previous_records = json.loads(SUMMARY.read_text())["rows"] if SUMMARY.exists() else []
+    records = summary.summary(read(ROWS), previous_records)
+    write_text(SUMMARY, json.dumps({"rows": records}, indent=1) + "\n")
+    log_progress(summary.tables(records))
+    return records

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.agents import cells as agent_cells
 from benchmarks.agents import statistics
+from benchmarks.agents.cells import FOLDS, returns_file
 
 Row = dict[str, Any]
 GROUPS = ("folds", "sub-universes")
@@ -17,17 +17,17 @@ POOLED = "pooled_sharpe_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
 
 
-def summary(rows: Sequence[Row], earlier: Sequence[Row]) -> list[Row]:
-    """All rows with pooled ones. earlier: of the last summary, whose pooled rows are kept if there are no returns."""
-    pooled = [*_pooled(rows)] or [row for row in earlier if row["name"] == POOLED]
-    return [*rows, *pooled, *_placebo(rows, pooled), *_beyond_linear(rows), *_no_edge(rows)]
+def summary(rows: Sequence[Row], previous_rows: Sequence[Row]) -> list[Row]:
+    """All rows with pooled ones. previous_rows: last summary; its pooled rows stay if there are no returns."""
+    pooled_rows = [*_pool_cells(rows)] or [row for row in previous_rows if row["name"] == POOLED]
+    return [*rows, *pooled_rows, *_placebo(rows, pooled_rows), *_beyond_linear(rows), *_no_edge(rows)]
 
 
 def _identity(row: Row) -> tuple[str, ...]:
     return tuple(row["config"][key] for key in ("agent", "cells", "condition"))
 
 
-def _pooled(rows: Sequence[Row]) -> Iterator[Row]:
+def _pool_cells(rows: Sequence[Row]) -> Iterator[Row]:
     """Rows of each agent, group of cells and condition: measures averaged over seeds, then over cells.
 
     Over the cells that all of `COMPARED` have; an agent that lacks one of them has no row.
@@ -39,29 +39,30 @@ def _pooled(rows: Sequence[Row]) -> Iterator[Row]:
             group = GROUPS[config["universe"] is not None]
             cell = f"{config['market']}-{config['universe']}/{config['fold']}"
             groups.setdefault((config["agent"], group, config["condition"]), {}).setdefault(cell, []).append(row)
-    for (agent, group, condition), measured in groups.items():
-        compared = [groups.get((name, group, condition), {}) for name in COMPARED]
-        common = set.intersection(*map(set, compared))
-        if not common or not common <= measured.keys():
+    for (agent, group, condition), cell_rows in groups.items():
+        compared_cells = [groups.get((name, group, condition), {}) for name in COMPARED]
+        common = set.intersection(*map(set, compared_cells))
+        if not common or not common <= cell_rows.keys():
             continue
-        cells = {cell: measured[cell] for cell in sorted(common)}
-        files = {cell: [agent_cells.returns_file(row["config"]) for row in found] for cell, found in cells.items()}
-        if not all(file.exists() for found in files.values() for file in found):
+        cells = {cell: cell_rows[cell] for cell in sorted(common)}
+        files = {cell: [returns_file(row["config"]) for row in selection] for cell, selection in cells.items()}
+        if not all(file.exists() for selection in files.values() for file in selection):
             continue
-        loaded = {cell: [_load(file) for file in found] for cell, found in files.items()}
-        result = statistics.pooled(loaded)
+        returns = {cell: [_load(file) for file in selection] for cell, selection in files.items()}
+        result = statistics.pool_measures(returns)
         config = {"agent": agent, "cells": group, "condition": condition, "number": len(cells)}
         config["seeds"] = max(map(len, cells.values()))
         config |= {name: dict(zip(("value", "low", "high"), value, strict=True)) for name, value in result.items()}
         config |= {
-            name: float(np.mean([np.mean([row["config"][name] for row in found]) for found in cells.values()]))
+            name: float(np.mean([np.mean([row["config"][name] for row in selection]) for selection in cells.values()]))
             for name in HELD
         }
         config["by_cell"] = {
-            cell: [float(np.mean([row["value"] for row in found])), *_range(found)] for cell, found in cells.items()
+            cell: [float(np.mean([row["value"] for row in selection])), *_range(selection)]
+            for cell, selection in cells.items()
         }
         config["protocol"] = next(iter(cells.values()))[0]["config"]["protocol"]
-        yield statistics.row(POOLED, *result["sharpe_difference"], config)
+        yield statistics.record(POOLED, *result["sharpe_difference"], config)
 
 
 def _range(rows: Sequence[Row]) -> tuple[float, float]:
@@ -70,15 +71,15 @@ def _range(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _load(file: Any) -> tuple[Any, Any]:
-    with np.load(file) as kept:
-        return kept["own"], kept["base"]
+    with np.load(file) as arrays:
+        return arrays["own"], arrays["base"]
 
 
-def _placebo(rows: Sequence[Row], pooled: Sequence[Row]) -> Iterator[Row]:
-    """The pooled difference of the closed form on the folds, against that of sets of random features."""
+def _placebo(rows: Sequence[Row], pooled_rows: Sequence[Row]) -> Iterator[Row]:
+    """The pooled difference of the closed form on the folds, against sets of random features."""
     sets = [row["config"] for row in rows if row["name"] == "placebo_sets"]
-    own = [row for row in pooled if _identity(row) == ("closed form", "folds", "as they are")]
-    if len(sets) < len([*agent_cells.FOLDS["sample"], *agent_cells.FOLDS["us74"]]) or not own:
+    closed_form_rows = [row for row in pooled_rows if _identity(row) == ("closed form", "folds", "as they are")]
+    if len(sets) < len([*FOLDS["sample"], *FOLDS["us74"]]) or not closed_form_rows:
         return
     means = {name: np.mean([x[name] for x in sets], axis=0) for name in ("sharpe_difference", "information_ratio")}
     percentile = {name: float(np.quantile(values, 0.95)) for name, values in means.items()}
@@ -86,12 +87,14 @@ def _placebo(rows: Sequence[Row], pooled: Sequence[Row]) -> Iterator[Row]:
         "placebos": len(means["sharpe_difference"]),
         "percentile_95": percentile["sharpe_difference"],
         "mean": float(means["sharpe_difference"].mean()),
-        "information_ratio": own[0]["config"]["information_ratio"]["value"],
+        "information_ratio": closed_form_rows[0]["config"]["information_ratio"]["value"],
         "information_ratio_percentile_95": percentile["information_ratio"],
         "agent": "closed form",
         "protocol": sets[0]["protocol"],
     }
-    yield statistics.row("placebo", own[0]["value"], own[0]["low"], own[0]["high"], config)
+    yield statistics.record(
+        "placebo", closed_form_rows[0]["value"], closed_form_rows[0]["low"], closed_form_rows[0]["high"], config
+    )
 
 
 def _beyond_linear(rows: Sequence[Row]) -> Iterator[Row]:
@@ -101,51 +104,48 @@ def _beyond_linear(rows: Sequence[Row]) -> Iterator[Row]:
         if row["name"] == "rl_world":
             worlds.setdefault(row["config"]["world"], {})[row["config"]["seed"]] = row["config"]
     for world, by_seed in worlds.items():
-        found = [by_seed[seed] for seed in sorted(by_seed)]
-        attainable = float(np.mean([x["attainable"] for x in found]))
+        selection = [by_seed[seed] for seed in sorted(by_seed)]
+        attainable = float(np.mean([x["attainable"] for x in selection]))
         share: dict[str, float] = {
-            name: float(np.mean([np.mean(x[name]) for x in found])) / attainable
+            name: float(np.mean([np.mean(x[name]) for x in selection])) / attainable
             for name in ("closed_form", "rl", "members", "revealed", "best_linear")
-            if name in found[0]
+            if name in selection[0]
         }
-        each = [x["rl"] / x["attainable"] for x in found]
-        config: dict[str, Any] = {"world": world, "seeds": len(found), "attainable": attainable, **share}
-        config["protocol"] = found[0]["protocol"]
-        yield statistics.row("rl_beyond_linear", share["rl"], min(each), max(each), config)
+        shares = [x["rl"] / x["attainable"] for x in selection]
+        config: dict[str, Any] = {"world": world, "seeds": len(selection), "attainable": attainable, **share}
+        config["protocol"] = selection[0]["protocol"]
+        yield statistics.record("rl_beyond_linear", share["rl"], min(shares), max(shares), config)
 
 
 def _no_edge(rows: Sequence[Row]) -> Iterator[Row]:
     """Mean Sharpe difference of RL to its start in worlds without an edge."""
-    found = [row for row in rows if row["name"] == "rl_no_edge_world"]
-    if found:
-        values = [row["value"] for row in found]
+    selection = [row for row in rows if row["name"] == "rl_no_edge_world"]
+    if selection:
+        values = [row["value"] for row in selection]
         config = {
             "worlds": len(values),
-            "seeds": found[0]["config"]["seeds"],
-            "ensemble": float(np.mean([row["config"]["ensemble"] for row in found])),
-            "protocol": found[0]["config"]["protocol"],
+            "seeds": selection[0]["config"]["seeds"],
+            "ensemble": float(np.mean([row["config"]["ensemble"] for row in selection])),
+            "protocol": selection[0]["config"]["protocol"],
         }
-        yield statistics.row("rl_no_edge", float(np.mean(values)), min(values), max(values), config)
-
-
-# ---------------------------------------------------------------------- tables
+        yield statistics.record("rl_no_edge", float(np.mean(values)), min(values), max(values), config)
 
 
 def tables(rows: Sequence[Row]) -> str:
     """Markdown tables of docs/results.md."""
-    pooled = [row for row in rows if row["name"] == POOLED]
-    parts = []
+    pooled_rows = [row for row in rows if row["name"] == POOLED]
+    sections = []
     for group in GROUPS:
-        found = [row for row in pooled if row["config"]["cells"] == group]
-        normal = [row for row in found if row["config"]["condition"] == "as they are"]
+        selection = [row for row in pooled_rows if row["config"]["cells"] == group]
+        normal = [row for row in selection if row["config"]["condition"] == "as they are"]
         if normal:
-            parts.append(_agents_table(normal))
+            sections.append(_agents_table(normal))
         if normal and group == "folds":
-            parts.append(_folds_table(normal))
-        if others := [row for row in found if row["config"]["condition"] != "as they are"]:
-            parts.append(_conditions_table(normal, others))
+            sections.append(_folds_table(normal))
+        if condition_rows := [row for row in selection if row["config"]["condition"] != "as they are"]:
+            sections.append(_conditions_table(normal, condition_rows))
     if worlds := [row["config"] for row in rows if row["name"] == "rl_beyond_linear"]:
-        parts.append(_worlds_table(worlds))
+        sections.append(_worlds_table(worlds))
     for name in (
         "placebo",
         "rl_no_edge",
@@ -154,62 +154,58 @@ def tables(rows: Sequence[Row]) -> str:
         "planted_capture",
         "stress_difference",
     ):
-        parts.append("\n".join(f"{name}: {_brief(row)}" for row in rows if row["name"] == name))
-    return "\n\n".join(part for part in parts if part) + "\n"
+        sections.append("\n".join(f"{name}: {_brief(row)}" for row in rows if row["name"] == name))
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _brief(row: Row) -> str:
     keys = ("world", "promoted", "worlds", "percentile_95", "information_ratio", "market", "fold", "rate", "seeds")
-    found = {key: row["config"][key] for key in keys if key in row["config"]}
-    return f"{row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}) {found}"
+    selection = {key: row["config"][key] for key in keys if key in row["config"]}
+    return f"{row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}) {selection}"
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 
 def _agents_table(rows: Sequence[Row]) -> str:
-    lines = [
-        "| agent | information ratio (90%) | Sharpe difference (90%) | alpha | tracking error | beta | active share | "
-        "turnover | seeds |",
-        "|---" * 9 + "|",
-    ]
+    lines = []
     for row in rows:
         x = row["config"]
         ratio = x["information_ratio"]
         lines.append(
-            f"| {x['agent']} | {ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}) | "
-            f"{row['value']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) | {x['alpha']['value']:.2%} | "
-            f"{x['tracking_error']['value']:.2%} | {x['beta']['value']:.3f} | {x['active_share']:.1%} | "
-            f"{x['turnover']:.2f} | {x['seeds']} |"
+            (
+                *(x["agent"], f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"),
+                f"{row['value']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})",
+                *(f"{x['alpha']['value']:.2%}", f"{x['tracking_error']['value']:.2%}", f"{x['beta']['value']:.3f}"),
+                *(f"{x['active_share']:.1%}", f"{x['turnover']:.2f}", x["seeds"]),
+            )
         )
-    return "\n".join(lines)
+    header = ("agent", "information ratio (90%)", "Sharpe difference (90%)", "alpha", "tracking error", "beta")
+    return _table((*header, "active share", "turnover", "seeds"), lines)
 
 
 def _folds_table(rows: Sequence[Row]) -> str:
     names = [*rows[0]["config"]["by_cell"]]
-    lines = ["| agent | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for row in rows:
-        cells = row["config"]["by_cell"]
-        shown = " | ".join(f"{cells[name][0]:+.3f}" if name in cells else "" for name in names)
-        lines.append(f"| {row['config']['agent']} | {shown} |")
-    return "\n".join(lines)
+    cells = [(row["config"]["agent"], row["config"]["by_cell"]) for row in rows]
+    lines = [(agent, *(f"{x[name][0]:+.3f}" if name in x else "" for name in names)) for agent, x in cells]
+    return _table(("agent", *names), lines)
 
 
-def _conditions_table(normal: Sequence[Row], others: Sequence[Row]) -> str:
-    lines = ["| agent | as they are | doubled costs | one more bar of delay |", "|---|---|---|---|"]
+def _conditions_table(normal: Sequence[Row], condition_rows: Sequence[Row]) -> str:
+    lines = []
     for row in normal:
         agent = row["config"]["agent"]
-        found = {x["config"]["condition"]: x for x in others if x["config"]["agent"] == agent}
-        if len(found) == 2:
-            shown = [row, found["doubled costs"], found["one more bar of delay"]]
-            cells = " | ".join(f"{x['value']:+.3f}, {x['config']['information_ratio']['value']:.2f}" for x in shown)
-            lines.append(f"| {agent} | {cells} |")
-    return "\n".join(lines)
+        changes = {x["config"]["condition"]: x for x in condition_rows if x["config"]["agent"] == agent}
+        if len(changes) == 2:
+            cells = [row, changes["doubled costs"], changes["one more bar of delay"]]
+            texts = [f"{x['value']:+.3f}, {x['config']['information_ratio']['value']:.2f}" for x in cells]
+            lines.append((agent, *texts))
+    return _table(("agent", "as they are", "doubled costs", "one more bar of delay"), lines)
 
 
 def _worlds_table(worlds: Sequence[dict[str, Any]]) -> str:
-    lines = ["| world | closed form | law as a feature | RL | its members alone | seeds |", "|---|---|---|---|---|---|"]
-    for x in worlds:
-        revealed = f"{x['revealed']:.2f}" if "revealed" in x else ""
-        lines.append(
-            f"| {x['world']} | {x['closed_form']:.2f} | {revealed} | {x['rl']:.2f} | "
-            f"{x['members']:.2f} | {x['seeds']} |"
-        )
-    return "\n".join(lines)
+    names = ("closed_form", "revealed", "rl", "members")
+    lines = [(x["world"], *(f"{x[n]:.2f}" if n in x else "" for n in names), x["seeds"]) for x in worlds]
+    return _table(("world", "closed form", "law as a feature", "RL", "its members alone", "seeds"), lines)

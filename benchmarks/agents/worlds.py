@@ -13,8 +13,7 @@ from finrl_pod_app.prices.panels import load_panel
 from finrl_pod_app.setup.presets import preset
 from scipy.interpolate import RegularGridInterpolator
 
-from benchmarks.agents import accounts, statistics
-from benchmarks.agents import cells as agent_cells
+from benchmarks.agents import accounts, cells, statistics
 from benchmarks.harness.simulated_markets import planted, prices, without_edge
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import make_splits
@@ -28,14 +27,20 @@ from finrl_pod.settings.run import EnvironmentConfig, GateConfig, MandateConfig,
 from finrl_pod.types import Floats, MarketTensor, Tensor
 
 LAG = 2  # a decision at t fills at t + 1 and earns the return to t + 2
-ASSETS, TRAIN, TEST = 40, 3_000, 2_000
+ASSETS = 40
+TRAIN = 3_000
+TEST = 2_000
 FIRST = 5  # first decision bar
 HALF_LIFE = 20  # bars, of signals
-EDGE = 0.1  # expected return for a signal of 1, in units of an asset's own risk
-CALM, TURBULENT, SWITCH = 0.01, 0.03, 1 / 100  # own risk of a bar by regime; probability of a change
+EDGE = 0.1  # expected return for a signal of 1, in units of idiosyncratic risk
+# own risk of a bar by regime; probability of a change
+CALM = 0.01
+TURBULENT = 0.03
+SWITCH = 1 / 100
 FACTOR = 0.002  # risk of a bar of the common factor
 GRID = (0.35, 0.7, 1.4)  # scores of the known law, times its expected return
-MEMBERS, SAMPLES = 4, 100_000
+MEMBERS = 4
+SAMPLES = 100_000
 AGENT = AnalyticConfig(
     policy="equivariant", start="closed_form", horizon=32, learning_rate=0.03, exploration_noise=0.0, weight_decay=1.0
 )
@@ -44,30 +49,22 @@ RULES = EnvironmentConfig(reward="mean_variance", risk_aversion=300.0, envs=16, 
 
 KINDS = ("regime", "interaction", "impact")
 SEEDS = (1, 2, 3, 4, 5)
-NO_EDGE_WORLDS, NO_EDGE_RL_WORLDS, PLANTED_WORLDS = 40, 8, 5
+NO_EDGE_WORLDS = 40
+NO_EDGE_RL_WORLDS = 8
+PLANTED_WORLDS = 5
 
 
-PLANTED_ASSETS, PLANTED_CORRELATION, PLANTED_HALF_LIFE = 300, 0.03, 21
+PLANTED_ASSETS = 300
+PLANTED_CORRELATION = 0.03
+PLANTED_HALF_LIFE = 21
 CLIPS = (0.5, 1.0, 2.0, 5.0)
 
 
 class World(NamedTuple):
-    """A market and its law. law: [T, N], expected return of each bar's decision in units of risk."""
+    """A market and its law. law: [T, N], expected return of each decision in units of risk."""
 
     problem: accounts.Problem
     law: Floats
-
-
-def autoregressive(rng: np.random.Generator, bars: int, assets: int, half_life: float) -> Floats:
-    """AR(1) series [T, N] of unit variance."""
-    keep = 0.5 ** (1 / half_life)
-    shocks = rng.normal(size=(bars, assets)) * np.sqrt(1 - keep**2)
-    shocks[0] /= np.sqrt(1 - keep**2)
-    values = np.empty((bars, assets))
-    values[0] = shocks[0]
-    for t in range(1, bars):
-        values[t] = keep * values[t - 1] + shocks[t]
-    return values
 
 
 def market_of(close: Floats, features: Mapping[str, Floats]) -> MarketTensor:
@@ -79,9 +76,12 @@ def market_of(close: Floats, features: Mapping[str, Floats]) -> MarketTensor:
     market = build_market(panel, ("return_1",), (FIRST, TRAIN - 1))
     for name, values in features.items():
         market = with_extra_feature(market, name, values, (FIRST, TRAIN - 1))
-    whole = market.normaliser
+    full_normaliser = market.normaliser
     normaliser = dataclasses.replace(
-        whole, feature_names=whole.feature_names[1:], mean=whole.mean[1:], std=whole.std[1:]
+        full_normaliser,
+        feature_names=full_normaliser.feature_names[1:],
+        mean=full_normaliser.mean[1:],
+        std=full_normaliser.std[1:],
     )
     return dataclasses.replace(
         market,
@@ -98,24 +98,27 @@ def problem_of(market: MarketTensor, rules: EnvironmentConfig, mandate: MandateC
     return accounts.Problem(market, rules, mandate, (FIRST, TRAIN - 1), (TRAIN + 10, len(market.times) - 1))
 
 
-def nonlinear(kind: str, seed: int, *, revealed: bool = False) -> World:
-    """The world "regime" or "interaction". revealed: with the term that a linear rule lacks as a further feature."""
+def nonlinear(kind: str, seed: int, *, has_term: bool = False) -> World:
+    """The world "regime" or "interaction". has_term: with the term that a linear rule lacks as a further feature."""
     rng = np.random.default_rng([seed, 43])
     bars = TRAIN + TEST
-    signal, other = (autoregressive(rng, bars, ASSETS, HALF_LIFE) for _ in range(2))
-    noise, factor = rng.normal(size=(bars, ASSETS)), rng.normal(0.0003, FACTOR, bars)
+    signal, second_signal = (statistics.autoregressive(rng, bars, ASSETS, HALF_LIFE) for _ in range(2))
+    noise = rng.normal(size=(bars, ASSETS))
+    factor = rng.normal(0.0003, FACTOR, bars)
     if kind == "regime":
         turbulent = np.cumsum(rng.random(bars) < SWITCH) % 2 == 1
-        risk, law = np.where(turbulent, TURBULENT, CALM)[:, None], np.where(turbulent, 0.0, 1.0)[:, None] * signal
+        risk = np.where(turbulent, TURBULENT, CALM)[:, None]
+        law = np.where(turbulent, 0.0, 1.0)[:, None] * signal
         features = {"signal": signal, "risk": np.broadcast_to(np.log(risk), signal.shape)}
     else:
-        risk, law = np.full((bars, 1), CALM), signal * other
-        features = {"signal": signal, "other": other}
+        risk = np.full((bars, 1), CALM)
+        law = signal * second_signal
+        features = {"signal": signal, "other": second_signal}
     logs = factor[:, None] + risk * noise
     logs[LAG:] += risk[:-LAG] * EDGE * law[:-LAG]
     logs[:LAG] = 0
     close = 100 * np.exp(np.cumsum(logs, 0))
-    market = market_of(close, {**features, "term": law} if revealed else features)
+    market = market_of(close, {**features, "term": law} if has_term else features)
     return World(problem_of(market, RULES, MandateConfig()), law)
 
 
@@ -125,7 +128,9 @@ class KnownLaw:
     def __init__(self, table: Floats, factors: tuple[float, ...], first: int) -> None:
         assets = table.shape[1]
         self.spec = PolicySpec("linear", assets, 1, assets, (), action="tilt")
-        self.table, self.factors, self.bar = torch.from_numpy(table), torch.tensor(factors).view(-1, 1, 1, 1), first
+        self.table = torch.from_numpy(table)
+        self.factors = torch.tensor(factors).view(-1, 1, 1, 1)
+        self.bar = first
 
     def action(
         self,
@@ -139,34 +144,37 @@ class KnownLaw:
         return self.factors * self.table[self.bar - 1]
 
 
-# ---------------------------------------------------------------------- impact
-
-IMPACT_ASSETS, IMPACT_HALF_LIFE, IMPACT_RISK = 20, 5, 0.015
-# A trade of a tenth of an equal share is this part of a bar's volume; the limit is far beyond what is traded.
-TENTH_OF_SHARE, PARTICIPATION = 0.02, 0.9
+IMPACT_ASSETS = 20
+IMPACT_HALF_LIFE = 5
+IMPACT_RISK = 0.015
+# A trade of a tenth of an equal share is this part of the volume of a bar; the limit is far beyond what is traded.
+TENTH_OF_SHARE = 0.02
+PARTICIPATION = 0.9
 IMPACT_RULES = EnvironmentConfig(
     cost_bps=0.0, impact=1.0, participation=PARTICIPATION, reward="log_return", envs=16, group=1
 )
 AT_ONCE = MandateConfig(trade_speed=1.0)  # only scores can make trading slow
 SIGNALS = np.linspace(-3, 3, 15)  # states of the dynamic program: signal, log of a holding over an equal share
-HOLDINGS, AIMS = np.linspace(-0.8, 0.8, 41), np.linspace(-0.49, 0.49, 41)
+HOLDINGS = np.linspace(-0.8, 0.8, 41)
+AIMS = np.linspace(-0.49, 0.49, 41)
 SCALES = (0, 1, 0.1, 0.2, 0.4)  # of the solved weights, the smaller ones for comparison
-DISCOUNT, SWEEPS = 0.99, 500
+DISCOUNT = 0.99
+SWEEPS = 500
 
 
 def impact(seed: int) -> World:
     """The world "impact": a short-lived signal and an account whose trades move prices by the square-root law."""
     rng = np.random.default_rng([seed, 44])
     bars = TRAIN + TEST
-    signal = autoregressive(rng, bars, IMPACT_ASSETS, IMPACT_HALF_LIFE)
+    signal = statistics.autoregressive(rng, bars, IMPACT_ASSETS, IMPACT_HALF_LIFE)
     logs = rng.normal(0, FACTOR, bars)[:, None] + IMPACT_RISK * rng.normal(size=signal.shape)
     logs[LAG:] += IMPACT_RISK * EDGE * signal[:-LAG]
     logs[:LAG] = 0
     close = 100 * np.exp(np.cumsum(logs, 0))
     market = market_of(close, {"signal": signal})
-    traded = 0.1 * IMPACT_RULES.cash / IMPACT_ASSETS / TENTH_OF_SHARE  # currency, in each asset and bar
+    traded_value = 0.1 * IMPACT_RULES.cash / IMPACT_ASSETS / TENTH_OF_SHARE  # currency, in each asset and bar
     market = dataclasses.replace(
-        market, volatility=torch.full_like(market.close, IMPACT_RISK), fill_volume=traded / market.fill
+        market, volatility=torch.full_like(market.close, IMPACT_RISK), fill_volume=traded_value / market.fill
     )
     return World(problem_of(market, IMPACT_RULES, AT_ONCE), signal)
 
@@ -180,22 +188,24 @@ def best_aims() -> Floats:
     """Optimal holdings [S, H] after a decision, by signal and holding before it, from value iteration.
 
     An asset by itself: what a holding earns and costs relative to an equal share. The signal is AR(1), a holding moves
-    with the asset's own return.
+    with the asset.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(7)
     weights = weights / weights.sum()
     keep = 0.5 ** (1 / IMPACT_HALF_LIFE)
-    later = np.clip(keep * SIGNALS[:, None] + np.sqrt(1 - keep**2) * nodes, SIGNALS[0], SIGNALS[-1])  # [S, 7]
-    moved = np.clip(AIMS[:, None] + IMPACT_RISK * nodes, HOLDINGS[0], HOLDINGS[-1])  # [A, 7]
-    points = np.stack(np.broadcast_arrays(later[:, :, None, None], moved[None, None]), -1)  # [S, 7, A, 7, 2]
-    earned = IMPACT_RISK * EDGE * SIGNALS[:, None] * np.expm1(AIMS)  # [S, A]
-    paid = impact_cost() * np.abs(np.exp(AIMS) - np.exp(HOLDINGS)[:, None]) ** 1.5  # [H, A]
+    next_signals = np.clip(keep * SIGNALS[:, None] + np.sqrt(1 - keep**2) * nodes, SIGNALS[0], SIGNALS[-1])  # [S, 7]
+    next_holdings = np.clip(AIMS[:, None] + IMPACT_RISK * nodes, HOLDINGS[0], HOLDINGS[-1])  # [A, 7]
+    points = np.stack(
+        np.broadcast_arrays(next_signals[:, :, None, None], next_holdings[None, None]), -1
+    )  # [S, 7, A, 7, 2]
+    gains = IMPACT_RISK * EDGE * SIGNALS[:, None] * np.expm1(AIMS)  # [S, A]
+    costs = impact_cost() * np.abs(np.exp(AIMS) - np.exp(HOLDINGS)[:, None]) ** 1.5  # [H, A]
     value = np.zeros((len(SIGNALS), len(HOLDINGS)))
     for _ in range(SWEEPS):
-        expected = np.einsum(
+        expected_value = np.einsum(
             "siaj,i,j->sa", RegularGridInterpolator((SIGNALS, HOLDINGS), value)(points), weights, weights
         )
-        total = (earned + DISCOUNT * expected)[:, None] - paid  # [S, H, A]
+        total = (gains + DISCOUNT * expected_value)[:, None] - costs  # [S, H, A]
         value = total.max(2)
     return np.asarray(AIMS[total.argmax(2)])
 
@@ -206,7 +216,8 @@ class DynamicProgram:
     def __init__(self, signal: Floats, first: int) -> None:
         assets = signal.shape[1]
         self.spec = PolicySpec("linear", assets, 1, assets, (), action="tilt")
-        self.signal, self.bar = signal, first
+        self.signal = signal
+        self.bar = first
         self.aims = RegularGridInterpolator((SIGNALS, HOLDINGS), best_aims(), bounds_error=False, fill_value=None)
 
     def action(
@@ -218,38 +229,37 @@ class DynamicProgram:
     ) -> Tensor:
         """Scores [1, 1, 1, N]."""
         assets = self.signal.shape[1]
-        held = account[0, 0, 0, 1 : 1 + assets].double().numpy() * assets
-        state = np.stack([self.signal[self.bar], np.log(np.clip(held, 0.3, 3.0))], -1)
+        holdings = account[0, 0, 0, 1 : 1 + assets].double().numpy() * assets
+        state = np.stack([self.signal[self.bar], np.log(np.clip(holdings, 0.3, 3.0))], -1)
         state = np.clip(state, (SIGNALS[0], HOLDINGS[0]), (SIGNALS[-1], HOLDINGS[-1]))
         self.bar += 1
         aims = np.clip(self.aims(state) / AT_ONCE.tilt, -0.99, 0.99)
         return torch.from_numpy(np.arctanh(aims)).view(1, 1, 1, -1)
 
 
-# ---------------------------------------------------------------------- values
-
-
-def information_ratio(own: Floats, base: Floats) -> float:
+def information_ratio(account: Floats, base: Floats) -> float:
     """Information ratio of alpha of returns [T]."""
-    return float(statistics.measures(own[None], base[None])["information_ratio"][0])
+    return float(statistics.measures(account[None], base[None])["information_ratio"][0])
 
 
 def beyond_linear(kind: str, seed: int, agent: AnalyticConfig = AGENT, samples: int = SAMPLES) -> dict[str, Any]:
     """Values of one seed of "regime" or "interaction": information ratios of every policy on test."""
-    world, revealed = nonlinear(kind, seed), nonlinear(kind, seed, revealed=True)
-    problem, start = world.problem, accounts.solved(world.problem)
-    known = accounts.Agents(KnownLaw(world.law, GRID, problem.test[0]), {"factor": torch.zeros(len(GRID))})
-    members = accounts.trained(problem, agent, samples, MEMBERS, seed, start)
-    base, closed = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
-    added = accounts.linear(revealed.problem, accounts.solved(revealed.problem)[None])
+    world = nonlinear(kind, seed)
+    revealed_world = nonlinear(kind, seed, has_term=True)
+    problem = world.problem
+    start = accounts.closed_form_weights(world.problem)
+    known_policy = accounts.Agents(KnownLaw(world.law, GRID, problem.test[0]), {"factor": torch.zeros(len(GRID))})
+    members = accounts.train_agents(problem, agent, samples, MEMBERS, seed, start)
+    base, closed_form = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
+    linear_agents = accounts.linear(revealed_world.problem, accounts.closed_form_weights(revealed_world.problem)[None])
 
     def ratios(agents: accounts.Agents, market: accounts.Problem = problem) -> list[float]:
-        return [information_ratio(own, base) for own in accounts.returns(market, agents)]
+        return [information_ratio(account, base) for account in accounts.returns(market, agents)]
 
     return {
-        "attainable": max(ratios(known)),
-        "closed_form": information_ratio(closed, base),
-        "revealed": ratios(added, revealed.problem)[0],
+        "attainable": max(ratios(known_policy)),
+        "closed_form": information_ratio(closed_form, base),
+        "revealed": ratios(linear_agents, revealed_world.problem)[0],
         "members": ratios(members),
         "rl": ratios(accounts.ensembles(members, MEMBERS))[0],
     }
@@ -258,17 +268,20 @@ def beyond_linear(kind: str, seed: int, agent: AnalyticConfig = AGENT, samples: 
 def beyond_linear_impact(seed: int, agent: AnalyticConfig = AGENT, samples: int = SAMPLES) -> dict[str, Any]:
     """Values of one seed of "impact": mean active returns a year after costs of every policy on test."""
     world = impact(seed)
-    problem, start = world.problem, accounts.solved(world.problem)
-    known = accounts.Agents(DynamicProgram(world.law, problem.test[0]), {"none": torch.zeros(1)})
-    members = accounts.trained(problem, agent, samples, MEMBERS, seed, start)
-    base, closed, *blind = accounts.returns(problem, accounts.linear(problem, torch.stack([k * start for k in SCALES])))
+    problem = world.problem
+    start = accounts.closed_form_weights(world.problem)
+    known_policy = accounts.Agents(DynamicProgram(world.law, problem.test[0]), {"none": torch.zeros(1)})
+    members = accounts.train_agents(problem, agent, samples, MEMBERS, seed, start)
+    base, closed_form, *blind = accounts.returns(
+        problem, accounts.linear(problem, torch.stack([k * start for k in SCALES]))
+    )
 
-    def mean(own: Floats) -> float:
-        return statistics.YEAR * float((own - base).mean())
+    def mean(account: Floats) -> float:
+        return statistics.YEAR * float((account - base).mean())
 
     return {
-        "attainable": mean(accounts.returns(problem, known)[0]),
-        "closed_form": mean(closed),
+        "attainable": mean(accounts.returns(problem, known_policy)[0]),
+        "closed_form": mean(closed_form),
         "best_linear": max(map(mean, blind)),
         "members": [mean(x) for x in accounts.returns(problem, members)],
         "rl": mean(accounts.returns(problem, accounts.ensembles(members, MEMBERS))[0]),
@@ -276,13 +289,11 @@ def beyond_linear_impact(seed: int, agent: AnalyticConfig = AGENT, samples: int 
 
 
 def world_row(kind: str, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Row of one seed of a world: RL's share of the attainable value, and all values."""
+    """Row of one seed of a world: share of the attainable value that RL reaches, and all values."""
     values = beyond_linear_impact(seed) if kind == "impact" else beyond_linear(kind, seed)
     share = values["rl"] / values["attainable"]
-    return statistics.row("rl_world", share, share, share, {**settings, "world": kind, "seed": seed, **values})
+    return statistics.single_record("rl_world", share, {**settings, "world": kind, "seed": seed, **values})
 
-
-# ---------------------------------------------------------------------- without an edge, and a linear one
 
 WORLD_TIMES = pd.bdate_range("1990-01-01", "2015-01-15").to_numpy()
 # Ten years of training, two of validation, twelve of test.
@@ -294,7 +305,7 @@ def price_problem(returns: Floats, name: str) -> accounts.Problem:
     config = dataclasses.replace(preset("laptop"), splits=WORLD_SPLITS)
     symbols = tuple(f"S{i:03d}" for i in range(returns.shape[1]))
     panel = make_panel(WORLD_TIMES, symbols, {"close": prices(returns)}, name=name, source="simulated")
-    return agent_cells.data_of(config, panel).problem
+    return cells.data_of(config, panel).problem
 
 
 def sample_returns() -> Floats:
@@ -306,26 +317,30 @@ def sample_returns() -> Floats:
 def no_edge_row(seed: int, settings: Mapping[str, Any], *, rl: bool = False) -> dict[str, Any]:
     """Row of a world without an edge: Sharpe difference of the closed form to the base, or of RL to the closed form."""
     problem = price_problem(without_edge(sample_returns(), len(WORLD_TIMES), 5_000 + seed), f"no-edge-{seed}")
-    start = accounts.solved(problem)
-    base, own = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
+    start = accounts.closed_form_weights(problem)
+    base, account = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
     if not rl:
-        value = float(statistics.measures(own[None], base[None])["sharpe_difference"][0])
-        return statistics.row(
+        value = float(statistics.measures(account[None], base[None])["sharpe_difference"][0])
+        return statistics.record(
             "no_edge_difference", value, value, value, {**settings, "agent": "closed form", "seed": seed}
         )
-    agent, envs, group, samples = agent_cells.RL["analytic"]
+    agent, envs, group, samples = cells.RL["analytic"]
     rules = dataclasses.replace(problem.environment, envs=envs, group=group)
-    members = accounts.trained(problem._replace(environment=rules), agent, samples, agent_cells.SEEDS, seed, start)
-    each = accounts.returns(problem, members)
-    found = statistics.measures(each, np.broadcast_to(own, each.shape))["sharpe_difference"]
-    together = accounts.returns(problem, accounts.ensembles(members, agent_cells.SEEDS))
-    ensemble = float(statistics.measures(together, own[None])["sharpe_difference"][0])
-    config = {**settings, "seed": seed, "seeds": agent_cells.SEEDS, "ensemble": ensemble}
-    return statistics.row("rl_no_edge_world", float(found.mean()), float(found.min()), float(found.max()), config)
+    members = accounts.train_agents(problem._replace(environment=rules), agent, samples, cells.SEEDS, seed, start)
+    member_returns = accounts.returns(problem, members)
+    differences = statistics.measures(member_returns, np.broadcast_to(account, member_returns.shape))[
+        "sharpe_difference"
+    ]
+    together = accounts.returns(problem, accounts.ensembles(members, cells.SEEDS))
+    ensemble = float(statistics.measures(together, account[None])["sharpe_difference"][0])
+    config = {**settings, "seed": seed, "seeds": cells.SEEDS, "ensemble": ensemble}
+    return statistics.record(
+        "rl_no_edge_world", float(differences.mean()), float(differences.min()), float(differences.max()), config
+    )
 
 
 def planted_row(seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Row of a planted linear signal: the closed form's information ratio over that of the best clip(k signal)."""
+    """Row of a planted linear signal: information ratio of the closed form relative to the best clip(k signal)."""
     persistence = 0.5 ** (1 / PLANTED_HALF_LIFE)
     weight = (1 - persistence**PLANTED_HALF_LIFE) / (1 - persistence) / np.sqrt(PLANTED_HALF_LIFE)
     bars = len(WORLD_TIMES)
@@ -333,30 +348,31 @@ def planted_row(seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
         seed, bars, PLANTED_ASSETS, persistence=persistence, information_coefficient=PLANTED_CORRELATION / weight
     )
     rng = np.random.default_rng([seed, 45])
-    noise = {f"noise_{i}": autoregressive(rng, bars, PLANTED_ASSETS, PLANTED_HALF_LIFE) for i in range(9)}
+    noise = {f"noise_{i}": statistics.autoregressive(rng, bars, PLANTED_ASSETS, PLANTED_HALF_LIFE) for i in range(9)}
     market = market_of(world.close, {"signal": world.signal, **noise})
     config = preset("laptop")
     problem = accounts.Problem(market, config.environment, config.mandate, (FIRST, TRAIN - 1), (TRAIN + 10, bars - 1))
-    start = accounts.solved(problem)
-    base, own = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
+    start = accounts.closed_form_weights(problem)
+    base, account = accounts.returns(problem, accounts.linear(problem, torch.stack([0 * start, start])))
     best = 0.0
     for k in CLIPS:
         law = KnownLaw(np.arctanh(np.clip(k * world.signal, -0.999, 0.999)), (1.0,), problem.test[0])
-        clipped = accounts.returns(problem, accounts.Agents(law, {"factor": torch.ones(1)}))[0]
-        best = max(best, information_ratio(clipped, base))
-    value = information_ratio(own, base) / best
-    return statistics.row("planted_capture", value, value, value, {**settings, "seed": seed, "attainable": best})
+        clipped_returns = accounts.returns(problem, accounts.Agents(law, {"factor": torch.ones(1)}))[0]
+        best = max(best, information_ratio(clipped_returns, base))
+    value = information_ratio(account, base) / best
+    return statistics.single_record("planted_capture", value, {**settings, "seed": seed, "attainable": best})
 
-
-# ---------------------------------------------------------------------- the gate on solved champions
 
 NULL_WORLDS = {"equal_means": 0.0, "beta_priced_8": 0.08, "beta_priced_24": 0.24}  # world -> price of beta a year
-NULL_COUNT, NULL_BATCH, NULL_MEAN = 100, 25, 0.08
+NULL_COUNT = 100
+NULL_BATCH = 25
+NULL_MEAN = 0.08
 
 
 def null_row(world: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Row of worlds without skill: how many of their solved champions the gate's rule for an edge would promote."""
-    price, history = NULL_WORLDS[world], sample_returns()
+    """Row of worlds without skill: how many of their solved champions the gate rule would promote."""
+    price = NULL_WORLDS[world]
+    history = sample_returns()
     market = history.mean(1) - history.mean()
     beta = (history * market[:, None]).mean(0) / (market**2).mean()
     means = (beta * price if price else np.full(len(beta), NULL_MEAN)) / statistics.YEAR
@@ -365,16 +381,16 @@ def null_row(world: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for batch in range(NULL_COUNT // NULL_BATCH):
         rng = np.random.default_rng([batch, 46, *world.encode()])
         bars = len(WORLD_TIMES)
-        drawn = [history[rng.integers(0, len(history), bars)] - history.mean(0) + means for _ in range(NULL_BATCH)]
-        for edge in solved_edges(drawn):
+        histories = [history[rng.integers(0, len(history), bars)] - history.mean(0) + means for _ in range(NULL_BATCH)]
+        for edge in solved_edges(histories):
             cases.append(edge.case)
             betas.append(edge.beta)
-    promoted = cases.count("shown")
+    promotions = cases.count("shown")
     counts = {case: cases.count(case) for case in sorted(set(cases))}
-    config = {**settings, "world": world, "promoted": promoted, "worlds": NULL_COUNT, "cases": counts}
+    config = {**settings, "world": world, "promoted": promotions, "worlds": NULL_COUNT, "cases": counts}
     config |= {"mean_beta": float(np.mean(betas)), "algorithm": "closed_form"}
-    rate = promoted / NULL_COUNT
-    return statistics.row("null_world_trained", rate, rate, rate, config)
+    rate = promotions / NULL_COUNT
+    return statistics.single_record("null_world_trained", rate, config)
 
 
 def solved_edges(worlds: list[Floats]) -> list[Edge]:
@@ -383,24 +399,27 @@ def solved_edges(worlds: list[Floats]) -> list[Edge]:
     All worlds are simulated together, by `tilt_accounts`.
     """
     problems = [price_problem(returns, f"null-{i}") for i, returns in enumerate(worlds)]
-    first, last = problems[0].train[0], problems[0].train[1] - 1
+    first = problems[0].train[0]
+    last = problems[0].train[1] - 1
     cost = problems[0].environment.cost_bps / 1e4
     close = np.stack([problem.market.close.numpy() for problem in problems], 1)  # [T, W, N]
     features = np.stack([problem.market.features.numpy() for problem in problems], 1)  # [T, W, N, F]
-    count, size = len(worlds), features.shape[-1]
+    count = len(worlds)
+    size = features.shape[-1]
     tilts = np.broadcast_to(np.vstack([np.zeros(size), 0.2 * np.eye(size)]), (count, size + 1, size))
     gross, net = (tilt_accounts(close, features, tilts, first, last, rate) for rate in (0.0, cost))  # [T, W, 1 + F]
     weights = np.zeros((count, 2, size))
     for i, problem in enumerate(problems):
-        found = TiltReturns(gross[:, i, 0], *((x[:, i, 1:] - x[:, i, :1]).T for x in (gross, net)))
-        weights[i, 1] = scaled(solve(found), problem.market, first, last)
+        tilt_returns = TiltReturns(gross[:, i, 0], *((x[:, i, 1:] - x[:, i, :1]).T for x in (gross, net)))
+        weights[i, 1] = scaled(solve(tilt_returns), problem.market, first, last)
     validation = make_splits(WORLD_TIMES, WORLD_SPLITS).validation
     test = tilt_accounts(close, features, weights, *problems[0].test, cost)
-    chosen = tilt_accounts(close, features, weights, validation.first, validation.last, cost)
-    gate, edges = GateConfig(), []
+    validation_returns = tilt_accounts(close, features, weights, validation.first, validation.last, cost)
+    gate = GateConfig()
+    edges = []
     for i in range(count):
-        active = chosen[:, i, 1] - chosen[:, i, 0]
-        selected = SelectedPeriod(active, chosen[:, i, 0], active[:, None])
+        active = validation_returns[:, i, 1] - validation_returns[:, i, 0]
+        selected_period = SelectedPeriod(active, validation_returns[:, i, 0], active[:, None])
         edges.append(
             measure_edge(
                 test[:, i, 1],
@@ -408,7 +427,7 @@ def solved_edges(worlds: list[Floats]) -> list[Edge]:
                 np.zeros(len(test)),
                 level=gate.significance_level,
                 minimum=gate.minimum_edge,
-                validation=selected,
+                validation=selected_period,
             )
         )
     return edges
@@ -417,19 +436,19 @@ def solved_edges(worlds: list[Floats]) -> list[Edge]:
 def tilt_accounts(close: Floats, features: Floats, weights: Floats, first: int, last: int, cost: float) -> Floats:
     """Simple returns [L, W, A] of accounts under the default mandate in W worlds at once, from bar first to last.
 
-    close: [T, W, N]; features: [T, W, N, F]; weights: [W, A, F] of linear scores. The product's accounting with equal
-    base weights, fills at the next close and a proportional cost, without the entry.
+    close: [T, W, N]; features: [T, W, N, F]; weights: [W, A, F] of linear scores. Accounting as in the product, with
+    equal base weights, fills at the next close and a proportional cost, without the entry.
     """
     mandate = MandateConfig()
     growth = close[1:] / close[:-1]
     shape = (*weights.shape[:2], close.shape[2])
-    now = held = np.full(shape, 1 / shape[2])
+    now = holdings = np.full(shape, 1 / shape[2])
     rows = []
     for t in range(first, last):
         scores = np.einsum("wnf,waf->wan", features[t], weights, optimize=True)
-        desired = np.exp(mandate.tilt * np.tanh(scores))
-        change = mandate.trade_speed * (desired / desired.sum(-1, keepdims=True) - now)
-        rows.append((held * (growth[t, :, None] - 1)).sum(-1) - cost * np.abs(change).sum(-1))
-        held = (now + change) * growth[t, :, None]
-        held = now = held / held.sum(-1, keepdims=True)
+        targets = np.exp(mandate.tilt * np.tanh(scores))
+        change = mandate.trade_speed * (targets / targets.sum(-1, keepdims=True) - now)
+        rows.append((holdings * (growth[t, :, None] - 1)).sum(-1) - cost * np.abs(change).sum(-1))
+        holdings = (now + change) * growth[t, :, None]
+        holdings = now = holdings / holdings.sum(-1, keepdims=True)
     return np.array(rows)

@@ -1,34 +1,32 @@
-"""Measure the tournament's engine: leaderboard, snapshots, what Ray adds, recovery, schedulers with unequal shards.
+"""The engine of a tournament: leaderboard, snapshots, what Ray adds, recovery, schedulers with unequal shards.
 
     python -m benchmarks cluster                       # all parts; half an hour on two idle cores
     python -m benchmarks cluster --only leaderboard snapshot schedulers
     python -m benchmarks cluster --only waiting        # points for cluster-simulation
 
-Every part replaces its entry in benchmarks/cluster.json.
+Every part replaces its entry in cluster.json; rows are the numbers of a part.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import multiprocessing
 import os
-import platform
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import psutil
+import torch
 from finrl_pod_app.prices.panels import load_panel
 from finrl_pod_app.setup.presets import PRESETS
 from finrl_pod_app.training.engines import shard_trainer
@@ -36,7 +34,9 @@ from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
 from benchmarks.cluster import simulation as cluster_simulation
 from benchmarks.harness.results import FOLDER
+from benchmarks.harness.rows import CPU, Row, describe, log_progress, single_row
 from finrl_pod.data.sample_panel import load_sample
+from finrl_pod.files import write_text
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament import snapshots
@@ -69,33 +69,38 @@ def score(slot: int, number: int, value: float) -> Score:
 
 def leaderboard_rates() -> dict[str, Any]:
     """Inserts and draws per second of processor time on a leaderboard of 64 entries, one by one on one core."""
-    rng, board, n = np.random.default_rng(0), Leaderboard(64, max_root_share=0.25), 4000
+    rng = np.random.default_rng(0)
+    board = Leaderboard(64, max_root_share=0.25)
+    n = 4000
     scores = [score(i % 64, i // 64, float(x)) for i, x in enumerate(rng.normal(size=n))]
-    began = time.process_time()
+    start = time.process_time()
     for entry in scores:
         board = board.insert([entry])
-    inserts = n / (time.process_time() - began)
+    inserts = n / (time.process_time() - start)
     config = TournamentConfig(exploit_fraction=1.0, reinit_fraction=0.0, novelty=0.0)
     current = [dataclasses.replace(entry, score=-9.0) for entry in scores[-64:]]
     history: dict[str, Any] = {}
-    began, draws = time.process_time(), 0
+    start = time.process_time()
+    draws = 0
     while draws < n:
         draws += len(next_slots(AGENT, config, draws, 99, board, current, history))
-    return {"inserts_per_second": inserts, "draws_per_second": draws / (time.process_time() - began), "entries": 64}
+    return {"inserts_per_second": inserts, "draws_per_second": draws / (time.process_time() - start), "entries": 64}
 
 
 def snapshot_times() -> dict[str, Any]:
     """Milliseconds for a snapshot of a 64x64 pod: to bytes, and to disk."""
     result = waiting_result(1)
-    agent, packing, saving = result.agents[0], [], []
+    agent = result.agents[0]
+    packing = []
+    saving = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(50):
-            began = time.perf_counter()
+            start = time.perf_counter()
             data = encode_result(result)
-            packing.append(time.perf_counter() - began)
-            began = time.perf_counter()
+            packing.append(time.perf_counter() - start)
+            start = time.perf_counter()
             snapshots.save(Path(folder), agent)
-            saving.append(time.perf_counter() - began)
+            saving.append(time.perf_counter() - start)
     return {
         "encode_ms": 1e3 * statistics.median(packing),
         "save_ms": 1e3 * statistics.median(saving),
@@ -112,21 +117,28 @@ def waiting_result(pods: int) -> Any:
 
 def ray_results() -> dict[str, Any]:
     """Pods per second whose results come through Ray from two shards in batches of 64, and are decoded and inserted."""
-    pods, batches = 64, 20
+    pods = 64
+    batches = 20
     with local_cluster(1, cpus=2) as cluster:
         executor = RayExecutor(partial(waiting_trainer, 0.0, pods), shards=2, address=cluster.address)
         try:
             inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
-            board, sent, got, began = Leaderboard(64), 0, 0, 0.0
-            while got < batches:
-                while sent < batches and executor.free:
-                    began = began or time.perf_counter()
-                    executor.submit(Assignment(Group(sent, 0, tuple(range(pods))), 0, inits, {}, (), sent, 1000))
-                    sent += 1
+            board = Leaderboard(64)
+            submissions = 0
+            completions = 0
+            start = 0.0
+            while completions < batches:
+                while submissions < batches and executor.free:
+                    start = start or time.perf_counter()
+                    executor.submit(
+                        Assignment(Group(submissions, 0, tuple(range(pods))), 0, inits, {}, (), submissions, 1000)
+                    )
+                    submissions += 1
                 for event in executor.wait(lambda *_: None):
                     if (result := getattr(event, "result", None)) is not None:
-                        board, got = board.insert(result.scores), got + 1
-            return {"results_per_second": got * pods / (time.perf_counter() - began), "batch": pods}
+                        board = board.insert(result.scores)
+                        completions = completions + 1
+            return {"results_per_second": completions * pods / (time.perf_counter() - start), "batch": pods}
         finally:
             executor.close()
 
@@ -145,7 +157,7 @@ def waiting_config(scheduler: Scheduler, shards: int, pods: int, rounds: int) ->
     return RunConfig(seed=1, threads=1, agent=AGENT, tournament=tournament)
 
 
-def timed(config: RunConfig, executor: Executor, folder: Path, shards: int) -> tuple[float, Outcome]:
+def time_run(config: RunConfig, executor: Executor, folder: Path, shards: int) -> tuple[float, Outcome]:
     """Seconds from the first assignment to the last result."""
     run = RunDirectory.create(folder, config, "waiting")
     outcome = Tournament(config, run, executor, groups=make_groups(config, shards)).run()
@@ -155,7 +167,9 @@ def timed(config: RunConfig, executor: Executor, folder: Path, shards: int) -> t
 
 def waiting_points() -> dict[str, Any]:
     """Throughput of shards that wait for a recorded time, in processes; one and two shards calibrate the simulation."""
-    points, seconds, rounds = [], 1.0, 8
+    points = []
+    seconds = 1.0
+    rounds = 8
     for shards, pods, slow in (
         (1, 4, 0.0),
         (1, 16, 0.0),
@@ -171,18 +185,18 @@ def waiting_points() -> dict[str, Any]:
                 try:
                     _wait_until_ready(executor, shards)
                     # The first results of a process load libraries: they do not count.
-                    timed(waiting_config(scheduler, shards, pods, 1), executor, Path(folder) / "first", shards)
+                    time_run(waiting_config(scheduler, shards, pods, 1), executor, Path(folder) / "first", shards)
                     config = waiting_config(scheduler, shards, pods, rounds)
-                    took, _ = timed(config, executor, Path(folder) / "run", shards)
+                    duration, _ = time_run(config, executor, Path(folder) / "run", shards)
                 finally:
                     executor.close()
             points.append(
                 {
                     "shards": shards, "scheduler": scheduler, "slow": slow, "train": seconds, "pods": pods,
-                    "rounds": rounds, "results": shards * pods * rounds / took, "calibration": shards <= 2,
+                    "rounds": rounds, "results": shards * pods * rounds / duration, "calibration": shards <= 2,
                 }
             )  # fmt: skip
-            sys.stderr.write(f"{points[-1]}\n")
+            log_progress(f"{points[-1]}")
     agent = float(snapshot_times()["bytes"])
     costs = dataclasses.asdict(cluster_simulation.calibrate([point for point in points if point["calibration"]], agent))
     return {"points": points, "costs": costs}
@@ -210,9 +224,9 @@ def overhead() -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"processes": [], "ray": []}
     for _ in range(3):
         for name in seconds:
-            took = _in_new_process(_one_overhead_run, name, config, make)
-            seconds[name].append(took)
-            sys.stderr.write(f"{name}: {took:.1f} s\n")
+            duration = _in_new_process(_one_overhead_run, name, config, make)
+            seconds[name].append(duration)
+            log_progress(f"{name}: {duration:.1f} s")
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {**medians, "overhead": medians["ray"] / medians["processes"] - 1}
 
@@ -220,7 +234,7 @@ def overhead() -> dict[str, Any]:
 def _one_overhead_run(name: str, config: RunConfig, make: Callable[[int], Any]) -> float:
     with _executor(name, make) as executor, tempfile.TemporaryDirectory() as folder:
         _wait_until_ready(executor, 2)
-        return timed(config, executor, Path(folder) / "run", 2)[0]
+        return time_run(config, executor, Path(folder) / "run", 2)[0]
 
 
 def _in_new_process(function: Callable[..., float], *arguments: Any) -> float:
@@ -260,7 +274,7 @@ def _kill_node(cluster: LocalCluster) -> None:
 def _kill_worker(cluster: LocalCluster) -> None:
     """SIGKILL to the worker process of the second node."""
     for process in cluster.nodes[1].processes:
-        if process.is_running() and any("RayShard" in part for part in process.cmdline()):
+        if process.is_running() and any("RayShard" in word for word in process.cmdline()):
             process.kill()
             return
     raise RuntimeError("the second node has no shard")
@@ -268,7 +282,7 @@ def _kill_worker(cluster: LocalCluster) -> None:
 
 def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> float:
     config = waiting_config("asynchronous", 2, 1, 8)
-    killed: list[float] = []
+    kill_times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         executor = RayExecutor(partial(_waiting_shard, 3.0, 0.0), shards=2, address=cluster.address)
         log = Path(folder) / "run" / "events.jsonl"
@@ -278,23 +292,23 @@ def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> fl
                 events = read_events(log) if log.exists() else []
                 if sum(event["event"] == "result" for event in events) >= 4:
                     time.sleep(0.5)  # both shards train
-                    killed.append(time.monotonic())
+                    kill_times.append(time.monotonic())
                     kill(cluster)
                     return
                 time.sleep(0.02)
 
-        began = time.monotonic()
+        start = time.monotonic()
         try:
             _wait_until_ready(executor, 2)
             thread = threading.Thread(target=when_busy)
-            began = time.monotonic()
+            start = time.monotonic()
             thread.start()
-            timed(config, executor, Path(folder) / "run", 2)
+            time_run(config, executor, Path(folder) / "run", 2)
             thread.join()
         finally:
             executor.close()
-        restarted = next(event["time"] for event in read_events(log) if event["event"] == "restarted")
-    return float(restarted - (killed[0] - began))
+        restart_time = next(event["time"] for event in read_events(log) if event["event"] == "restarted")
+    return float(restart_time - (kill_times[0] - start))
 
 
 def study_config(seed: int, scheduler: Scheduler) -> RunConfig:
@@ -329,13 +343,13 @@ def busy_shares() -> dict[str, float]:
         trainer = WaitingTrainer(lambda _: 0.0, 8, 10, sleep=lambda _: None)
         executor = VirtualExecutor(trainer, (1.0, 1.0, 1.0, SLOW))
         with tempfile.TemporaryDirectory() as folder:
-            timed(config, executor, Path(folder) / "run", 4)
+            time_run(config, executor, Path(folder) / "run", 4)
         shares[scheduler] = executor.busy_share
     return shares
 
 
 def losses() -> dict[str, Any]:
-    """Best scores with each assignment's shard lost with probability 0.1, and of undisturbed runs, five seeds."""
+    """Best scores with each shard lost with probability 0.1 per assignment, and of undisturbed runs, five seeds."""
     rows = [
         _virtual_run(study_config(seed, "asynchronous"), (1.0,) * 4, loss, {"seed": seed, "loss": loss})
         for seed in SEEDS
@@ -360,7 +374,7 @@ def _virtual_run(config: RunConfig, speeds: tuple[float, ...], loss: float, fact
         outcome = Tournament(config, run, executor, groups=make_groups(config, len(speeds))).run()
     best = [entry.score for entry in outcome.leaderboard.scores[:4]]
     row = {**facts, "best": best[0], "mean_of_best_four": statistics.fmean(best), "seconds": executor.now}
-    sys.stderr.write(f"{row}\n")
+    log_progress(f"{row}")
     return {**row, "busy": executor.busy_share, "samples": outcome.samples}
 
 
@@ -376,15 +390,24 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
-    options = parser.parse_args()
-    for name in options.only:
-        found = PARTS[name]()
-        saved = json.loads(RESULTS_FILE.read_text()) if RESULTS_FILE.exists() else {}
-        saved[name] = {**found, "load_average": os.getloadavg()[0]}
-        saved["machine"] = {"processor": platform.processor(), "cores": psutil.cpu_count(), "python": sys.version[:6]}
-        RESULTS_FILE.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n")
-        short = {key: value for key, value in found.items() if not isinstance(value, list)}
-        sys.stdout.write(f"{name}: {json.dumps(short)}\n")
+Part = Literal["leaderboard", "snapshot", "ray_results", "waiting", "overhead", "recovery", "schedulers", "losses"]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of `cluster`. only: parts; empty for all."""
+
+    only: tuple[Part, ...] = ()
+
+
+def cluster_rows(settings: EngineSettings, device: torch.device = CPU) -> Iterator[Row]:
+    """Measure the parts, one after another, and store each in cluster.json."""
+    for name in settings.only or PARTS:
+        numbers = PARTS[name]()
+        results = json.loads(RESULTS_FILE.read_text()) if RESULTS_FILE.exists() else {}
+        results |= {name: {**numbers, "load_average": os.getloadavg()[0]}, "machine": describe(device)}
+        write_text(RESULTS_FILE, json.dumps(results, indent=1, sort_keys=True) + "\n")
+        details = {key: value for key, value in numbers.items() if not isinstance(value, int | float)}
+        for key, value in numbers.items():
+            if isinstance(value, int | float):
+                yield single_row(f"{name}_{key}", value, "", **details)

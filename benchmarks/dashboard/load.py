@@ -1,106 +1,138 @@
 """Load on the dashboard: sessions over WebSockets, without browsers, that draw pages again and again.
 
     python -m benchmarks dashboard-load --runs runs --sessions 20 --reruns 720 --out benchmarks/dashboard_load.json
+    python -m benchmarks dashboard-overview --run runs/demo --copies 500
 
-Each session opens one of the pages and asks for a rerun, waits until the server reports it as finished, pauses, and
-asks again. Memory: growth of the server from a tenth of the reruns to the end. Exit code 1 if a limit is exceeded.
+Load: each session opens one of the pages and asks for a rerun, waits until the server reports it as finished, pauses,
+and asks again. Memory: growth of the server from a tenth of the reruns to the end. Overview: seconds until a server
+with hundreds of runs on disk has drawn the overview page, on the first visit, when it reads every run, and later, by
+new sessions. Exit code 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import sys
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
+from benchmarks.harness.rows import Row, median_row, single_row
+
 PAGES = ("overview", "run", "train", "paper", "data")
-LIMITS = {"p95_seconds": 1.0, "growth_mb": 100.0}
+# seconds, MB, seconds
+MAX_P95 = 1.0
+MAX_GROWTH = 100.0
+MAX_REVISIT = 1.0
 TIMEOUT = 120.0  # seconds for one rerun
 
 
-def main() -> int:
-    """Run the sessions against a new server; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of runs")
-    parser.add_argument("--sessions", type=int, default=20)
-    parser.add_argument("--reruns", type=int, default=720, help="of each session")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two reruns of a session")
-    parser.add_argument("--out", type=Path, help="result file")
-    options = parser.parse_args()
+@dataclass(frozen=True)
+class LoadSettings:
+    """Settings of `dashboard-load`. reruns: number per session. pause: seconds between two reruns of a session."""
+
+    runs: Path = Path("runs")
+    sessions: int = 20
+    reruns: int = 720
+    pause: float = 1.0
+
+
+@dataclass(frozen=True)
+class OverviewSettings:
+    """Settings of `dashboard-overview`. run: finished run to copy by hard links. visits: after the first."""
+
+    run: Path = Path("runs/demo")
+    copies: int = 500
+    visits: int = 9
+
+
+def load_rows(settings: LoadSettings) -> list[Row]:
+    """Run the sessions against a new server."""
     from tests.dashboard.dashboard_process import DashboardProcess
 
-    runs = ("--runs", str(options.runs.resolve()))
+    runs = ("--runs", str(settings.runs.resolve()))
     with tempfile.TemporaryDirectory() as folder, DashboardProcess(Path(folder), *runs) as board:
-        measured = asyncio.run(load(board, options.sessions, options.reruns, options.pause))
-    results = {
-        **measured,
-        "sessions": options.sessions,
-        "reruns_each": options.reruns,
-        "pause_seconds": options.pause,
-        "limits": LIMITS,
-        "held": {name: measured[name] <= limit for name, limit in LIMITS.items()},
-        "machine": {
-            "cpus": os.cpu_count(),
-            "load": round(os.getloadavg()[0], 1),
-            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
-    }
-    text = json.dumps(results, indent=1, sort_keys=True) + "\n"
-    sys.stdout.write(text)
-    if options.out:
-        options.out.write_text(text)
-    return 0 if all(results["held"].values()) else 1
+        return asyncio.run(load(board, settings))
 
 
-async def load(board: Any, sessions: int, reruns: int, pause: float) -> dict[str, Any]:
-    """Seconds of the reruns after each session's first one, of all pages and of each, and the server's memory in MB."""
+async def load(board: Any, settings: LoadSettings) -> list[Row]:
+    """Seconds of the reruns after the first one of each session, of all pages and of each, and the growth of memory."""
     server = psutil.Process(board.pid)
-    seconds: dict[str, list[float]] = {page: [] for page in PAGES[:sessions]}
+    seconds: dict[str, list[float]] = {page: [] for page in PAGES[: settings.sessions]}
     first_visits: list[float] = []
-    total, done, warm_mb = sessions * reruns, 0, 0.0
+    total = settings.sessions * settings.reruns
+    count = 0
+    warm_mb = 0.0
 
     async def session(number: int) -> None:
-        nonlocal done, warm_mb
+        nonlocal count, warm_mb
         page = PAGES[number % len(PAGES)]
-        async with connected(board) as socket:
+        async with open_socket(board) as socket:
             first_visits.append(await rerun(socket, page))
-            for _ in range(reruns):
-                await asyncio.sleep(pause)
+            for _ in range(settings.reruns):
+                await asyncio.sleep(settings.pause)
                 seconds[page].append(await rerun(socket, page))
-                done += 1
-                if not warm_mb and done >= total // 10:
+                count += 1
+                if not warm_mb and count >= total // 10:
                     warm_mb = server.memory_info().rss / 1e6
 
-    await asyncio.gather(*(session(number) for number in range(sessions)))
+    await asyncio.gather(*(session(number) for number in range(settings.sessions)))
     end_mb = server.memory_info().rss / 1e6
-    assert done == total
-    return {
-        **median_and_p95([value for values in seconds.values() for value in values]),
-        "pages": {page: median_and_p95(values) for page, values in seconds.items()},
-        "first_visit_seconds": round(float(np.median(first_visits)), 2),
-        "warm_mb": round(warm_mb, 1),
-        "end_mb": round(end_mb, 1),
-        "growth_mb": round(end_mb - warm_mb, 1),
-    }
+    config = {**asdict(settings), "runs": str(settings.runs)}
+    every_rerun = [value for values in seconds.values() for value in values]
+    rows = [
+        single_row("p95_seconds", float(np.quantile(every_rerun, 0.95)), "s", limit=MAX_P95, **config),
+        median_row("first_visit_seconds", first_visits, "s", config),
+    ]
+    for page, values in {"all pages": every_rerun, **seconds}.items():
+        median, p95 = np.quantile(values, (0.5, 0.95))
+        interval = {"interval": "up to the 95% quantile"}
+        rows.append(Row(f"{page}_seconds", float(median), min(values), float(p95), "s", {**config, **interval}))
+    growth = {"warm_mb": warm_mb, "end_mb": end_mb, "limit": MAX_GROWTH}
+    return [*rows, single_row("growth_mb", end_mb - warm_mb, "MB", **growth, **config)]
 
 
-def median_and_p95(seconds: Sequence[float]) -> dict[str, float]:
-    """Median and 95% quantile of the reruns' seconds."""
-    median, p95 = np.quantile(seconds, (0.5, 0.95))
-    return {"median_seconds": round(float(median), 3), "p95_seconds": round(float(p95), 3)}
+def overview_rows(settings: OverviewSettings) -> list[Row]:
+    """Measure the overview page with copies of a run."""
+    from tests.dashboard.dashboard_process import DashboardProcess
+
+    # Beside the run, since hard links cannot leave a file system.
+    with tempfile.TemporaryDirectory(dir=settings.run.resolve().parent.parent) as folder:
+        board = DashboardProcess(Path(folder))
+        for number in range(settings.copies):
+            shutil.copytree(settings.run, board.runs / f"run-{number:04d}", copy_function=os.link)
+        with board:
+            first, revisits, cpu_seconds = asyncio.run(visit_overview(board, settings.visits))
+    config = {"runs": settings.copies}
+    return [
+        single_row("first_seconds", first, "s", **config),
+        median_row("again_seconds", revisits, "s", {**config, "limit": MAX_REVISIT}),
+        single_row("again_cpu_seconds", cpu_seconds, "s", **config),
+    ]
 
 
-def connected(board: Any) -> Any:
+async def visit_overview(board: Any, count: int) -> tuple[float, list[float], float]:
+    """Seconds of the first visit and of `count` more, and processor seconds of the server for one of those."""
+    server = psutil.Process(board.pid)
+    seconds = []
+    first_cpu = 0.0
+    for number in range(count + 1):
+        async with open_socket(board) as socket:
+            start = time.perf_counter()
+            await rerun(socket, "overview")
+            seconds.append(time.perf_counter() - start)
+        if number == 0:
+            first_cpu = sum(server.cpu_times()[:2])
+    return seconds[0], seconds[1:], (sum(server.cpu_times()[:2]) - first_cpu) / count
+
+
+def open_socket(board: Any) -> Any:
     """A WebSocket to the server, as a browser page opens it."""
     from websockets.asyncio.client import connect
 

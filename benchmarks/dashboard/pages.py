@@ -1,83 +1,73 @@
 """Speed and memory of the dashboard with 200 runs of 50 pods and a journal of one year with 30 symbols.
 
     python -m benchmarks dashboard --make /tmp/large             # once: trains a run, copies it, trades the year
-    python -m benchmarks dashboard --of /tmp/large --out benchmarks/dashboard.json
+    python -m benchmarks dashboard --data /tmp/large --out benchmarks/dashboard.json
 
 Page: time in Chromium from the click on its link until the heading is visible and the server has drawn the page; the
-first visit, and the median of the others. Slider: from the key press to the changed curve. Memory: growth of a process
-over as many refreshes of the paper page as in a day, with a write to the journal before each. Server: growth of a
-running server while several open windows refresh by themselves.
+first visit, and the median of the others. Slider: from the key press to the changed curve. Server: growth of the memory
+of a running server while several open windows of the paper page refresh by themselves, with writes to the journal. Exit
+code 1 if a limit is exceeded.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
 import shutil
-import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
 
-RUNS, PODS, SYMBOLS = 200, 50, 30
-FIRST, LAST = date(2023, 1, 3), date(2023, 12, 29)
+from benchmarks.harness.rows import Row, median_row, single_row
+
+RUNS = 200
+PODS = 50
+SYMBOLS = 30
+FIRST = date(2023, 1, 3)
+LAST = date(2023, 12, 29)
 WINDOWS = 8  # open on the paper page
 SERVER_REFRESHES = 2_200  # over all windows, about eight minutes
-REFRESHES_PER_DAY = 24 * 3600 // 10  # of the account, one every 10 s; the status reads the same frames
-LIMITS = {"first_paint": 2.0, "page": 1.0, "slider": 0.3, "growth_mb": 50.0, "served_growth_mb": 50.0}
+# seconds
+MAX_PAINT = 2.0
+MAX_PAGE = 1.0
+MAX_SLIDER = 0.3
+MAX_GROWTH = 50.0  # MB
+Part = Literal["pages", "server"]
 
 
-def main() -> int:
-    """Create the data or measure; returns the exit code, 1 if a limit is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--make", type=Path, help="create runs and journal in this folder")
-    parser.add_argument("--of", type=Path, help="measure with the data in this folder")
-    parser.add_argument(
-        "--refreshes", type=int, default=REFRESHES_PER_DAY, help="refreshes of the paper page in the memory test"
-    )
-    parser.add_argument("--visits", type=int, default=5, help="visits of each page after the first")
-    parser.add_argument("--only", choices=["pages", "memory", "server"], help="run one part only")
-    parser.add_argument("--out", type=Path, help="result file, updated")
-    options = parser.parse_args()
-    if options.make:
-        make(options.make)
-    if not options.of:
-        return 0
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "pages": lambda: pages(options.of, options.visits),
-        "memory": lambda: memory(options.of / "journal.sqlite", options.refreshes),
-        "server": lambda: server_memory(options.of, min(options.refreshes, SERVER_REFRESHES)),
-    }
-    results = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
-    results |= {name: part() for name, part in parts.items() if options.only in (None, name)}
-    results |= {"content": content(options.of), "limits": LIMITS, "machine": machine(), "held": limits_held(results)}
-    text = json.dumps(results, indent=1, sort_keys=True) + "\n"
-    sys.stdout.write(text)
-    if options.out:
-        options.out.write_text(text)
-    return 0 if all(results["held"].values()) else 1
+@dataclass(frozen=True)
+class PageSettings:
+    """Settings of `dashboard`.
+
+    make: folder for new runs and a journal. data: folder to measure. refreshes: number of refreshes of the paper page,
+    over all windows. visits: number of visits of a page after the first. only: parts; empty for all.
+    """
+
+    make: Path | None = None
+    data: Path | None = None
+    refreshes: int = SERVER_REFRESHES
+    visits: int = 5
+    only: tuple[Part, ...] = ()
 
 
-def limits_held(results: dict[str, Any]) -> dict[str, bool]:
-    """Whether each limit is held."""
-    outcome = {}
-    if "pages" in results:
-        outcome["first_paint"] = results["pages"]["first_paint_seconds"] <= LIMITS["first_paint"]
-        outcome |= {f"page {n}": t["median"] <= LIMITS["page"] for n, t in results["pages"]["page_seconds"].items()}
-        outcome["slider"] = results["pages"]["slider_seconds"] <= LIMITS["slider"]
-    if "memory" in results:
-        outcome["growth_mb"] = results["memory"]["growth_mb"] <= LIMITS["growth_mb"]
-    if "server" in results:
-        outcome["served_growth_mb"] = results["server"]["growth_mb"] <= LIMITS["served_growth_mb"]
-    return outcome
+def page_rows(settings: PageSettings) -> Iterator[Row]:
+    """Create the data or measure."""
+    if settings.make is not None:
+        make(settings.make)
+    if settings.data is None:
+        return
+    config = content(settings.data)
+    if not settings.only or "pages" in settings.only:
+        yield from browser_rows(settings.data, settings.visits, config)
+    if not settings.only or "server" in settings.only:
+        yield server_row(settings.data, settings.refreshes, config)
 
 
 def content(folder: Path) -> dict[str, int]:
@@ -92,11 +82,6 @@ def content(folder: Path) -> dict[str, int]:
         "orders": len(journal.orders),
         "fills": len(journal.fills),
     }
-
-
-def machine() -> dict[str, Any]:
-    """The machine and its load."""
-    return {"cpus": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "measured": datetime.now(UTC).isoformat()}
 
 
 def make(folder: Path) -> None:
@@ -119,8 +104,8 @@ def make(folder: Path) -> None:
             report["test"]["strategies"]["champion"]["sharpe"] += n / 1_000  # different contents for caches
             (copy / "report.json").unlink()
             (copy / "report.json").write_text(json.dumps(report))
-            modified = time.time() - 3_600 * n
-            os.utime(copy / "report.json", (modified, modified))
+            modified_time = time.time() - 3_600 * n
+            os.utime(copy / "report.json", (modified_time, modified_time))
     make_journal(folder / "journal.sqlite")
 
 
@@ -157,7 +142,7 @@ def make_journal(path: Path) -> None:
 
 @dataclasses.dataclass
 class Daily:
-    """Weights that change daily, which causes an order per symbol and day."""
+    """Weights that change daily and so cause an order per symbol and day."""
 
     name: str = "daily"
     feature_names: tuple[str, ...] = ()
@@ -169,7 +154,7 @@ class Daily:
         return weights / weights.sum()
 
 
-def pages(folder: Path, visits: int) -> dict[str, Any]:
+def browser_rows(folder: Path, visits: int, config: dict[str, Any]) -> Iterator[Row]:
     """First paint, pages and slider in a browser."""
     from finrl_pod_app.dashboard.script.main import PAGES
     from playwright.sync_api import sync_playwright
@@ -204,67 +189,31 @@ def pages(folder: Path, visits: int) -> dict[str, Any]:
         slider = [_move_slider(page, key) for key in ("End", "Home") * 3]
         paints = []
         for _ in range(3):
-            fresh = browser.new_page()
-            fresh.goto(board.url)
-            fresh.locator("h1").first.wait_for()
-            paints.append(float(fresh.evaluate("performance.now()")) / 1_000)
-            fresh.close()
+            new_page = browser.new_page()
+            new_page.goto(board.url)
+            new_page.locator("h1").first.wait_for()
+            paints.append(float(new_page.evaluate("performance.now()")) / 1_000)
+            new_page.close()
         browser.close()
-    return {
-        "first_paint_seconds": round(statistics.median(paints), 3),
-        "page_seconds": {
-            name: {"first": round(t[0], 3), "median": round(statistics.median(t[1:]), 3)} for name, t in times.items()
-        },
-        "slider_seconds": round(statistics.median(slider), 3),
-    }  # fmt: skip
+    yield median_row("first_paint_seconds", paints, "s", {**config, "limit": MAX_PAINT})
+    for name, seconds in times.items():
+        yield median_row(f"page_{name}_seconds", seconds[1:], "s", {**config, "first": seconds[0], "limit": MAX_PAGE})
+    yield median_row("slider_seconds", slider, "s", {**config, "limit": MAX_SLIDER})
 
 
 def _move_slider(page: Any, key: str) -> float:
     """Seconds from a key press on the slider to the changed curve."""
     last = "[...document.querySelector('.js-plotly-plot')._fullData[0].y].at(-1)"
-    before = page.evaluate(last)
+    previous_value = page.evaluate(last)
     thumb = page.get_by_role("slider").first
     thumb.focus()
     start = time.perf_counter()
     thumb.press(key)
-    page.wait_for_function(f"before => {last} !== before", arg=before, polling=10)
+    page.wait_for_function(f"before => {last} !== before", arg=previous_value, polling=10)
     return time.perf_counter() - start
 
 
-def memory(journal: Path, refreshes: int) -> dict[str, Any]:
-    """Memory of the process after a tenth of the refreshes and at the end, while the journal grows."""
-    from streamlit.testing.v1 import AppTest
-
-    from finrl_pod.paper.journal import schema
-    from finrl_pod.paper.journal.store import Store
-
-    def script(path: str) -> None:
-        from pathlib import Path
-
-        from finrl_pod_app.dashboard.pages import paper
-        from finrl_pod_app.dashboard.settings import Settings
-
-        paper.render(Settings(journals=(Path(path),)))
-
-    copy = journal.with_name("growing.sqlite")
-    shutil.copy(journal, copy)
-    store = Store.open(copy)
-    app = AppTest.from_function(script, kwargs={"path": str(copy)}, default_timeout=120)
-    process, warm, after_warm = psutil.Process(), max(refreshes // 10, 1), 0.0
-    for n in range(refreshes):
-        store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message=f"refresh {n}")
-        app.run()
-        if app.exception:
-            raise RuntimeError(app.exception[0].value)
-        if n + 1 == warm:
-            after_warm = process.memory_info().rss / 1e6
-    store.close()
-    end = process.memory_info().rss / 1e6
-    return {"refreshes": refreshes, "warm_mb": round(after_warm, 1), "end_mb": round(end, 1),
-            "growth_mb": round(end - after_warm, 1)}  # fmt: skip
-
-
-def server_memory(folder: Path, refreshes: int) -> dict[str, Any]:
+def server_row(folder: Path, refreshes: int, config: dict[str, Any]) -> Row:
     """Memory of a server after a tenth of the refreshes and at the end, while the journal grows.
 
     A refresh is counted when the server reports a finished script to one of the untouched windows.
@@ -279,18 +228,21 @@ def server_memory(folder: Path, refreshes: int) -> dict[str, Any]:
 
     copy = folder / "watched.sqlite"
     shutil.copy(folder / "journal.sqlite", copy)
-    store, drawn, warm, after_warm = Store.open(copy), 0, max(refreshes // 10, 1), 0.0
+    store = Store.open(copy)
+    refresh_count = 0
+    warm = max(refreshes // 10, 1)
+    after_warm = 0.0
 
     def count_refresh(payload: str | bytes) -> None:
-        nonlocal drawn
+        nonlocal refresh_count
         if isinstance(payload, bytes) and ForwardMsg.FromString(payload).WhichOneof("type") == "script_finished":
-            drawn += 1
+            refresh_count += 1
 
     def listen(socket: WebSocket) -> None:
         socket.on("framereceived", count_refresh)
 
-    # The server ends before the windows are closed: closing a window during a refresh logs a Streamlit error, which
-    # fails the run.
+    # The server ends before the windows are closed: closing a window during a refresh logs a Streamlit error
+    # that fails the run.
     with sync_playwright() as play, DashboardProcess(folder / "server", journal=copy) as board:
         browser = play.chromium.launch(executable_path=browser_path(play), args=list(ARGUMENTS))
         pages = [browser.new_page() for _ in range(WINDOWS)]
@@ -298,12 +250,18 @@ def server_memory(folder: Path, refreshes: int) -> dict[str, Any]:
             page.on("websocket", listen)
             page.goto(f"{board.url}/paper", timeout=120_000)
         server = psutil.Process(board.pid)
-        while drawn < refreshes:
-            store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message=f"after {drawn}")
+        while refresh_count < refreshes:
+            store.add(schema.alerts, datetime.now(UTC), level="info", kind="test", message=f"after {refresh_count}")
             pages[0].wait_for_timeout(5_000)
-            if not after_warm and drawn >= warm:
+            if not after_warm and refresh_count >= warm:
                 after_warm = server.memory_info().rss / 1e6
         end = server.memory_info().rss / 1e6
     store.close()
-    return {"refreshes": drawn, "windows": WINDOWS, "warm_mb": round(after_warm, 1), "end_mb": round(end, 1),
-            "growth_mb": round(end - after_warm, 1)}  # fmt: skip
+    details = {
+        "warm_mb": after_warm,
+        "end_mb": end,
+        "refreshes": refresh_count,
+        "windows": WINDOWS,
+        "limit": MAX_GROWTH,
+    }
+    return single_row("server_growth", end - after_warm, "MB", **details, **config)

@@ -1,79 +1,98 @@
-"""The first minutes of a device: rows in the order of their worth, each printed and saved as soon as it is measured.
+"""The first minutes of a device, or a plan of what a device would do.
 
-`python -m benchmarks gpu --device cuda --minutes 8 --out FILE`. Needs torch, numpy and pandas; without Triton
-the programs run in torch, and the first row says so. A row that fails has its error in place of a value.
+    python -m benchmarks gpu --device cuda --minutes 8 --out gpu.json
+    python -m benchmarks gpu --plan
+
+Rows come in the order of their worth, and each is saved as soon as it is measured. Needs torch, numpy and pandas (the
+row of tests also pytest). Without Triton the programs run in torch, and the first row says so. A row that fails has its
+error in its config.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.gpu.device_tests import FOLDER, run_tests
 from benchmarks.gpu.nvml import Utilisation
-from benchmarks.harness.rows import Row, as_json, describe, document
+from benchmarks.gpu.plan import Fault, plan_rows
+from benchmarks.harness.results import ROOT
+from benchmarks.harness.rows import CPU, Row, log_progress, single_row
 from benchmarks.harness.simulated_markets import random_walks
 from benchmarks.learning.leaked_signal import EQUIVARIANT, seconds_to_share
-from benchmarks.speed.env import env_row
-from benchmarks.speed.ppo import population_rows, ppo_row
+from benchmarks.speed.env import env_rows
+from benchmarks.speed.ppo import population_rows, ppo_rows
 from benchmarks.speed.sac import SacSettings, sac_rows
 from benchmarks.speed.speed_env import SpeedSettings
 from finrl_pod.data.panel import make_panel
-from finrl_pod.files import write_text
 from finrl_pod.native.device import is_triton_installed
 
 ENV_SIZES = tuple(2**power for power in (17, 10, 12, 14, 16, 18))
 PPO_SIZES = tuple(2**power for power in (17, 12, 14, 16))
 POPULATIONS = (32, 256)
 SMALL = (256, 512)  # environments on a CPU, where the script itself is tried
-LEAK_BARS, SMALL_BARS, LEAK_SHARE = 4000, 600, 0.9
+TEST_FOLDER = ROOT / "tests" / "gpu"
+TEST_SECONDS = 300.0
+LEAK_BARS = 4000
+SMALL_BARS = 600
+LEAK_SHARE = 0.9
 TRAINING = SpeedSettings(kind="portfolio", mandate="equal_weight", runs=2)
 
-Measurement = Callable[[torch.device], list[Row]]
+
+@dataclass(frozen=True)
+class GpuSettings:
+    """Settings of `gpu`.
+
+    plan: count launches, bytes and what prevents CUDA graphs on the CPU. minutes: time for measuring on the device.
+    plant: fault that the plan must find.
+    """
+
+    plan: bool = False
+    minutes: float = 8.0
+    plant: Fault | None = None
 
 
-def device_rows(device: torch.device, minutes: float, out: Path | None, *, quiet: bool = False) -> list[Row]:
-    """Measure until the time is over; print every row at once unless `quiet`, and write all to `out` after each."""
-    rows: list[Row] = []
-    about, end = describe(device), time.monotonic() + 60 * minutes
-    for name, measure in _measurements(device):
-        if rows and time.monotonic() > end:
+Measurement = Callable[[torch.device], Sequence[Row]]
+
+
+def gpu_rows(settings: GpuSettings, device: torch.device = CPU) -> Iterator[Row]:
+    """Rows of the plan, or of the device until the time is over."""
+    if settings.plan:
+        yield from plan_rows(settings.plant)
+    else:
+        yield from device_rows(device, settings.minutes)
+
+
+def device_rows(device: torch.device, minutes: float) -> Iterator[Row]:
+    """Measure until the time is over, at least the first row."""
+    end = time.monotonic() + 60 * minutes
+    for number, (name, measure) in enumerate(_measurements(device)):
+        if number and time.monotonic() > end:
             break
         start = time.perf_counter()
         try:
             with Utilisation(device) as utilisation:
-                measured = [_sized(name, row) for row in measure(device)]
+                rows = [_with_name(name, row) for row in measure(device)]
         except (RuntimeError, torch.OutOfMemoryError) as error:
-            measured = [_figure(name, 0.0, "failed", error=(str(error).splitlines() or [""])[0])]
-        for row in measured:
-            about_row = {**_memory(device), **utilisation.config, "seconds": time.perf_counter() - start}
-            row = replace(row, config={**row.config, **about_row})
-            rows.append(row)
-            if out is not None:
-                write_text(out, as_json(document(rows, about)))
-            if not quiet:
-                print_row(row)
-    return rows
-
-
-def print_row(row: Row) -> None:
-    """Print a row to standard output at once."""
-    sys.stdout.write(f"{row.name:32} {row.value:16,.0f} {row.unit}  {row.config.get('error', '')}\n")
-    sys.stdout.flush()
+            rows = [single_row(name, 0.0, "failed", error=(str(error).splitlines() or [""])[0])]
+        usage = {**_memory(device), **utilisation.config, "seconds": time.perf_counter() - start}
+        for row in rows:
+            log_progress(f"{row.name:32} {row.value:16,.0f} {row.unit}  {row.config.get('error', '')}")
+            yield replace(row, config={**row.config, **usage})
 
 
 def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
     """Names and measurements, the most valuable first."""
     small = device.type == "cpu"
-    yield "triton", lambda _: [_figure("triton", float(is_triton_installed() and not small), "used")]
+    yield "triton", lambda _: [single_row("triton", float(is_triton_installed() and not small), "used")]
     for envs in SMALL[:1] if small else ENV_SIZES[:1]:
         yield f"env_{envs}", partial(_env, envs)
     for envs in SMALL[:1] if small else PPO_SIZES:
@@ -96,7 +115,7 @@ def _measurements(device: torch.device) -> Iterator[tuple[str, Measurement]]:
 
 def _env(envs: int, device: torch.device) -> list[Row]:
     settings = replace(TRAINING, envs=envs, observation="table", runs=3)
-    return [env_row(settings, device)]
+    return env_rows(settings, device)
 
 
 def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
@@ -105,7 +124,7 @@ def _training(policy: Any, envs: int, members: int = 1) -> SpeedSettings:
 
 
 def _ppo(policy: str, envs: int, device: torch.device, **precision: Any) -> list[Row]:
-    return [ppo_row(replace(_training(policy, envs), **precision), device)]
+    return ppo_rows(replace(_training(policy, envs), **precision), device)
 
 
 def _population(members: int, device: torch.device) -> list[Row]:
@@ -113,22 +132,23 @@ def _population(members: int, device: torch.device) -> list[Row]:
 
 
 def _leaked_future(bars: int, device: torch.device) -> list[Row]:
-    """Seconds until the default policy earns 0.9 of the oracle's growth on bars that follow the training bars."""
+    """Seconds until the default policy earns 0.9 of the oracle growth on bars that follow the training bars."""
     closes, _ = random_walks(bars, assets=20, features=1)
     days = np.datetime64("1990-01-02", "ns") + np.arange(bars) * np.timedelta64(1, "D")
     panel = make_panel(days, [f"S{i}" for i in range(20)], {"close": closes}, name="random walks")
     seconds, share = seconds_to_share(LEAK_SHARE, panel, EQUIVARIANT, 0, device)
-    reached = {} if share >= LEAK_SHARE else {"error": f"reached {share:.2f} of the oracle with all samples"}
-    return [_figure("leaked_future_seconds", seconds, "s", share=share, **reached)]
+    error = {} if share >= LEAK_SHARE else {"error": f"reached {share:.2f} of the oracle with all samples"}
+    return [single_row("leaked_future_seconds", seconds, "s", share=share, **error)]
 
 
 def _tests(_: torch.device) -> list[Row]:
-    """The tests of the GPU path, by pytest or without it."""
-    if not FOLDER.is_dir():
-        return [_figure("tests", 0.0, "passed", error=f"{FOLDER} is not here: run in a checkout")]
-    outcome = run_tests()
-    failed = {"error": f"{len(outcome.failed)} failed"} if outcome.failed else {}
-    return [_figure("tests", outcome.passed, "passed", failed=outcome.failed, skipped=outcome.skipped, **failed)]
+    """The tests of the GPU path, by pytest."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TEST_FOLDER)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=TEST_SECONDS, check=False)
+    summary = (process.stdout.splitlines() or process.stderr.splitlines() or ["no tests"])[-1]
+    counts = {outcome: int(number) for number, outcome in re.findall(r"(\d+) (passed|failed|skipped)", summary)}
+    error = {"error": summary} if process.returncode else {}
+    return [single_row("tests", counts.get("passed", 0), "passed", skipped=counts.get("skipped", 0), **error)]
 
 
 def _top_kernels(device: torch.device, count: int = 20) -> list[Row]:
@@ -136,12 +156,12 @@ def _top_kernels(device: torch.device, count: int = 20) -> list[Row]:
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        ppo_row(replace(_training("equivariant", PPO_SIZES[1]), runs=1), device)
+        ppo_rows(replace(_training("equivariant", PPO_SIZES[1]), runs=1), device)
     events = sorted(profiler.key_averages(), key=lambda event: -event.device_time_total)
-    return [_figure(event.key[:60], event.device_time_total, "us", calls=event.count) for event in events[:count]]
+    return [single_row(event.key[:60], event.device_time_total, "us", calls=event.count) for event in events[:count]]
 
 
-def _sized(name: str, row: Row) -> Row:
+def _with_name(name: str, row: Row) -> Row:
     """A row named after its measurement, with its own name in the config where that differs."""
     return row if row.name.startswith(name) else replace(row, name=name if row.name in name else f"{name}_{row.name}")
 
@@ -152,7 +172,3 @@ def _memory(device: torch.device) -> dict[str, float]:
     peak = torch.cuda.max_memory_allocated(device) / 2**30
     torch.cuda.reset_peak_memory_stats(device)
     return {"peak_gib": round(peak, 3)}
-
-
-def _figure(name: str, value: float, unit: str, **config: Any) -> Row:
-    return Row(name, value, value, value, unit, config)

@@ -32,32 +32,33 @@ FREE = ("empty", "new_empty", "_unsafe_view", "detach", "set_", "resize_", "_has
 class Recording:
     """What one iteration did.
 
-    launches: by operation or kernel, in order. numbers: Python numbers of each. reads: addresses of the tensors of each
-    that existed before the iteration. moved: bytes read and written. widest: bytes of the largest tensor computed, and
-    widest_operation, which computed it. syncs: operations that wait for the device.
+    launches: names of operations and kernels, in order. numbers: Python numbers of each. reads: addresses of the
+    tensors of each that existed before the iteration. moved_bytes: bytes read and written. widest: bytes of the largest
+    tensor computed by widest_operation. syncs: operations that wait for the device.
     """
 
     launches: list[str] = field(default_factory=list)
     numbers: list[tuple[Any, ...]] = field(default_factory=list)
     reads: list[tuple[int, ...]] = field(default_factory=list)
-    moved: int = 0
+    moved_bytes: int = 0
     widest: int = 0
     widest_operation: str = ""
     syncs: list[str] = field(default_factory=list)
 
-    def baked_numbers(self, later: Recording) -> list[str]:
+    def baked_numbers(self, next_recording: Recording) -> list[str]:
         """Operations whose Python numbers are others in a later iteration, or which it does not have."""
-        return _differences(self.launches, self.numbers, later.launches, later.numbers)
+        return _differences(self.launches, self.numbers, next_recording.launches, next_recording.numbers)
 
-    def moved_buffers(self, later: Recording) -> list[str]:
+    def moved_buffers(self, next_recording: Recording) -> list[str]:
         """Operations that read a tensor from before the iteration which is at another address in a later one."""
-        odd, seen = [], set()
-        for name, before, after in zip(self.launches, self.reads, later.reads, strict=False):
-            for pair in zip(before, after, strict=False):
-                if pair[0] != pair[1] and pair not in seen:
-                    seen.add(pair)
-                    odd.append(name)
-        return odd
+        operations = []
+        address_pairs = set()
+        for name, addresses, next_addresses in zip(self.launches, self.reads, next_recording.reads, strict=False):
+            for pair in zip(addresses, next_addresses, strict=False):
+                if pair[0] != pair[1] and pair not in address_pairs:
+                    address_pairs.add(pair)
+                    operations.append(name)
+        return operations
 
 
 def record(work: Callable[[], object]) -> Recording:
@@ -72,26 +73,28 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
-        self._made: dict[int, torch.UntypedStorage] = {}  # kept, so that no address is used twice
+        self._storages: dict[int, torch.UntypedStorage] = {}  # kept, so that no address is used twice
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         out = func(*args, **kwargs)
-        name, inputs = str(func), [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        name = str(func)
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         outputs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         if _waits(name, args, inputs, outputs):
             self.recording.syncs.append(name)
-        known = {_address(x) for x in inputs}
-        made = [x for x in outputs if _address(x) not in known]
+        input_addresses = {_address(x) for x in inputs}
+        new_tensors = [x for x in outputs if _address(x) not in input_addresses]
         if not _is_free(func, name):
             self._note(name, inputs, outputs, [x for x in tree_leaves((args, kwargs)) if isinstance(x, (int, float))])
-            for x in made:
+            for x in new_tensors:
                 if x.untyped_storage().nbytes() > self.recording.widest:
-                    self.recording.widest, self.recording.widest_operation = x.untyped_storage().nbytes(), name
-        for x in made:
-            self._made[_address(x)] = x.untyped_storage()
+                    self.recording.widest = x.untyped_storage().nbytes()
+                    self.recording.widest_operation = name
+        for x in new_tensors:
+            self._storages[_address(x)] = x.untyped_storage()
         return out
 
     @contextmanager
@@ -108,8 +111,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         recording = self.recording
         recording.launches.append(name)
         recording.numbers.append(tuple(numbers))
-        recording.reads.append(tuple(x.data_ptr() for x in inputs if _address(x) not in self._made))
-        recording.moved += sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
+        recording.reads.append(tuple(x.data_ptr() for x in inputs if _address(x) not in self._storages))
+        recording.moved_bytes += sum(x.numel() * x.element_size() for x in (*inputs, *outputs))
 
 
 def _address(x: torch.Tensor) -> int:
@@ -123,7 +126,7 @@ def _is_free(func: Any, name: str) -> bool:
 
 
 def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-    if any(part in name for part in SYNCS):
+    if any(operation in name for operation in SYNCS):
         return True
     by_mask = "aten.index" in name and any(
         isinstance(x, torch.Tensor) and x.dtype == torch.bool
@@ -135,7 +138,7 @@ def _waits(name: str, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], out
     return by_mask or moves
 
 
-def _differences(names: list[str], values: list[Any], later: list[str], others: list[Any]) -> list[str]:
+def _differences(names: list[str], values: list[Any], next_names: list[str], next_values: list[Any]) -> list[str]:
     # As text: NaN is not equal to itself.
-    odd = [name for name, a, b in zip(names, values, others, strict=False) if repr(a) != repr(b)]
-    return odd + ["other operations"] * (names != later)
+    operations = [name for name, a, b in zip(names, values, next_values, strict=False) if repr(a) != repr(b)]
+    return operations + ["other operations"] * (names != next_names)

@@ -1,4 +1,4 @@
-"""How busy a device is, from NVIDIA's management library by ctypes: it comes with the driver."""
+"""How busy a device is, from the management library of NVIDIA by ctypes: it comes with the driver."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ class _Rates(ctypes.Structure):
 
 
 class Utilisation:
-    """Samples a device's utilisation while its block runs. config: {"utilisation": mean, 0 to 1}, or why there is none.
+    """Samples the utilisation of a device while its block runs.
 
-    NVML's figure is the share of time in which at least one kernel ran.
+    config: {"utilisation": mean, 0 to 1}, or why there is none.
+
+    The figure of NVML is the share of time in which at least one kernel ran.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._seen: list[int] = []
+        self._samples: list[int] = []
         self._handle, self._missing = (None, "") if device.type != "cuda" else _handle_of(device)
-        self._over = threading.Event()
+        self._end = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     @property
     def config(self) -> dict[str, Any]:
         """For the config of a row; empty on a CPU."""
-        if self._seen:
-            return {"utilisation": round(statistics.mean(self._seen) / 100, 3)}
+        if self._samples:
+            return {"utilisation": round(statistics.mean(self._samples) / 100, 3)}
         return {"utilisation": self._missing} if self._missing else {}
 
     def __enter__(self) -> Self:
@@ -45,20 +47,20 @@ class Utilisation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._end.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _look(self) -> None:
         library, handle = self._handle or (None, None)
         rates = _Rates()
-        while not self._over.wait(SECONDS):
+        while not self._end.wait(SECONDS):
             if library is not None and library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
-                self._seen.append(rates.gpu)
+                self._samples.append(rates.gpu)
 
 
 def _handle_of(device: torch.device) -> tuple[tuple[ctypes.CDLL, ctypes.c_void_p] | None, str]:
-    """The library with a device's handle, or None and the reason."""
+    """The library with the handle of a device, or None and the reason."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:

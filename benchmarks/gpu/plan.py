@@ -1,7 +1,7 @@
 """What PPO costs on a GPU as far as it can be seen without one: launches, bytes, and what prevents capture.
 
 `python -m benchmarks gpu --plan` runs small iterations on the CPU with the kernels that a GPU would run, in
-Triton's interpreter, under the recorder of `launches.py`. `benchmarks/gpu_plan.json` has the stored numbers.
+Triton interpreter, under the recorder of `launches.py`. `benchmarks/gpu_plan.json` has the stored numbers.
 """
 
 from __future__ import annotations
@@ -9,33 +9,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from benchmarks.gpu.launches import Recording, record
-from benchmarks.harness.rows import Row
+from benchmarks.harness.results import FOLDER
+from benchmarks.harness.rows import Row, single_row
 from benchmarks.speed.speed_env import SpeedSettings, make_speed_env
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import INTERPRET, as_on_device, is_triton_installed
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import PPOConfig
 
-PLAN_FILE = Path("benchmarks/gpu_plan.json")
+PLAN_FILE = FOLDER / "gpu_plan.json"
 Fault = Literal["sync", "moved", "baked"]
-FAULTS: tuple[Fault, ...] = ("sync", "moved", "baked")
 PolicyName = Literal["mlp", "equivariant"]
 
 # The market of the plan: sizes change launches little and bytes in proportion.
 SIZES = SpeedSettings(assets=30, features=8, days=300, hidden=(64, 64), kind="portfolio", mandate="equal_weight")
-PLAN_ACCOUNTS, PLAN_HORIZON, EPOCHS = 32, 2, 2
+PLAN_ACCOUNTS = 32
+PLAN_HORIZON = 2
+EPOCHS = 2
 ENVIRONMENTS = (("portfolio", "equal_weight"), ("portfolio", "none"), ("stock_trading", "none"))
 ITERATIONS = 100  # of a schedule of learning rates that reaches 0, so that the rate changes every iteration
 
 # One H100, and a launch that is not part of a graph.
-BYTES_PER_SECOND, SECONDS_PER_LAUNCH = 3.35e12, 3e-6
+BYTES_PER_SECOND = 3.35e12
+SECONDS_PER_LAUNCH = 3e-6
+exact_row = partial(single_row, interval="exact")
 
 
 @dataclass
@@ -46,25 +50,26 @@ class PlannedIteration:
     samples: int
     fault: Fault | None = None
     factor: torch.Tensor = field(default_factory=lambda: torch.ones(1))
-    replaced: torch.Tensor = field(default_factory=lambda: torch.zeros(1))  # of the fault "moved"
+    buffer: torch.Tensor = field(default_factory=lambda: torch.zeros(1))  # of the fault "moved"
 
     def __call__(self) -> None:
-        learner, done = self.learner, self.learner.samples[0] // self.samples
+        learner = self.learner
+        iteration = self.learner.samples[0] // self.samples
         with as_on_device():
             with _disable_current_modes():  # the host writes the rate before it replays a graph
-                self.factor.fill_(1 - done / ITERATIONS)
+                self.factor.fill_(1 - iteration / ITERATIONS)
             learner.algorithm.iterate(learner.collector, self.factor)
         learner.samples = [n + self.samples for n in learner.samples]
         if self.fault is not None:
-            self._plant(self.fault, learner.algorithm.weights()["log_std"], done)
+            self._plant(self.fault, learner.algorithm.weights()["log_std"], iteration)
 
-    def _plant(self, fault: Fault, weight: torch.Tensor, done: int) -> None:
+    def _plant(self, fault: Fault, weight: torch.Tensor, iteration: int) -> None:
         if fault == "sync":
             float(weight.sum())
         elif fault == "baked":
-            weight.mul_(1 - 1e-9 * (1 + done))
+            weight.mul_(1 - 1e-9 * (1 + iteration))
         else:
-            self.replaced = self.replaced + 1
+            self.buffer = self.buffer + 1
 
 
 def plan_iteration(
@@ -96,40 +101,49 @@ def plan_iteration(
 
 
 def plan_rows(fault: Fault | None = None) -> list[Row]:
-    """Count launches, bytes and obstacles to capture; kernels run in Triton's interpreter.
+    """Count launches, bytes and obstacles to capture; kernels run in the interpreter of Triton.
 
     Raises ConfigError without Triton.
     """
     if not is_triton_installed():
-        raise ConfigError("gpu --plan runs Triton's interpreter; install triton")
+        raise ConfigError("gpu --plan runs the interpreter of Triton; install triton")
     os.environ[INTERPRET] = "1"
-    rows = [_row("env_launches", max(_env_launches(*kind) for kind in ENVIRONMENTS), "launches a step")]
-    syncs, moved, baked = [], [], []
+    rows = [exact_row("env_launches", max(_env_launches(*kind) for kind in ENVIRONMENTS), "launches a step")]
+    syncs = []
+    moved_buffers = []
+    baked_numbers = []
     for policy in ("mlp", "equivariant"):
         run, samples = plan_iteration(policy, PLAN_ACCOUNTS, PLAN_HORIZON, 2, fault)
         run()  # buffers are allocated in the first
-        first, second = record(run), record(run)
+        first = record(run)
+        second = record(run)
         run, _ = plan_iteration(policy, PLAN_ACCOUNTS, PLAN_HORIZON, 1)
         run()
         fewer = record(run)
-        each = (len(second.launches) - len(fewer.launches)) / EPOCHS
-        rows.append(_row(f"ppo_{policy}_launches", each, "launches a minibatch"))
+        launches_per_minibatch = (len(second.launches) - len(fewer.launches)) / EPOCHS
+        rows.append(exact_row(f"ppo_{policy}_launches", launches_per_minibatch, "launches a minibatch"))
         rows += _iteration_rows(policy, second, samples)
         syncs += second.syncs
-        moved += first.moved_buffers(second)
-        baked += first.baked_numbers(second)
-    for name, found in (("syncs", syncs), ("moved_buffers", moved), ("baked_numbers", baked)):
-        rows.append(_row(name, len(found), "in an iteration", operations=sorted(set(found))))
+        moved_buffers += first.moved_buffers(second)
+        baked_numbers += first.baked_numbers(second)
+    for name, operations in (("syncs", syncs), ("moved_buffers", moved_buffers), ("baked_numbers", baked_numbers)):
+        rows.append(exact_row(name, len(operations), "in an iteration", operations=sorted(set(operations))))
     return rows
 
 
 def _iteration_rows(policy: str, recording: Recording, samples: int) -> list[Row]:
-    launches, bytes_each = len(recording.launches), recording.moved / samples
-    bound = 1 / (bytes_each / BYTES_PER_SECOND)
+    launches = len(recording.launches)
+    bytes_each = recording.moved_bytes / samples
+    bandwidth_bound = 1 / (bytes_each / BYTES_PER_SECOND)
     return [
-        _row(f"{policy}_bytes", recording.widest / samples, "bytes a sample", widest=recording.widest_operation),
-        _row(f"{policy}_moved_bytes", bytes_each, "bytes a sample", samples_per_second_by_bandwidth=round(bound)),
-        _row(
+        exact_row(f"{policy}_bytes", recording.widest / samples, "bytes a sample", widest=recording.widest_operation),
+        exact_row(
+            f"{policy}_moved_bytes",
+            bytes_each,
+            "bytes a sample",
+            samples_per_second_by_bandwidth=round(bandwidth_bound),
+        ),
+        exact_row(
             f"{policy}_iteration_launches", launches, "launches",
             horizon=PLAN_HORIZON, minibatches=2 * EPOCHS, seconds_of_launches=launches * SECONDS_PER_LAUNCH,
         ),
@@ -145,7 +159,3 @@ def _env_launches(kind: str, mandate: str) -> float:
         action = torch.zeros(1, PLAN_ACCOUNTS, env.action_size)
         env.step(action)
         return len(record(lambda: env.step(action)).launches)
-
-
-def _row(name: str, value: float, unit: str, **config: object) -> Row:
-    return Row(name, value, value, value, unit, {"interval": "exact", **config})

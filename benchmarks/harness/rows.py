@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +48,7 @@ def _processor() -> str:
 
 
 MIN_FIXED_POINT = 5e-4  # smaller values are printed in scientific notation
+CPU = torch.device("cpu")
 COLUMNS = ("name", "value", "low", "high", "unit")
 
 
@@ -69,6 +72,37 @@ def median_row(name: str, values: Sequence[float], unit: str, config: Mapping[st
     return Row(
         name, statistics.median(values), min(values), max(values), unit, {**config, "interval": "range of the runs"}
     )
+
+
+def single_row(name: str, value: float, unit: str, **config: Any) -> Row:
+    """Return a row of one measurement."""
+    return Row(name, value, value, value, unit, config)
+
+
+def log_progress(line: str) -> None:
+    """Print a progress line to standard error; standard output is for the result."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def measure_rates(
+    label: str, work: Callable[[], int], runs: int, device: torch.device, *, warm_up: bool = True
+) -> list[float]:
+    """Return units/s of `runs` calls after a warm-up call. work: returns the number of units that it processed."""
+    rates = []
+    for run in range(0 if warm_up else 1, runs + 1):
+        _synchronize(device)
+        start = time.perf_counter()
+        units = work()
+        _synchronize(device)
+        rates.append(units / (time.perf_counter() - start))
+        log_progress(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {rates[-1]:,.0f}/s")
+    return rates[1:] if warm_up else rates
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def document(rows: Sequence[Row], machine: Mapping[str, Any]) -> dict[str, Any]:

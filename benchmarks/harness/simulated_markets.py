@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from finrl_pod import random
 from finrl_pod.types import Floats
 
+BASIS_POINT = 1e-4
 START = 100.0  # initial price of every asset
 REWARD_LAG = 2  # a decision at t fills at t+1 and earns the return to t+2
 
@@ -47,16 +48,16 @@ def planted(
     for t in range(1, bars):
         signal[t] = persistence * signal[t - 1] + innovation * shocks[t]
     weight = information_coefficient
-    earned = volatility * (weight * signal + np.sqrt(1 - weight**2) * noise)
+    earned_returns = volatility * (weight * signal + np.sqrt(1 - weight**2) * noise)
     returns = np.zeros((bars, assets))
-    returns[REWARD_LAG:] = earned[:-REWARD_LAG]
+    returns[REWARD_LAG:] = earned_returns[:-REWARD_LAG]
     return PlantedMarket(signal, returns, prices(returns))
 
 
 def without_edge(returns: Floats, bars: int, seed: int) -> Floats:
     """Resample simple returns [bars, N] without systematic differences between assets or days.
 
-    returns: historical returns [R, N]. Each asset's mean is replaced by the common mean, then rows are drawn with
+    returns: historical returns [R, N]. The mean of each asset is replaced by the common mean, then rows are drawn with
     replacement: volatilities, correlations and fat tails are kept, means and order in time are not. (Shuffling rows
     only would keep the means, and with them the survivorship bias.)
     """
@@ -73,7 +74,7 @@ def prices(returns: Floats) -> Floats:
 def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[Floats, NDArray[np.float32]]:
     """Simulate closes [T, N] of geometric random walks, and a feature table [T, N, 1 + F] float32.
 
-    The table's first column is the price in units of 100, the others are standard normal noise.
+    The first column is the price in units of 100, the others are standard normal noise.
     """
     rng = np.random.default_rng(seed)
     close = START * rng.uniform(0.5, 2, assets) * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (days, assets)), 0))
@@ -82,9 +83,9 @@ def random_walks(days: int, assets: int, features: int, seed: int = 0) -> tuple[
 
 
 def shuffled_over_assets(values: Floats, seed: int) -> Floats:
-    """Return each bar's ranks over the assets [T, N], from -1 to 1, randomly permuted at every bar.
+    """Return the ranks over the assets at each bar [T, N], from -1 to 1, randomly permuted at every bar.
 
-    Ranks are used because permuted values would still reveal the market's return by their mean and skew. Bars with a
+    Ranks are used because permuted values would still reveal the market return by their mean and skew. Bars with a
     missing value are NaN.
     """
     rng = np.random.default_rng(random.key(seed, 0, "shuffle over assets"))
@@ -94,6 +95,6 @@ def shuffled_over_assets(values: Floats, seed: int) -> Floats:
 
 def shifted(values: Floats, bars: int) -> Floats:
     """Return values [T, N] delayed by `bars`; NaN for the first bars."""
-    late = np.full_like(values, np.nan)
-    late[bars:] = values[:-bars]
-    return late
+    delayed_values = np.full_like(values, np.nan)
+    delayed_values[bars:] = values[:-bars]
+    return delayed_values

@@ -1,4 +1,4 @@
-"""Leaked future: real prices, and a feature that holds each stock's return over the interval decided on.
+"""Leaked future: real prices, and a feature with the return of each stock over the interval decided on.
 
 The oracle puts everything into the best stock at every bar, under the same accounting and costs. As placebos the same
 agent is trained on leaks without information about the interval: shifted into the past, and shuffled over the assets.
@@ -16,9 +16,9 @@ import torch
 from finrl_pod_envs.trading_envs import PortfolioEnv
 from finrl_pod_strategies.rule_based import EqualWeight
 
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.harness.simulated_markets import REWARD_LAG, shifted, shuffled_over_assets
-from benchmarks.learning.training import BASIS_POINT, Recipe, TrainedAgent, log_progress, log_returns, train
+from benchmarks.harness.rows import Row, log_progress, median_row
+from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, shifted, shuffled_over_assets
+from benchmarks.learning.training import Recipe, TrainedAgent, log_returns, train
 from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
@@ -63,32 +63,31 @@ def seconds_to_share(
 ) -> tuple[float, float]:
     """Train on the leak in the first three quarters of a panel until an agent earns a share of the oracle on the rest.
 
-    Returns seconds without those of the evaluations, and the share reached, which is lower if all samples were used.
+    Returns seconds without the evaluations, and the best share; it is lower if all samples were used.
     """
     train_last = 3 * len(panel.times) // 4
     market = build_market(panel, FEATURES, (0, train_last))
-    leak = leaked_return(market)
-    first, last = train_last + 1, market.steps
-    oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
-    leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
+    leaky, oracle = leak_future(market, train_last, recipe, device)
     env = PortfolioEnv(leaky, recipe.environment, first=market.first, last=train_last - REWARD_LAG)
     learner = Learner(env, recipe.agent, seed=seed)
-    evaluating, reached, looks = 0.0, 0.0, 0
-    began = time.perf_counter()
+    evaluating = 0.0
+    best_share = 0.0
+    looks = 0
+    start = time.perf_counter()
 
     def look(learner: Learner, _: Any) -> bool:
-        nonlocal evaluating, reached, looks
+        nonlocal evaluating, best_share, looks
         if learner.samples[0] < (looks + 1) * recipe.samples / LOOKS:
             return True
         looks += 1
-        paused = time.perf_counter()
+        pause_start = time.perf_counter()
         agent = TrainedAgent(learner, env.config, learner.samples[0], 0.0)
-        reached = float(log_returns(agent, leaky, first, last).mean()) / oracle
-        evaluating += time.perf_counter() - paused
-        return reached < share
+        best_share = float(log_returns(agent, leaky, train_last + 1, market.steps).mean()) / oracle
+        evaluating += time.perf_counter() - pause_start
+        return best_share < share
 
     learner.learn(recipe.samples, callback=look)
-    return time.perf_counter() - began - evaluating, reached
+    return time.perf_counter() - start - evaluating, best_share
 
 
 @cache
@@ -111,19 +110,26 @@ def oracle_growth(market: MarketTensor, leak: Floats, first: int, last: int, rul
     return float(ledger.log_returns.mean())
 
 
+def leak_future(
+    market: MarketTensor, train_last: int, recipe: Recipe, device: torch.device
+) -> tuple[MarketTensor, float]:
+    """Return the market with the leak as a feature, and the oracle growth on the bars after `train_last`."""
+    leak = leaked_return(market)
+    oracle = oracle_growth(market, leak, train_last + 1, market.steps, rules_of(recipe.environment))
+    return to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device), oracle
+
+
 def capture(
     market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
 ) -> tuple[float, float, TrainedAgent]:
     """Train on the leak up to bar `train_last` and evaluate on the bars after it.
 
-    Returns the share of the oracle's mean log growth per bar that the agent earns, the oracle's growth, and the agent.
+    Returns the share of the oracle growth that the agent earns, the oracle growth (mean log growth per bar), and the
+    agent.
     """
-    leak = leaked_return(market)
-    first, last = train_last + 1, market.steps
-    oracle = oracle_growth(market, leak, first, last, rules_of(recipe.environment))
-    leaky = to_device(with_extra_feature(market, "leak", leak, (0, train_last)), device)
-    trained = train(leaky, recipe, market.first, train_last - REWARD_LAG, seed, label)
-    return float(log_returns(trained, leaky, first, last).mean()) / oracle, oracle, trained
+    leaky, oracle = leak_future(market, train_last, recipe, device)
+    agent = train(leaky, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    return float(log_returns(agent, leaky, train_last + 1, market.steps).mean()) / oracle, oracle, agent
 
 
 def excess_over_equal_weight(
@@ -137,12 +143,13 @@ def excess_over_equal_weight(
     label: str,
 ) -> tuple[Floats, TrainedAgent]:
     """Train on a feature [T, N]; return log returns per bar in excess of monthly equal weight, and the agent."""
-    first, last = train_last + 1, market.steps
+    first = train_last + 1
+    last = market.steps
     terms = (rules_of(recipe.environment), recipe.environment.cash)
     equal = backtest(EqualWeight(), panel, market, first, last, *terms)
-    moved = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
-    trained = train(moved, recipe, market.first, train_last - REWARD_LAG, seed, label)
-    return log_returns(trained, moved, first, last) - np.diff(np.log(equal.equity)), trained
+    device_market = to_device(with_extra_feature(market, "leak", feature, (0, train_last)), device)
+    agent = train(device_market, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    return log_returns(agent, device_market, first, last) - np.diff(np.log(equal.equity)), agent
 
 
 def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
@@ -152,18 +159,18 @@ def placebo(market: MarketTensor, kind: str, seed: int) -> Floats:
 
 
 def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
-    """Measure the share of the oracle's mean log growth per bar that agents reach out of sample."""
+    """Measure the share of the mean log growth per bar of the oracle that agents reach out of sample."""
     _, market, train_last = sample_market()
-    captures, seconds, samples, oracle = [], [], 0, 0.0
+    captures = []
+    seconds = []
     for seed in range(seeds):
-        share, oracle, trained = capture(market, train_last, recipe, seed, device, f"{name} seed {seed}")
+        share, oracle, agent = capture(market, train_last, recipe, seed, device, f"{name} seed {seed}")
         captures.append(share)
-        seconds.append(round(trained.seconds, 1))
-        samples = trained.samples
-        log_progress(f"{name} seed {seed}: capture {share:.3f} in {trained.seconds:.0f} s")
+        seconds.append(round(agent.seconds, 1))
+        log_progress(f"{name} seed {seed}: capture {share:.3f} in {agent.seconds:.0f} s")
     config = {
         **recipe.to_dict(),
-        "samples": samples,
+        "samples": agent.samples,
         "seconds": statistics.median(seconds),
         "seconds_each": seconds,
         "captures": captures,
@@ -173,26 +180,27 @@ def capture_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
     return median_row(name, captures, "share of the oracle", config)
 
 
-def placebo_row(name: str, kind: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
+def placebo_row(name: str, recipe: Recipe, seeds: int, device: torch.device, *, kind: str) -> Row:
     """Measure the log growth per bar over equal weight of agents trained on an uninformative leak.
 
     The interval is a bootstrap over bars of the mean over seeds.
     """
     panel, market, train_last = sample_market()
-    each, seconds = [], []
+    excess_returns = []
+    seconds = []
     for seed in range(seeds):
-        excess, trained = excess_over_equal_weight(
+        excess, agent = excess_over_equal_weight(
             panel, market, placebo(market, kind, seed), train_last, recipe, seed, device, f"{name} seed {seed}"
         )
-        each.append(excess)
-        seconds.append(round(trained.seconds, 1))
+        excess_returns.append(excess)
+        seconds.append(round(agent.seconds, 1))
         log_progress(f"{name} seed {seed}: {excess.mean() / BASIS_POINT:.2f} bp/day over equal weight")
-    mean = np.mean(each, 0)
+    mean = np.mean(excess_returns, 0)
     low, high = growth_interval(mean, CONFIDENCE_LEVEL)
     config: dict[str, Any] = {
         **recipe.to_dict(),
         "seconds": statistics.median(seconds),
-        "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in each],
+        "excess_bp_a_day": [float(excess.mean()) / BASIS_POINT for excess in excess_returns],
         "leak": f"shifted by {PLACEBO_SHIFT} bar" if kind == "shifted" else "ranks of each bar, shuffled over assets",
         "interval": f"{CONFIDENCE_LEVEL:.0%} stationary block bootstrap over the bars",
         "test": _dates(market, train_last + 1, market.steps),

@@ -1,72 +1,55 @@
-"""The learning benchmarks by name."""
+"""Learning on markets with a known optimum: leaked and planted signals, placebos, and markets without an edge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
-from benchmarks.harness.rows import Row
+from benchmarks.harness.options import check_minimum
+from benchmarks.harness.rows import CPU, Row
 from benchmarks.learning.leaked_signal import EQUIVARIANT, MLP, capture_row, placebo_row
 from benchmarks.learning.noise import TOURNAMENT, noise_row
 from benchmarks.learning.planted import RECIPE, planted_row
 from benchmarks.learning.training import RECIPE_NAMES, Recipe, recipe
-from finrl_pod.errors import ConfigError
+
+Measure = Callable[[str, Recipe, int, torch.device], Row]
+# name -> function, recipe, number of seeds
+BENCHMARKS: Mapping[str, tuple[Measure, Recipe, int]] = {
+    "leaked_ppo": (capture_row, EQUIVARIANT, 3),
+    "leaked_ppo_mlp": (capture_row, MLP, 1),
+    **{f"leaked_{name}": (capture_row, recipe(name), 3) for name in RECIPE_NAMES},
+    "placebo_shifted_ppo": (partial(placebo_row, kind="shifted"), EQUIVARIANT, 1),
+    "placebo_shuffled_ppo": (partial(placebo_row, kind="shuffled"), EQUIVARIANT, 1),
+    "planted_ppo": (planted_row, RECIPE, 3),
+}
+NOISE = "noise_ppo"
+NOISE_SEEDS = 20
 
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """Flags of `python -m benchmarks learn`.
+    """Settings of `learn`. only: names of rows; empty for all.
 
-    seeds, samples: override each benchmark's number. samples: per agent (in the noise benchmark's tournaments: per pod
-    and generation).
+    seeds, samples: numbers for every row; None for its own. samples: number per agent (noise_ppo: per pod and
+    generation).
     """
 
-    device: torch.device
+    only: tuple[str, ...] = field(default=(), metadata={"choices": (*BENCHMARKS, NOISE)})
     seeds: int | None = None
     samples: int | None = None
 
-    def apply_to(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the overridden number of samples."""
-        return recipe if self.samples is None else replace(recipe, samples=self.samples)
 
-
-def _captures(name: str, recipe: Recipe, seeds: int) -> Callable[[LearnSettings], Row]:
-    return lambda settings: capture_row(name, settings.apply_to(recipe), settings.seeds or seeds, settings.device)
-
-
-def _placebo(name: str, kind: str, seeds: int) -> Callable[[LearnSettings], Row]:
-    return lambda settings: placebo_row(
-        name, kind, settings.apply_to(EQUIVARIANT), settings.seeds or seeds, settings.device
-    )
-
-
-def _planted(settings: LearnSettings) -> Row:
-    return planted_row("planted_ppo", settings.apply_to(RECIPE), settings.seeds or 3, settings.device)
-
-
-def _noise(settings: LearnSettings) -> Row:
-    tournament = (
-        TOURNAMENT if settings.samples is None else replace(TOURNAMENT, samples_per_generation=settings.samples)
-    )
-    return noise_row("noise_ppo", tournament, settings.seeds or 20, settings.device)
-
-
-BENCHMARKS: Mapping[str, Callable[[LearnSettings], Row]] = {
-    "leaked_ppo": _captures("leaked_ppo", EQUIVARIANT, 3),
-    "leaked_ppo_mlp": _captures("leaked_ppo_mlp", MLP, 1),
-    **{f"leaked_{name}": _captures(f"leaked_{name}", recipe(name), 3) for name in RECIPE_NAMES},
-    "placebo_shifted_ppo": _placebo("placebo_shifted_ppo", "shifted", 1),
-    "placebo_shuffled_ppo": _placebo("placebo_shuffled_ppo", "shuffled", 1),
-    "planted_ppo": _planted,
-    "noise_ppo": _noise,
-}
-
-
-def learn_rows(settings: LearnSettings, only: Sequence[str] = ()) -> list[Row]:
-    """Run the named benchmarks, or all, in order. Raises ConfigError for settings out of range."""
-    for name, value in (("seeds", settings.seeds), ("samples", settings.samples)):
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name} must be at least 1, got {value}")
-    return [benchmark(settings) for name, benchmark in BENCHMARKS.items() if not only or name in only]
+def learn_rows(settings: LearnSettings, device: torch.device = CPU) -> Iterator[Row]:
+    """Measure the selected rows in order. Raises ConfigError for settings out of range."""
+    check_minimum(settings, seeds=1, samples=1)
+    for name, (measure, default, seeds) in BENCHMARKS.items():
+        if not settings.only or name in settings.only:
+            sized_recipe = default if settings.samples is None else replace(default, samples=settings.samples)
+            yield measure(name, sized_recipe, settings.seeds or seeds, device)
+    if not settings.only or NOISE in settings.only:
+        samples = settings.samples or TOURNAMENT.samples_per_generation
+        tournament = replace(TOURNAMENT, samples_per_generation=samples)
+        yield noise_row(NOISE, tournament, settings.seeds or NOISE_SEEDS, device)

@@ -1,6 +1,6 @@
 """False positives: whole tournaments on simulated markets without an edge.
 
-A market is resampled from the sample's training years so that neither assets nor days differ systematically. A
+A market is resampled from the training years of the sample so that neither assets nor days differ systematically. A
 population is trained, the champion is picked on validation, and its excess over equal weight is tested on the test
 years. About one champion in twenty should be significant at the 5% level.
 """
@@ -21,9 +21,8 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy
 from finrl_pod_strategies.rule_based import EqualWeight
 
-from benchmarks.harness.rows import Row
-from benchmarks.harness.simulated_markets import REWARD_LAG, prices, without_edge
-from benchmarks.learning.training import BASIS_POINT, log_progress
+from benchmarks.harness.rows import Row, log_progress
+from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, prices, without_edge
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
@@ -45,17 +44,21 @@ TOURNAMENT = TournamentConfig(pods=4, generations=2, samples_per_generation=49_1
 
 
 def noise_panel(sample: Panel, train_last: int, seed: int) -> Panel:
-    """Return a panel without an edge on the sample's calendar, resampled from its returns up to bar `train_last`."""
+    """Return a panel without an edge, resampled from the returns of the sample up to bar `train_last`."""
     close = sample.close[: train_last + 1]
     history = close[1:] / close[:-1] - 1
-    drawn = without_edge(history, len(sample.times), seed)
+    new_returns = without_edge(history, len(sample.times), seed)
     return make_panel(
-        sample.times, sample.symbols, {"close": prices(drawn)}, name="noise", source=f"world without edge, seed {seed}"
+        sample.times,
+        sample.symbols,
+        {"close": prices(new_returns)},
+        name="noise",
+        source=f"world without edge, seed {seed}",
     )
 
 
 def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Floats:
-    """Run a tournament; return its champion's daily log returns in excess of equal weight on the test split."""
+    """Run a tournament; return daily log returns of its champion in excess of equal weight on the test split."""
     splits = make_splits(panel.times, config.splits)
     market = build_market(panel, config.features.names, (splits.train.first, splits.train.last))
     with TemporaryDirectory(prefix="finrl-pod-bench-") as folder:
@@ -65,26 +68,27 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         scorer = MarketScorer(market, config, validation)
         tournament = Tournament.local(config, environment, scorer, run, panel.sha256)
         tournament.run()
-        chosen = champion_of(run, config)
+        selection = champion_of(run, config)
         champion = PolicyStrategy(
-            [run.snapshot(agent) for agent in chosen.ids], chosen.ensemble_weights, rule=chosen.rule
+            [run.snapshot(agent) for agent in selection.ids], selection.ensemble_weights, rule=selection.rule
         )
     terms = (splits.test.first, splits.test.last, rules_of(config.environment), config.environment.cash)
-    ours, equal = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
-    excess: Floats = np.diff(np.log(ours.equity)) - np.diff(np.log(equal.equity))
+    champion_result, base_result = (backtest(strategy, panel, market, *terms) for strategy in (champion, EqualWeight()))
+    excess: Floats = np.diff(np.log(champion_result.equity)) - np.diff(np.log(base_result.equity))
     return excess
 
 
 def noise_row(name: str, settings: TournamentConfig, seeds: int, device: torch.device) -> Row:
     """Measure the share of markets whose champion beats equal weight at the 5% level, with its exact interval."""
-    sample, config = load_sample(), RunConfig(tournament=settings)
+    sample = load_sample()
+    config = RunConfig(tournament=settings)
     train_last = make_splits(sample.times, config.splits).train.last
     runs: list[dict[str, Any]] = []
     for seed in range(seeds):
-        began = time.perf_counter()
+        start = time.perf_counter()
         excess = champion_excess(noise_panel(sample, train_last, seed), replace(config, seed=seed), device)
         p_value = excess_p_value(excess, seed=seed)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         runs.append(
             {"p_value": p_value, "excess_bp_a_day": float(excess.mean()) / BASIS_POINT, "seconds": round(seconds, 1)}
         )

@@ -1,6 +1,6 @@
 """Planted signal: a simulated market with a weak persistent signal that is only worth trading slowly.
 
-The attainable growth is that of the best policy of a grid that uses the true signal: target weights softmax(beta *
+The attainable growth belongs to the best policy of a grid that uses the true signal: target weights softmax(beta *
 signal), approached by the fraction kappa per day. Full rebalancing, kappa = 1, costs more than it earns.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.harness.simulated_markets import REWARD_LAG, planted
-from benchmarks.learning.training import BASIS_POINT, Recipe, log_progress, log_returns, train
+from benchmarks.harness.rows import Row, log_progress, median_row
+from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, planted
+from benchmarks.learning.training import Recipe, log_returns, train
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
 from finrl_pod.evaluate.simulate import simulate
@@ -26,7 +26,9 @@ from finrl_pod.types import MarketTensor, Tensor
 
 BETAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 KAPPAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-BARS, ASSETS = 20_000, 20  # half for training, half for testing
+# half for training, half for testing
+BARS = 20_000
+ASSETS = 20
 INFORMATION_COEFFICIENT = 0.05  # correlation of the signal with the return it predicts
 
 RECIPE = Recipe(EnvironmentConfig(envs=512, group=16), PPOConfig(learning_rate=1e-2), samples=4_000_000)
@@ -62,12 +64,13 @@ def attainable_growth(market: MarketTensor, first: int, last: int, rules: Execut
     kappa = torch.tensor(KAPPAS, dtype=torch.float64).repeat(len(BETAS)).unsqueeze(1)
     signal = market.raw_features[..., market.feature_names.index("signal")].double()
     # An additional account with equal weight at every bar: beta = 0, kappa = 1.
-    beta, kappa = torch.cat([beta, torch.zeros(1, 1)]), torch.cat([kappa, torch.ones(1, 1)])
+    beta = torch.cat([beta, torch.zeros(1, 1)])
+    kappa = torch.cat([kappa, torch.ones(1, 1)])
 
     def decide(t: int, cash: Tensor, shares: Tensor) -> Tensor:
         values = shares * market.close[t]
-        held = values / (cash + values.sum(-1)).unsqueeze(-1)
-        return held + kappa * (torch.softmax(beta * signal[t], -1) - held)
+        weights = values / (cash + values.sum(-1)).unsqueeze(-1)
+        return weights + kappa * (torch.softmax(beta * signal[t], -1) - weights)
 
     growth = simulate(market, decide, first, last, rules, 1e6, batch=len(beta)).log_returns.mean(0)
     best = int(growth[:-1].argmax())
@@ -81,11 +84,12 @@ def attained_fraction(
     market: MarketTensor, train_last: int, recipe: Recipe, seed: int, device: torch.device, label: str
 ) -> tuple[float, dict[str, Any]]:
     """Train on the first half, evaluate on the second; return the fraction of the attainable growth, and details."""
-    first, last = train_last + 1, market.steps
+    first = train_last + 1
+    last = market.steps
     reference = attainable_growth(market, first, last, rules_of(recipe.environment))
-    moved = to_device(market, device)
-    trained = train(moved, recipe, market.first, train_last - REWARD_LAG, seed, label)
-    growth = float(log_returns(trained, moved, first, last).mean())
+    device_market = to_device(market, device)
+    agent = train(device_market, recipe, market.first, train_last - REWARD_LAG, seed, label)
+    growth = float(log_returns(agent, device_market, first, last).mean())
     return growth / reference.best, {
         "fraction": growth / reference.best,
         "agent_bp_a_day": growth / BASIS_POINT,
@@ -94,14 +98,15 @@ def attained_fraction(
         "equal_weight_bp_a_day": reference.equal / BASIS_POINT,
         "beta": reference.beta,
         "kappa": reference.kappa,
-        "samples": trained.samples,
-        "seconds": round(trained.seconds, 1),
+        "samples": agent.samples,
+        "seconds": round(agent.seconds, 1),
     }
 
 
 def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> Row:
     """Measure the fraction of the attainable growth out of sample, each seed in a separate market."""
-    fractions, runs = [], []
+    fractions = []
+    runs = []
     for seed in range(seeds):
         market, train_last = planted_market(seed)
         fraction, run = attained_fraction(market, train_last, recipe, seed, device, f"{name} seed {seed}")

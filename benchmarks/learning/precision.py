@@ -1,29 +1,25 @@
-"""Compare learning in bfloat16 with learning in float32, by the programs of a GPU.
-
-    python -m benchmarks precision --out benchmarks/precision.json
+"""Learning in bfloat16 and in float32, by the programs of a GPU.
 
 Trains PPO twice from the same seeds, with activations and stored accounts in float32 and in bfloat16: an MLP and the
 default policy under a mandate on the leaked future, and the default policy under a mandate on the planted signal.
-Without --device cuda the programs run in torch on the CPU, which rounds to bfloat16 at the same places.
+Without --device cuda the programs run in torch on the CPU and round to bfloat16 at the same places.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from finrl_pod_envs.trading_envs import PortfolioEnv
 
-from benchmarks.harness.rows import Row, as_json, as_table, describe, document, median_row
-from benchmarks.harness.simulated_markets import REWARD_LAG
+from benchmarks.harness.rows import CPU, Row, log_progress, median_row
+from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG
 from benchmarks.learning.leaked_signal import MLP, capture_row, sample_market
 from benchmarks.learning.planted import RECIPE as PLANTED_RECIPE
 from benchmarks.learning.planted import attainable_growth, planted_market
-from benchmarks.learning.training import BASIS_POINT, Recipe, log_progress
+from benchmarks.learning.training import Recipe
 from finrl_pod.data.tensor import leaked_return, to_device, with_extra_feature
 from finrl_pod.market.rules import rules_of
 from finrl_pod.native.device import as_on_device
@@ -40,7 +36,14 @@ LEAKED = Recipe(
     samples=300_000,
 )
 PLANTED = replace(PLANTED_RECIPE, samples=2_000_000)
-DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class PrecisionSettings:
+    """Settings of `precision`. samples: training samples of every agent; None for the numbers of its recipe."""
+
+    seeds: int = 3
+    samples: int | None = None
 
 
 def growth_under_mandate(
@@ -79,25 +82,16 @@ def planted_row(name: str, recipe: Recipe, seeds: int, device: torch.device) -> 
     return median_row(name, shares, "fraction of the attainable growth", {**recipe.to_dict(), "each": shares})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--samples", type=int, help="training samples of every agent")
-    parser.add_argument("--out", type=Path, help="write the JSON to this file")
-    options = parser.parse_args()
-    device, rows = torch.device(options.device), []
-    measurements = (
+def precision_rows(settings: PrecisionSettings, device: torch.device = CPU) -> Iterator[Row]:
+    """Measure every task in both precisions."""
+    tasks = (
         ("leaked_ppo_mlp", capture_row, MLP),
         ("leaked_ppo_mandate", leaked_row, LEAKED),
         ("planted_ppo_mandate", planted_row, PLANTED),
     )
-    for name, measure, recipe in measurements:
-        for dtype in DTYPES:
+    for name, measure, recipe in tasks:
+        for dtype in ("float32", "bfloat16"):
             agent = replace(recipe.agent, activation_dtype=dtype)  # type: ignore[call-arg]
-            each = replace(recipe, agent=agent, samples=options.samples or recipe.samples)
+            precise = replace(recipe, agent=agent, samples=settings.samples or recipe.samples)
             with as_on_device() if device.type == "cpu" else nullcontext():
-                rows.append(measure(f"{name}, {dtype}", each, options.seeds, device))
-    sys.stdout.write(as_table(rows))
-    if options.out is not None:
-        options.out.write_text(as_json(document(rows, describe(device))))
+                yield measure(f"{name}, {dtype}", precise, settings.seeds, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,20 +10,15 @@ from typing import Any
 import numpy as np
 from finrl_pod_envs.trading_envs import PortfolioEnv
 
+from benchmarks.harness.rows import log_progress
+from benchmarks.harness.simulated_markets import BASIS_POINT
 from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor
 
-BASIS_POINT = 1e-4
 PROGRESS_EVERY = 10.0  # seconds
-
-
-def log_progress(line: str) -> None:
-    """Print a progress line to standard error; standard output is for the result."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
 
 
 @dataclass(frozen=True)
@@ -54,32 +48,33 @@ def train(market: MarketTensor, recipe: Recipe, first: int, last: int, seed: int
     """Train one agent on decision bars first to last of the market."""
     env = PortfolioEnv(market, recipe.environment, first=first, last=last)
     learner = Learner(env, recipe.agent, seed=seed)
-    began = shown = time.perf_counter()
+    start = last_report = time.perf_counter()
 
     def progress(learner: Learner, metrics: dict[str, Any]) -> None:
-        nonlocal shown
+        nonlocal last_report
         now = time.perf_counter()
-        if now - shown >= PROGRESS_EVERY:
-            shown = now
-            done, reward = learner.samples[0], float(metrics["reward"][0]) / BASIS_POINT
-            rate = done / (now - began)
-            log_progress(f"{label}: {done:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
+        if now - last_report >= PROGRESS_EVERY:
+            last_report = now
+            samples = learner.samples[0]
+            reward = float(metrics["reward"][0]) / BASIS_POINT
+            rate = samples / (now - start)
+            log_progress(f"{label}: {samples:,} of {recipe.samples:,} samples, {rate:,.0f}/s, {reward:.1f} bp a step")
 
     learner.learn(recipe.samples, callback=progress)
-    return TrainedAgent(learner, env.config, learner.samples[0], time.perf_counter() - began)
+    return TrainedAgent(learner, env.config, learner.samples[0], time.perf_counter() - start)
 
 
-def log_returns(trained: TrainedAgent, market: MarketTensor, first: int, last: int) -> Floats:
+def log_returns(agent: TrainedAgent, market: MarketTensor, first: int, last: int) -> Floats:
     """Return log returns per bar [last - first] of the agent without exploration, starting in cash, in float64."""
-    learner = trained.learner
+    learner = agent.learner
     algorithm = learner.algorithm
-    ledger = run_members(algorithm.actor, algorithm.weights(), market, trained.environment, first, last)
+    ledger = run_members(algorithm.actor, algorithm.weights(), market, agent.environment, first, last)
     return np.asarray(ledger.log_returns[:, 0].cpu().numpy(), dtype=np.float64)
 
 
 # The leak predicts one interval only, so a small gamma suffices, as for PPO.
 _OFF_POLICY: Mapping[str, Any] = {"gamma": 0.5, "learning_rate": 3e-3, "learning_starts": 2_000}
-# Environments, samples, and settings that differ from the algorithm's defaults. Off-policy algorithms draw batches of
+# Environments, samples, and settings that differ from the defaults. Off-policy algorithms draw batches of
 # 256 samples: 16 days of 16 accounts each.
 _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
     "a2c": (256, 500_000, {"horizon": 4, "learning_rate": 1e-2, "gamma": 0.5}),
@@ -98,8 +93,8 @@ _RECIPES: Mapping[str, tuple[int, int, Mapping[str, Any]]] = {
 
 def recipe(algorithm: str) -> Recipe:
     """Return the recipe of an algorithm on the leaked future, with groups of 16 accounts."""
-    envs, samples, own = _RECIPES[algorithm]
-    agent = ALGORITHMS[algorithm].config_class(**{"algorithm": algorithm, **own})
+    envs, samples, overrides = _RECIPES[algorithm]
+    agent = ALGORITHMS[algorithm].config_class(**{"algorithm": algorithm, **overrides})
     return Recipe(EnvironmentConfig(envs=envs, group=16), agent, samples)
 
 

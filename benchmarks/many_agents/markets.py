@@ -1,168 +1,181 @@
 """Markets with many agents: learned schedules and quotes against the exact optimum of the simulated market.
 
-Results are JSON lines, one per training; existing ones are not repeated, so that a study may be interrupted and several
-processes may share a file. Rows are made from what the file holds.
+    python -m benchmarks markets                                        # the recorded results; trains what they lack
+    python -m benchmarks markets --only execution --results mine.jsonl  # measure again; continues where it stopped
+    python -m benchmarks markets --picture docs/images/many-agents.svg
+
+Every training is a line of markets.jsonl and is not repeated; several processes may share a file. Rows are made from
+what the file contains.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import statistics
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from finrl_pod_app.multi_agent import recipes
 from finrl_pod_app.multi_agent.evaluation import excess_cost, execution_trades, exploitability, quote_score
+from finrl_pod_app.multi_agent.intraday import LEVEL, SAMPLES, compare, mean_interval, train_execution
 from finrl_pod_app.multi_agent.recipes import Recipe
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
-from benchmarks.harness.rows import Row
-from benchmarks.learning.training import log_progress
-from benchmarks.many_agents.intraday import simulated_study
-from finrl_pod.errors import ConfigError, RunError
+from benchmarks.harness.results import FOLDER, Job, Record, append, read, run_missing
+from benchmarks.harness.rows import Row, log_progress, single_row
+from benchmarks.many_agents.picture import draw
+from finrl_pod.errors import ConfigError
 from finrl_pod.market.execution_games import predatory_holdings
+from finrl_pod.market.intraday import SCHEDULES, simulated_sessions
 from finrl_pod.market.optimal_quotes import best_constant_quote, evaluate_quotes, glft_quotes, solve_quotes
 from finrl_pod.rl.multi_agent.training import JointPolicy, train_agents
+from finrl_pod.settings.intraday import IntradayExecutionConfig
 
-RESULTS_FILE = Path("benchmarks/markets.jsonl")
+RESULTS_FILE = FOLDER / "markets.jsonl"
 URGENCIES = (1.5, 3.0, 6.0)  # kappa T
 TRADERS = (2, 5)
 SEEDS = range(5)
 DESK_ALGORITHMS = ("mappo", "maddpg", "ippo")
-DESK_EPISODES, DESK_SEED = 256, 999  # the same orders for every agent
+# the same orders for every agent
+DESK_EPISODES = 256
+DESK_SEED = 999
 INFORMED = 60.0  # arrivals of informed traders per unit of time
-VISITED = 0.01  # quotes are compared at inventories that are held at least that share of the time
-DRAWS, LEVEL = 10_000, 0.90
-Result = dict[str, Any]
+MIN_VISITED = 0.01  # quotes are compared at inventories that occur at least that share of the time
+INTRADAY = "intraday"
+# bars of 15 minutes
+TRAIN_SESSIONS = 1000
+TEST_SESSIONS = 500
+SESSION_BARS = 26
+
+Measure = Callable[[JointPolicy, Recipe], Record]
 
 
 @dataclass(frozen=True)
 class MarketStudy:
-    """What to run before the rows are read. only: prefixes of the names of trainings; empty for all."""
+    """Settings of `markets`. only: prefixes of the names of trainings; empty for all. picture: SVG file to draw."""
 
-    run: bool = False
-    only: Sequence[str] = ()
+    only: tuple[str, ...] = ()
     results: Path = RESULTS_FILE
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training of the study. name and seed key its result; measure: the policy's numbers for its row."""
-
-    name: str
-    seed: int
-    recipe: Recipe
-    measure: Callable[[JointPolicy, Recipe], Result]
+    table: bool = False
+    picture: Path | None = None
 
 
 def market_rows(study: MarketStudy) -> list[Row]:
-    """Run what the study asks for and is not stored yet; return the rows of all stored results.
+    """Run what is not stored yet; return the rows of all stored results.
 
-    Raises ConfigError if there is nothing to read, RunError for an invalid file.
+    Raises ConfigError if there is nothing to read.
     """
-    if study.run:
-        run(trainings(), study)
+    if not study.table:
+        run_missing(study.results, (job for job in jobs() if _is_selected(job.key["name"], study)))
         _run_intraday(study)
-    rows = rows_of(read(study.results))
-    if not rows:
-        raise ConfigError(f"{study.results} holds no results of markets; add --run, or name another --results file")
-    return rows
+    records = read(study.results)
+    if study.picture is not None:
+        draw(records, study.picture)
+    if rows := rows_of(records):
+        return rows
+    raise ConfigError(f"{study.results} has no results of markets; run without --table, or name another --results file")
 
 
-def trainings() -> list[Training]:
+def _is_selected(name: str, study: MarketStudy) -> bool:
+    return not study.only or name.startswith(study.only)
+
+
+def jobs() -> Iterator[Job]:
     """All trainings of the study."""
-    found = [
-        Training(f"execution_{urgency:g}", seed, recipes.execution(urgency), _execution)
-        for urgency in URGENCIES
-        for seed in SEEDS
-    ]
-    found += [
-        Training(f"competition_{n}", seed, recipes.competition(n), _competition) for n in TRADERS for seed in (0, 1)
-    ]
+    for urgency in URGENCIES:
+        yield from (job(f"execution_{urgency:g}", seed, recipes.execution(urgency), _execution) for seed in SEEDS)
+    for traders in TRADERS:
+        yield from (job(f"competition_{traders}", seed, recipes.competition(traders), _competition) for seed in (0, 1))
     league = dataclasses.replace(recipes.competition(2), algorithm="league")
-    found += [Training("league_2", seed, league, _competition) for seed in (0, 1)]
-    found += [Training("making_noise", seed, recipes.making(), _making) for seed in (0, 1, 2)]
-    found += [Training("making_informed", 0, recipes.making(INFORMED), _informed)]
-    return found + [
-        Training(f"desk_{name}", seed, recipes.desk(name), _desk) for seed in SEEDS for name in DESK_ALGORITHMS
-    ]
+    yield from (job("league_2", seed, league, _competition) for seed in (0, 1))
+    yield from (job("making_noise", seed, recipes.making(), _making) for seed in (0, 1, 2))
+    yield job("making_informed", 0, recipes.making(INFORMED), _measure_informed)
+    for seed in SEEDS:
+        yield from (job(f"desk_{name}", seed, recipes.desk(name), _desk) for name in DESK_ALGORITHMS)
 
 
-def run(jobs: Iterable[Training], study: MarketStudy) -> None:
-    """Run the trainings that the file lacks and append each when it is finished."""
-    done = {(r["name"], r["seed"]) for r in read(study.results)}
-    for job in jobs:
-        if (job.name, job.seed) in done or (study.only and not job.name.startswith(tuple(study.only))):
-            continue
-        start, plan = time.perf_counter(), job.recipe
-        policy = train_agents(
-            plan.training_market(), plan.algorithm, plan.agent, samples=plan.samples, shared=plan.shared, seed=job.seed
-        )
-        seconds = time.perf_counter() - start
-        about = {"algorithm": plan.algorithm, "samples": plan.samples, "seconds": round(seconds, 1)}
-        result = {"name": job.name, "seed": job.seed, **about, **job.measure(policy, plan)}
-        _append(study.results, result)
-        log_progress(f"{job.name}, seed {job.seed}: {result['value']:.4f} in {seconds:.0f} s")
+def job(name: str, seed: int, recipe: Recipe, measure: Measure) -> Job:
+    """A training of a recipe. measure: the numbers of its policy."""
+    return Job({"name": name, "seed": seed}, partial(_train, seed, recipe, measure))
+
+
+def _train(seed: int, recipe: Recipe, measure: Measure) -> Record:
+    policy = train_agents(
+        recipe.training_market(),
+        recipe.algorithm,
+        recipe.agent,
+        samples=recipe.samples,
+        shared=recipe.shared,
+        seed=seed,
+    )
+    return {"algorithm": recipe.algorithm, "samples": recipe.samples, **measure(policy, recipe)}
 
 
 def _run_intraday(study: MarketStudy) -> None:
     """Add a result for each schedule within a session, unless the file has them."""
-    name = "intraday"
-    if any(r["name"].startswith(name) for r in read(study.results)):
+    if any(r["name"].startswith(INTRADAY) for r in read(study.results)) or not _is_selected(INTRADAY, study):
         return
-    if study.only and not name.startswith(tuple(study.only)):
-        return
-    for schedule, result in simulated_study(0).items():
-        _append(study.results, {"name": f"{name}_{schedule}", "seed": 0, **result})
-        log_progress(f"{name}_{schedule}: {result['value']:.3f} bp")
+    for schedule, result in intraday_study(0).items():
+        append(study.results, {"name": f"{INTRADAY}_{schedule}", "seed": 0, **result})
+        log_progress(f"{INTRADAY}_{schedule}: {result['value']:.3f} bp")
 
 
-# ---------------------------------------------------------------------- measures
+def intraday_study(seed: int, samples: int = SAMPLES) -> dict[str, Record]:
+    """Train on simulated sessions and compare on later ones: a result for each schedule."""
+    config = IntradayExecutionConfig()
+    sessions = simulated_sessions(TRAIN_SESSIONS + TEST_SESSIONS, SESSION_BARS, seed)
+    agent = train_execution(sessions.part(0, TRAIN_SESSIONS), config, samples=samples, seed=seed)
+    test_sessions = sessions.part(TRAIN_SESSIONS, TRAIN_SESSIONS + TEST_SESSIONS)
+    summaries = compare(test_sessions, {**SCHEDULES, "ppo": agent}, config)
+    return {
+        name: {
+            "value": s.mean, "low": s.low, "high": s.high, "difference": s.difference,
+            "difference_low": s.difference_low, "difference_high": s.difference_high,
+            "order_share": config.order_share, "test_sessions": TEST_SESSIONS,
+            "samples": samples if name == "ppo" else 0,
+        }
+        for name, s in summaries.items()
+    }  # fmt: skip
 
 
-def _execution(policy: JointPolicy, plan: Recipe) -> Result:
+def _execution(policy: JointPolicy, recipe: Recipe) -> Record:
     """Excess of cost + risk over the optimum, and the schedule."""
-    market = plan.make_market(envs=1)
+    market = recipe.make_market(envs=1)
     assert isinstance(market, ExecutionMarket)
     config = market.config
     orders, trades = execution_trades(policy, market)
     return {
         "value": excess_cost(orders, trades, market, 0.0),
         "order": orders[0, 0],
-        "horizon": config.horizon,
-        "permanent": config.permanent,
-        "temporary": config.temporary,
-        "volatility": config.volatility,
-        "risk_aversion": config.risk_aversion,
+        **_settings(config, "horizon", "permanent", "temporary", "volatility", "risk_aversion"),
         "holdings": _holdings(orders[0, 0], trades[0, 0]),
     }
 
 
-def _competition(policy: JointPolicy, plan: Recipe) -> Result:
-    """Distance of the schedules from the closed form over the order's size, and gains by best responses."""
-    market = plan.make_market(envs=1)
+def _competition(policy: JointPolicy, recipe: Recipe) -> Record:
+    """Distance of the schedules from the closed form over the order size, and gains by best responses."""
+    market = recipe.make_market(envs=1)
     assert isinstance(market, ExecutionMarket)
     config = market.config
     orders, trades = execution_trades(policy, market)
-    bought = np.concatenate([np.zeros((len(trades[0]), 1)), np.cumsum(trades[0], -1)], -1)  # [M, N + 1]
+    purchases = np.concatenate([np.zeros((len(trades[0]), 1)), np.cumsum(trades[0], -1)], -1)  # [M, N + 1]
     times = np.linspace(0, config.horizon, config.steps + 1)
     true = predatory_holdings(orders[0], config.horizon, config.permanent / config.temporary, times)
-    distance = np.sqrt(((bought - true) ** 2).mean(-1)) / np.abs(orders[0]).max()
+    distance = np.sqrt(((purchases - true) ** 2).mean(-1)) / np.abs(orders[0]).max()
     return {
         "value": float(distance.max()),
-        "horizon": config.horizon,
-        "permanent": config.permanent,
-        "temporary": config.temporary,
+        **_settings(config, "horizon", "permanent", "temporary"),
         "holdings": [_holdings(x, row) for x, row in zip(orders[0], trades[0], strict=True)],
         "best_response_gain": exploitability(orders[0], trades[0], market).tolist(),
     }
+
+
+def _settings(config: object, *names: str) -> Record:
+    return {name: getattr(config, name) for name in names}
 
 
 def _holdings(order: float, trades: np.ndarray) -> list[float]:
@@ -171,32 +184,30 @@ def _holdings(order: float, trades: np.ndarray) -> list[float]:
     return [float(order), *left[:-1].tolist(), 0.0]
 
 
-def _making(policy: JointPolicy, plan: Recipe) -> Result:
-    """Share of the optimum's certainty equivalent, quotes at the start, and error against the closed form."""
-    market = plan.make_market(envs=1)
+def _making(policy: JointPolicy, recipe: Recipe) -> Record:
+    """Share of the optimal certainty equivalent, quotes at the start, and error against the closed form."""
+    market = recipe.make_market(envs=1)
     assert isinstance(market, MakingMarket)
-    config, problem = market.config, market.problem()
+    config = market.config
+    problem = market.problem()
     score = quote_score(policy, market)
     exact = glft_quotes(problem, config.horizon)
-    bid, ask = score.bid[0].copy(), score.ask[0].copy()
-    bid[-1], ask[0] = exact.bid[-1], exact.ask[0]  # not quoted
-    held = score.visited >= VISITED
-    errors = np.abs(np.concatenate([(bid - exact.bid)[held], (ask - exact.ask)[held]])) * config.decay
+    bid = score.bid[0].copy()
+    ask = score.ask[0].copy()
+    # not quoted
+    bid[-1] = exact.bid[-1]
+    ask[0] = exact.ask[0]
+    is_visited = score.visited >= MIN_VISITED
+    errors = np.abs(np.concatenate([(bid - exact.bid)[is_visited], (ask - exact.ask)[is_visited]])) * config.decay
     middle = config.max_inventory
     best = solve_quotes(problem, config.steps).value[0, middle]
-    # The same quotes under exponential utility, whose risk aversion gives the same cost of holding inventory.
+    # The same quotes under exponential utility with a risk aversion that gives the same cost of holding inventory.
     aversion = 2 * config.running_penalty / config.volatility**2
     utility = dataclasses.replace(problem, running_penalty=0.0, risk_aversion=aversion)
     certain = solve_quotes(utility, config.steps).value[0, middle]
     return {
         "value": score.share,
-        "intensity": config.intensity,
-        "decay": config.decay,
-        "volatility": config.volatility,
-        "horizon": config.horizon,
-        "max_inventory": config.max_inventory,
-        "running_penalty": config.running_penalty,
-        "steps": config.steps,
+        **_settings(config, "intensity", "decay", "volatility", "horizon", "max_inventory", "running_penalty", "steps"),
         "bid": [None if np.isnan(x) else float(x) for x in bid],
         "ask": [None if np.isnan(x) else float(x) for x in ask],
         "visited": score.visited.tolist(),
@@ -213,17 +224,17 @@ def _making(policy: JointPolicy, plan: Recipe) -> Result:
     }
 
 
-def _informed(policy: JointPolicy, plan: Recipe) -> Result:
+def _measure_informed(policy: JointPolicy, recipe: Recipe) -> Record:
     """Spread at the start, without inventory, among informed traders."""
-    market = plan.make_market(envs=1)
+    market = recipe.make_market(envs=1)
     assert isinstance(market, MakingMarket)
     spread = quote_score(policy, market).spread
     return {"value": spread, "spread": spread, "informed_intensity": market.config.informed_intensity}
 
 
-def _desk(policy: JointPolicy, plan: Recipe) -> Result:
-    """Excess of the desk's cost + risk over its optimum, over the same random orders for all."""
-    market = plan.make_market(envs=DESK_EPISODES)
+def _desk(policy: JointPolicy, recipe: Recipe) -> Record:
+    """Excess of cost + risk of the desk over its optimum, over the same random orders for all."""
+    market = recipe.make_market(envs=DESK_EPISODES)
     assert isinstance(market, ExecutionMarket)
     orders, trades = execution_trades(policy, market, DESK_SEED)
     even = np.repeat(orders[..., None] / market.config.steps, market.config.steps, -1)
@@ -233,97 +244,55 @@ def _desk(policy: JointPolicy, plan: Recipe) -> Result:
     }
 
 
-# ---------------------------------------------------------------------- kept results
+UNITS = {
+    "execution_": "excess over the optimum",
+    "competition_": "distance from equilibrium",
+    "league_": "distance from equilibrium",
+    "making_noise": "share of the optimum",
+}
 
 
-def read(kept: Path) -> list[Result]:
-    """Read the results of a file; empty if it does not exist. Raises RunError for an invalid line."""
-    if not kept.exists():
-        return []
-    results = []
-    for number, line in enumerate(kept.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            result = json.loads(line)
-            if not {"name", "seed", "value"} <= set(result):
-                raise ValueError
-        except (ValueError, TypeError):
-            raise RunError(f"{kept}, line {number} is not a valid result: remove the line and run again") from None
-        results.append(result)
-    return results
-
-
-def rows_of(results: Sequence[Result]) -> list[Row]:
+def rows_of(records: Sequence[Record]) -> list[Row]:
     """Rows of all results: one for each training, one for each algorithm of the desk."""
     rows = []
-    informed = next((r for r in results if r["name"] == "making_informed"), None)
-    for result in results:
-        name, seed = result["name"], result["seed"]
-        config = {key: x for key, x in result.items() if key not in ("name", "value")}
-        if name.startswith("execution_"):
-            rows.append(_single(f"{name}_seed{seed}", result, "excess over the optimum", config))
-        elif name.startswith(("competition_", "league_")):
-            rows.append(_single(f"{name}_seed{seed}", result, "distance from equilibrium", config))
-        elif name.startswith("intraday_"):
-            config = {key: x for key, x in config.items() if key not in ("low", "high")}
-            interval = {"interval": f"{LEVEL:.0%} bootstrap over sessions"}
-            rows.append(Row(name, result["value"], result["low"], result["high"], "bp", {**config, **interval}))
-        elif name == "making_noise" and informed is not None:
-            spreads = {"spread_noise": result["spread"], "spread_informed": informed["spread"]}
-            rows.append(_single(f"{name}_seed{seed}", result, "share of the optimum", {**config, **spreads}))
-    return rows + _desk_rows(_by_algorithm(results))
+    desks: dict[str, dict[int, Record]] = {}
+    informed_record = next((r for r in records if r["name"] == "making_informed"), None)
+    for record in records:
+        name = record["name"]
+        config = {key: x for key, x in record.items() if key not in ("name", "value", "low", "high")}
+        unit = next((unit for prefix, unit in UNITS.items() if name.startswith(prefix)), None)
+        if name.startswith("desk_"):
+            desks.setdefault(name.removeprefix("desk_"), {})[record["seed"]] = record
+        elif name.startswith(INTRADAY):
+            config["interval"] = f"{LEVEL:.0%} bootstrap over sessions"
+            rows.append(Row(name, record["value"], record["low"], record["high"], "bp", config))
+        elif unit is not None and (name != "making_noise" or informed_record is not None):
+            if name == "making_noise" and informed_record is not None:
+                config |= {"spread_noise": record["spread"], "spread_informed": informed_record["spread"]}
+            rows.append(single_row(f"{name}_seed{record['seed']}", record["value"], unit, **config))
+    return rows + _desk_rows(desks)
 
 
-def _single(name: str, result: Result, unit: str, config: Mapping[str, Any]) -> Row:
-    return Row(name, result["value"], result["value"], result["value"], unit, config)
-
-
-def _by_algorithm(results: Sequence[Result]) -> dict[str, dict[int, Result]]:
-    """Results of the desk: algorithm -> seed -> result."""
-    found: dict[str, dict[int, Result]] = {}
-    for result in results:
-        if result["name"].startswith("desk_"):
-            found.setdefault(result["name"].removeprefix("desk_"), {})[result["seed"]] = result
-    return found
-
-
-def _desk_rows(desks: Mapping[str, Mapping[int, Result]]) -> list[Row]:
+def _desk_rows(desks: Mapping[str, Mapping[int, Record]]) -> list[Row]:
     """Mean cost over the optimum of each algorithm, and the interval of its difference from MAPPO by seed."""
     rows = []
     for algorithm, by_seed in desks.items():
         costs = [by_seed[seed]["value"] for seed in sorted(by_seed)]
-        some = next(iter(by_seed.values()))
-        config: Result = {
+        first = next(iter(by_seed.values()))
+        config: Record = {
             "seeds": costs,
-            "samples": some["samples"],
-            "equal_slices": some["equal_slices"],
+            "samples": first["samples"],
+            "equal_slices": first["equal_slices"],
             "seconds": round(sum(r["seconds"] for r in by_seed.values()), 1),
             "interval": "range of the seeds",
         }
-        both = sorted(by_seed.keys() & desks.get("mappo", {}).keys())
-        if algorithm != "mappo" and len(both) > 1:
-            low, high = paired_interval([by_seed[s]["value"] - desks["mappo"][s]["value"] for s in both])
+        common_seeds = sorted(by_seed.keys() & desks.get("mappo", {}).keys())
+        if algorithm != "mappo" and len(common_seeds) > 1:
+            low, high = mean_interval(
+                np.array([by_seed[s]["value"] - desks["mappo"][s]["value"] for s in common_seeds])
+            )
             config["mappo_saves"] = {"low": low, "high": high, "interval": f"{LEVEL:.0%} bootstrap over pairs of seeds"}
         rows.append(
             Row(f"desk_{algorithm}", statistics.mean(costs), min(costs), max(costs), "cost over the optimum", config)
         )
     return rows
-
-
-def paired_interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Percentile interval of the mean of paired differences, by a bootstrap over pairs."""
-    values, rng = np.array(differences), np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (DRAWS, len(values)))].mean(1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def _append(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one line atomically; several processes may write to the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = (json.dumps(record, sort_keys=True, allow_nan=False) + "\n").encode()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(handle, line)
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.harness.options import check_minimum
 from benchmarks.harness.results import FOLDER
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.learning.training import log_progress
+from benchmarks.harness.rows import CPU, Row, log_progress, measure_rates, median_row
 from benchmarks.speed.speed_env import CASH, COST_BPS, SpeedSettings, make_market
-from finrl_pod.errors import ConfigError, SetupError
+from finrl_pod.errors import SetupError
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, RecordedBacktest, kernel_for, simulate_recorded
 from finrl_pod.market.execution import ExecutionRules
@@ -43,7 +43,7 @@ DIFFERENCE = (
 
 @dataclass(frozen=True)
 class BacktestSettings:
-    """Flags of `python -m benchmarks backtest`.
+    """Settings of `backtest`.
 
     peer: Python interpreter of an environment with vectorbt and bt; "" uses the default location if it exists.
     """
@@ -54,12 +54,6 @@ class BacktestSettings:
     runs: int = 5
     peer: str = ""
 
-    def check(self) -> None:
-        """Raise ConfigError for a setting out of range."""
-        for name, minimum in (("variations", 1), ("assets", 1), ("days", 3), ("runs", 1)):
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"--{name} must be at least {minimum}, got {getattr(self, name)}")
-
 
 def backtest_rows(settings: BacktestSettings) -> list[Row]:
     """Measure the time of all variations and the rates of the kernel and of plain torch.
@@ -67,7 +61,7 @@ def backtest_rows(settings: BacktestSettings) -> list[Row]:
     If vectorbt and bt are installed: also their rates, the ratio, and the relative difference of final wealth.
     Raises SetupError if --peer cannot be run.
     """
-    settings.check()
+    check_minimum(settings, variations=1, assets=1, days=3, runs=1)
     market = make_market(SpeedSettings(assets=settings.assets, days=settings.days, features=0), "same_close")
     log_progress(f"drawing weights: {settings.variations} x {settings.days} x {settings.assets}")
     weights = draw_weights(settings.variations, settings.days, settings.assets)
@@ -79,20 +73,21 @@ def backtest_rows(settings: BacktestSettings) -> list[Row]:
         "weights": str(weights.dtype).removeprefix("torch."),
         "native": kernel_for(market) is not None,
     }
-    seconds = _seconds(market, weights, rules, settings.runs)
-    some = weights[:TORCH_VARIATIONS]
-    plain = _torch_seconds(market, some, rules)
-    rates = [settings.variations / s for s in seconds]
+    subset = weights[:TORCH_VARIATIONS]
+    torch_seconds = _torch_seconds(market, subset, rules)
+    rates = measure_rates("backtest", lambda: len(_run(market, weights, rules).equity), settings.runs, CPU)
     rows = [
-        median_row("backtest_variations", [1e3 * s for s in seconds], "ms", config),
+        median_row("backtest_variations", [1e3 * settings.variations / rate for rate in rates], "ms", config),
         median_row("backtest_rate", rates, "backtests/s", config),
-        median_row("backtest_rate_torch", [len(some) / plain], "backtests/s", {**config, "variations": len(some)}),
+        median_row(
+            "backtest_rate_torch", [len(subset) / torch_seconds], "backtests/s", {**config, "variations": len(subset)}
+        ),
     ]
-    found = _peer_interpreter(settings.peer)
-    if found is None:
+    interpreter = _peer_interpreter(settings.peer)
+    if interpreter is None:
         log_progress("vectorbt and bt are not installed; skipping them")
         return rows
-    return [*rows, *_peer_rows(found, market, weights, settings.runs, rates, config)]
+    return [*rows, *_peer_rows(interpreter, market, weights, settings.runs, rates, config)]
 
 
 def draw_weights(variations: int, days: int, assets: int, seed: int = 0) -> Tensor:
@@ -108,68 +103,63 @@ def _run(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> Record
     return simulate_recorded(market, weights, [Job(v, 0, last, rules) for v in range(len(weights))], CASH)
 
 
-def _seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules, runs: int) -> list[float]:
-    measured = []
-    for run in range(runs + 1):
-        began = time.perf_counter()
-        _run(market, weights, rules)
-        measured.append(time.perf_counter() - began)
-        log_progress(f"backtest: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {1e3 * measured[-1]:,.1f} ms")
-    return measured[1:]
-
-
 def _torch_seconds(market: MarketTensor, weights: Tensor, rules: ExecutionRules) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     last = len(market.times) - 1
     simulate(market, lambda t, cash, shares: weights[:, t], 0, last, rules, CASH, batch=len(weights))  # noqa: ARG005
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _peer_rows(
-    peer: str,
-    market: MarketTensor,
-    weights: Tensor,
-    runs: int,
-    rates: list[float],
-    config: dict[str, Any],
+    peer: str, market: MarketTensor, weights: Tensor, runs: int, rates: list[float], config: dict[str, Any]
 ) -> list[Row]:
     log_progress("vectorbt and bt on the same market")
-    theirs = _run_peer(peer, market, weights[:PEER_VARIATIONS], runs)
-    about = {**config, "versions": theirs["versions"]}
-    peer_rates = theirs["vectorbt_rates"]
-    slowest, fastest = min(rates) / max(peer_rates), max(rates) / min(peer_rates)
+    peer_result = _run_peer(peer, market, weights[:PEER_VARIATIONS], runs)
+    peer_config = {**config, "versions": peer_result["versions"]}
+    peer_rates = peer_result["vectorbt_rates"]
+    slowest = min(rates) / max(peer_rates)
+    fastest = max(rates) / min(peer_rates)
     ratio = float(np.median(rates) / np.median(peer_rates))
     rows = [
-        median_row("vectorbt_rate", peer_rates, "backtests/s", {**about, "variations": len(weights[:PEER_VARIATIONS])}),
-        Row("times_vectorbt", ratio, slowest, fastest, "times", {**about, "interval": "worst and best of the runs"}),
+        median_row(
+            "vectorbt_rate", peer_rates, "backtests/s", {**peer_config, "variations": len(weights[:PEER_VARIATIONS])}
+        ),
+        Row(
+            "times_vectorbt",
+            ratio,
+            slowest,
+            fastest,
+            "times",
+            {**peer_config, "interval": "worst and best of the runs"},
+        ),
     ]
     for kind, rate in (("free", 0.0), ("costs", COST_BPS / 1e4)):
-        own = float(_run(market, weights[:1], ExecutionRules(rate)).equity[0, -1]) / CASH
-        why = {} if kind == "free" else {"difference": DIFFERENCE}
+        own_wealth = float(_run(market, weights[:1], ExecutionRules(rate)).equity[0, -1]) / CASH
+        explanation = {} if kind == "free" else {"difference": DIFFERENCE}
         for name in ("vectorbt", "bt"):
-            gap = abs(own / theirs[f"{name}_{kind}"] - 1)
-            details = {**about, "ours": own, "theirs": theirs[f"{name}_{kind}"], **why}
+            gap = abs(own_wealth / peer_result[f"{name}_{kind}"] - 1)
+            details = {**peer_config, "ours": own_wealth, "theirs": peer_result[f"{name}_{kind}"], **explanation}
             rows.append(Row(f"wealth_{kind}_{name}", gap, gap, gap, "relative", details))
     return rows
 
 
-def _peer_interpreter(given: str) -> str | None:
-    if given:
-        return given
+def _peer_interpreter(path: str) -> str | None:
+    if path:
+        return path
     return str(PEER) if PEER.exists() else None
 
 
 def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         case = Path(folder) / "case.npz"
-        decided = weights.numpy().copy()
-        decided[:, -1] = np.nan  # no decision at the last bar
+        decisions = weights.numpy().copy()
+        decisions[:, -1] = np.nan  # no decision at the last bar
         cost = COST_BPS / 1e4
-        np.savez(case, prices=market.close.numpy(), weights=decided, cost=cost, cash=CASH, runs=runs)
+        np.savez(case, prices=market.close.numpy(), weights=decisions, cost=cost, cash=CASH, runs=runs)
         script = FOLDER / "peers" / "library_backtests.py"
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [peer, str(script), str(case)],
                 capture_output=True,
                 text=True,
@@ -179,8 +169,8 @@ def _run_peer(peer: str, market: MarketTensor, weights: Tensor, runs: int) -> di
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SetupError(f"--peer {peer} cannot be run: {error}") from None
-    if done.returncode:
-        message = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    if process.returncode:
+        message = (process.stderr.strip().splitlines() or ["nothing"])[-1]
         raise SetupError(f"--peer {peer} failed: {message}; install vectorbt and bt there, or choose another")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return result

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.speed.speed_env import SpeedSettings, make_speed_env, measure_rates
+from benchmarks.harness.rows import CPU, Row, measure_rates, median_row
+from benchmarks.speed.speed_env import SpeedSettings, make_speed_env
 from finrl_pod.memory import keep_freed_memory
 
 ACTION_POOL_SIZE = 16  # action tensors drawn in advance, so that drawing is not measured
-SAMPLES_PER_RUN, MIN_STEPS, MAX_STEPS = 2_000_000, 4, 200  # about a second per run at any size
+# about a second per run at any size
+SAMPLES_PER_RUN = 2_000_000
+MIN_STEPS = 4
+MAX_STEPS = 200
 
 
-def env_row(settings: SpeedSettings, device: torch.device) -> Row:
+SIZE = SpeedSettings(envs=8192, observation="flat")  # the size and observations that other libraries report
+
+
+def env_rows(settings: SpeedSettings = SIZE, device: torch.device = CPU) -> list[Row]:
     """Measure environment steps/s; observation="flat" also writes every flat observation at each step."""
     settings.check()
     keep_freed_memory()
@@ -37,22 +44,22 @@ def env_row(settings: SpeedSettings, device: torch.device) -> Row:
         return steps * settings.envs
 
     values = measure_rates("env_steps", work, settings.runs, device)
-    bound = (
+    writing_bound = (
         None
         if rows is None
         else statistics.median(measure_rates("rows_filled", fill_rows(rows, steps), settings.runs, device))
     )
     config = {
-        **settings.to_dict(),
+        **asdict(settings),
         "steps_a_run": steps,
         "flat_size": env.observation_size,
         "whole_shares": env.config.whole_shares,
         "fill": env.config.fill,
         "accounts": str(env.dtype).removeprefix("torch."),
         # upper bound: steps/s if only the flat observations were written
-        "bound_of_writing": bound,
+        "bound_of_writing": writing_bound,
     }
-    return median_row("env_steps", values, "steps/s", config)
+    return [median_row("env_steps", values, "steps/s", config)]
 
 
 def fill_rows(rows: torch.Tensor, steps: int) -> Callable[[], int]:

@@ -1,64 +1,55 @@
-"""Sizes and import times of an installation from a wheel, in an empty environment.
-
-python -m benchmarks installation --out benchmarks/installation.json
-python -m benchmarks installation --table   # the table of docs/installation.md, from that file
-"""
+"""Sizes and import times of an installation from a wheel, for the table of docs/installation.md."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.results import FOLDER, ROOT
+from benchmarks.harness.results import ROOT
+from benchmarks.harness.rows import Row, median_row, single_row
+from finrl_pod.errors import SetupError
 
-RECORDED = FOLDER / "installation.json"
-RUNS = 5
-TIMED = {
+COMMANDS = {
     "import finrl_pod": ["python", "-c", "import finrl_pod"],
     "finrl_pod.prepare loaded (torch, numpy, pandas)": ["python", "-c", "import finrl_pod; finrl_pod.prepare"],
     "finrl-pod --version": ["finrl-pod", "--version"],
     "finrl-pod doctor": ["finrl-pod", "doctor"],
 }
+PACKAGES = ("finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies")
 MEBIBYTE = 2**20
 
 
-def size(path: Path) -> int:
+@dataclass(frozen=True)
+class InstallationSettings:
+    """Settings of `installation`. runs: repetitions of each command after one that does not count."""
+
+    runs: int = 5
+
+
+def file_size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def run(*command: str | Path) -> None:
-    """Run a command; its output is shown if it fails."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        sys.exit(f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+def run(*command: str | Path) -> float:
+    """Run a command and return its processor time (other work changes it little). Raises SetupError if it fails."""
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode not in (0, 1):
+        raise SetupError(f"{command} ended with exit code {process.returncode}: {process.stdout}{process.stderr}")
+    return usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
 
 
-def cpu_seconds(programs: Path) -> dict[str, float]:
-    """Processor time of each command: median of `RUNS` after one that is not counted. Other work changes it little."""
-    seconds = {}
-    for label, (program, *rest) in TIMED.items():
-        taken = []
-        for _ in range(RUNS + 1):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            run(programs / program, *rest)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        seconds[label] = round(statistics.median(taken[1:]), 2)
-    return seconds
-
-
-def measure() -> dict[str, object]:
+def installation_rows(settings: InstallationSettings) -> Iterator[Row]:
     """Build the wheel, install it, and measure."""
     with tempfile.TemporaryDirectory(prefix="finrl-pod-installation-") as name:
         folder = Path(name)
@@ -66,41 +57,17 @@ def measure() -> dict[str, object]:
         (wheel,) = (folder / "dist").glob("*.whl")
         run(sys.executable, "-m", "venv", folder / "venv")
         (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-        empty = size(packages)
+        empty_size = file_size(packages)
         run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", wheel)
-        own = sum(
-            size(packages / part) for part in ("finrl_pod", "finrl_pod_app", "finrl_pod_envs", "finrl_pod_strategies")
-        )
-        torch = size(packages / "torch")
-        total = size(packages) - empty
         os.environ["FINRL_POD_HOME"] = str(folder / "home")
-        return {
-            "python": platform.python_version(),
-            "mebibytes": {
-                "wheel": round(size(wheel) / MEBIBYTE, 1),
-                "installed: finrl_pod": round(own / MEBIBYTE, 1),
-                "installed: torch": round(torch / MEBIBYTE),
-                "installed: everything": round(total / MEBIBYTE),
-            },
-            "cpu_seconds": cpu_seconds(folder / "venv/bin"),
+        sizes = {
+            "wheel": file_size(wheel),
+            "installed: finrl_pod": sum(file_size(packages / package) for package in PACKAGES),
+            "installed: torch": file_size(packages / "torch"),
+            "installed: everything": file_size(packages) - empty_size,
         }
-
-
-def table() -> str:
-    """The recorded figures as Markdown."""
-    found = json.loads(RECORDED.read_text(encoding="utf-8"))
-    rows = [f"| {name} | {value:,} MiB |" for name, value in found["mebibytes"].items()]
-    rows += [f"| `{name}` | {value} s of processor time |" for name, value in found["cpu_seconds"].items()]
-    return "\n".join(["| | |", "|---|---|", *rows])
-
-
-def main() -> None:
-    """Measure, or print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=RECORDED)
-    parser.add_argument("--table", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.table:
-        sys.stdout.write(table() + "\n")
-        return
-    arguments.out.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
+        for label, size in sizes.items():
+            yield single_row(label, round(size / MEBIBYTE, 1), "MiB")
+        for label, (program, *arguments) in COMMANDS.items():
+            seconds = [run(folder / "venv/bin" / program, *arguments) for _ in range(settings.runs + 1)]
+            yield median_row(label, seconds[1:], "s of processor time", {"runs": settings.runs})

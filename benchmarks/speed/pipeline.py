@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 import torch
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
 
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.learning.training import log_progress
-from finrl_pod.errors import ConfigError
+from benchmarks.harness.options import check_minimum
+from benchmarks.harness.rows import CPU, Row, log_progress, median_row
+from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline, PipelineStats
 from finrl_pod.settings.algorithm_configs import SACConfig
@@ -23,7 +23,7 @@ LEARNING_STARTS = 500
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """Settings of soft actor-critic with one gradient step per sample. width: of both hidden layers."""
+    """Settings of soft actor-critic with one gradient step per sample. width: units of both hidden layers."""
 
     env: str = "gym:Hopper-v5"
     steps: int = 3000
@@ -31,16 +31,10 @@ class PipelineSettings:
     width: int = 64
     runs: int = 3
 
-    def check(self) -> None:
-        """Raise ConfigError for a setting out of range."""
-        for name, minimum in (("steps", 2 * LEARNING_STARTS), ("envs", 1), ("width", 1), ("runs", 1)):
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"--{name} must be at least {minimum}, got {getattr(self, name)}")
 
-
-def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]:
+def pipeline_rows(settings: PipelineSettings, device: torch.device = CPU) -> list[Row]:
     """Measure both modes, interleaved, with equal settings and budgets; rates exclude the warm-up."""
-    settings.check()
+    check_minimum(settings, steps=2 * LEARNING_STARTS, envs=1, width=1, runs=1)
     config = SACConfig(
         policy="mlp", hidden=(settings.width, settings.width), batch_size=256, buffer_size=settings.steps * 2,
         learning_starts=LEARNING_STARTS, gradient_steps=settings.envs, scale_rewards=False, max_grad_norm=1e9,
@@ -48,29 +42,35 @@ def pipeline_rows(settings: PipelineSettings, device: torch.device) -> list[Row]
     )  # fmt: skip
     make_env = functools.partial(GymnasiumVecEnv, settings.env, envs=settings.envs)
     make_here = functools.partial(make_env, device=device)
-    each: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
+    rates_by_side: dict[str, list[tuple[float, float]]] = {"sync": [], "async": []}
     figures: list[PipelineStats] = []
     for run in range(settings.runs):
-        each["sync"].append(_alternating(make_here, config, settings.steps, run))
-        rates, done = _concurrent(make_env, make_here, config, settings.steps, run)
-        each["async"].append(rates)
-        figures.append(done)
+        rates_by_side["sync"].append(_alternating(make_here, config, settings.steps, run))
+        rates, stats = _concurrent(make_env, make_here, config, settings.steps, run)
+        rates_by_side["async"].append(rates)
+        figures.append(stats)
         log_progress(
-            f"run {run + 1} of {settings.runs}: {each['sync'][-1][0]:,.0f} samples/s alternately, "
+            f"run {run + 1} of {settings.runs}: {rates_by_side['sync'][-1][0]:,.0f} samples/s alternately, "
             f"{rates[0]:,.0f} concurrently"
         )
-    known = {**asdict(settings), "threads": torch.get_num_threads(), "ratio": config.gradient_steps / settings.envs}
+    common_config = {
+        **asdict(settings),
+        "threads": torch.get_num_threads(),
+        "ratio": config.gradient_steps / settings.envs,
+    }
     rows = []
-    for side, rates_of in each.items():
+    for side, rates_of in rates_by_side.items():
         rows += [
-            median_row(f"pipeline_{side}_{unit}", [rates[i] for rates in rates_of], f"{unit}/s", known)
+            median_row(f"pipeline_{side}_{unit}", [rates[i] for rates in rates_of], f"{unit}/s", common_config)
             for i, unit in enumerate(("samples", "updates"))
         ]
-    gains = [b[0] / a[0] for a, b in zip(each["sync"], each["async"], strict=True)]
-    rows.append(median_row("pipeline_gain", gains, "of the alternating samples/s", known))
-    rows.append(median_row("pipeline_ratio", [f.ratio for f in figures], "updates per sample", known))
-    rows.append(median_row("pipeline_staleness", [f.staleness for f in figures], "mean updates behind", known))
-    rows.append(median_row("pipeline_most_stale", [float(f.most_stale) for f in figures], "max updates behind", known))
+    gains = [b[0] / a[0] for a, b in zip(rates_by_side["sync"], rates_by_side["async"], strict=True)]
+    rows.append(median_row("pipeline_gain", gains, "of the alternating samples/s", common_config))
+    rows.append(median_row("pipeline_ratio", [f.ratio for f in figures], "updates per sample", common_config))
+    rows.append(median_row("pipeline_staleness", [f.staleness for f in figures], "mean updates behind", common_config))
+    rows.append(
+        median_row("pipeline_most_stale", [float(f.most_stale) for f in figures], "max updates behind", common_config)
+    )
     return rows
 
 
@@ -80,11 +80,14 @@ def _alternating(
     with contextlib.closing(make_env()) as env:
         learner = Learner(env, config, seed=seed)
         learner.learn(LEARNING_STARTS)
-        before, began = learner.samples[0], time.perf_counter()
-        updates = getattr(learner.algorithm, "updates")  # noqa: B009  of every off-policy algorithm
-        learner.learn(steps - before)
-        spent = time.perf_counter() - began
-        return (learner.samples[0] - before) / spent, (getattr(learner.algorithm, "updates") - updates) / spent  # noqa: B009
+        counts_before = learner.samples[0]
+        start = time.perf_counter()
+        algorithm = learner.algorithm
+        assert isinstance(algorithm, OffPolicy)
+        updates = algorithm.updates
+        learner.learn(steps - counts_before)
+        seconds = time.perf_counter() - start
+        return (learner.samples[0] - counts_before) / seconds, (algorithm.updates - updates) / seconds
 
 
 def _concurrent(
@@ -96,8 +99,11 @@ def _concurrent(
 ) -> tuple[tuple[float, float], PipelineStats]:
     with Pipeline(make_env, config, seed=seed, make_here=make_here) as pipeline:
         first = pipeline.learn(LEARNING_STARTS + config.gradient_steps)
-        before = (pipeline.stats.samples, first.updates)
-        began = time.perf_counter()
-        done = pipeline.learn(steps)
-        spent = time.perf_counter() - began
-        return ((steps - LEARNING_STARTS - config.gradient_steps) / spent, (done.updates - before[1]) / spent), done
+        counts_before = (pipeline.stats.samples, first.updates)
+        start = time.perf_counter()
+        stats = pipeline.learn(steps)
+        seconds = time.perf_counter() - start
+        return (
+            (steps - LEARNING_STARTS - config.gradient_steps) / seconds,
+            (stats.updates - counts_before[1]) / seconds,
+        ), stats

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.rows import Row, median_row
-from benchmarks.learning.training import log_progress
-from finrl_pod.errors import ConfigError
+from benchmarks.harness.options import check_minimum
+from benchmarks.harness.rows import CPU, Row, log_progress, median_row
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.types import EnvStep
 
-OBSERVATION_SIZE, ACTION_SIZE = 11, 3  # of Hopper
+# of Hopper
+OBSERVATION_SIZE = 11
+ACTION_SIZE = 3
 BUFFER_SIZE = 10_000  # transitions
 HIDDEN_LAYERS = ((256, 256), (64, 64))
 MEMBERS = 8
@@ -28,25 +29,24 @@ SECONDS_PER_RUN = 1.0
 
 @dataclass(frozen=True)
 class SacSettings:
-    """Flags of `python -m benchmarks sac`. batch: samples per update. runs: repetitions; the median is reported."""
+    """Settings of `sac`. batch: samples per update. runs: repetitions; the median is reported."""
 
     batch: int = 256
     runs: int = 5
-
-    def check(self) -> None:
-        """Raise ConfigError for a setting out of range."""
-        for name in ("batch", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
 
 
 class _EnvShape:
     """An environment that has only sizes and cannot be stepped."""
 
     def __init__(self, members: int, device: torch.device) -> None:
-        self.members, self.envs, self.member_ids = members, 1, tuple(range(members))
-        self.action_kind, self.action_size, self.actions = "direct", ACTION_SIZE, 0
-        self.observation_size, self.device = OBSERVATION_SIZE, device
+        self.members = members
+        self.envs = 1
+        self.member_ids = tuple(range(members))
+        self.action_kind = "direct"
+        self.action_size = ACTION_SIZE
+        self.actions = 0
+        self.observation_size = OBSERVATION_SIZE
+        self.device = device
 
     def reset(self, seed: int) -> torch.Tensor:
         raise NotImplementedError
@@ -58,13 +58,13 @@ class _EnvShape:
 Work = Callable[[int], None]  # runs the given number of updates
 
 
-def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
+def sac_rows(settings: SacSettings, device: torch.device = CPU) -> list[Row]:
     """Measure updates/s of each network size for one member and several, and the ratio to Stable-Baselines3.
 
-    Runs are interleaved, so that a change of the machine's speed affects all; ratios compare neighbouring runs.
+    Runs are interleaved, so that a change of machine speed affects all; ratios compare neighbouring runs.
     """
-    settings.check()
-    known = asdict(settings) | {
+    check_minimum(settings, batch=1, runs=1)
+    common_config = asdict(settings) | {
         "observation_size": OBSERVATION_SIZE,
         "action_size": ACTION_SIZE,
         "threads": torch.get_num_threads(),
@@ -78,40 +78,40 @@ def sac_rows(settings: SacSettings, device: torch.device) -> list[Row]:
             sides[f"sb3_{name}"] = _train_sb3(settings, hidden, device)
         if hidden == HIDDEN_LAYERS[-1]:
             sides[f"{name}_x{MEMBERS}"] = _train_ours(settings, MEMBERS, hidden, device)
-        each = _interleaved(sides, settings.runs, device)
-        config = {**known, "hidden": list(hidden)}
-        rows += [median_row(f"{side}_updates", values, "updates/s", config) for side, values in each.items()]
+        rates_by_side = _measure_sides(sides, settings.runs, device)
+        config = {**common_config, "hidden": list(hidden)}
+        rows += [median_row(f"{side}_updates", values, "updates/s", config) for side, values in rates_by_side.items()]
         if has_sb3:
-            ratios = [a / b for a, b in zip(each[name], each[f"sb3_{name}"], strict=True)]
+            ratios = [a / b for a, b in zip(rates_by_side[name], rates_by_side[f"sb3_{name}"], strict=True)]
             rows.append(median_row(f"{name}_over_sb3", ratios, "of Stable-Baselines3's rate", config))
         if hidden == HIDDEN_LAYERS[-1]:
-            times = [a / b for a, b in zip(each[name], each[f"{name}_x{MEMBERS}"], strict=True)]
+            times = [a / b for a, b in zip(rates_by_side[name], rates_by_side[f"{name}_x{MEMBERS}"], strict=True)]
             rows.append(
                 median_row(f"{name}_x{MEMBERS}_time", times, "times one member's", {**config, "members": MEMBERS})
             )
     return rows
 
 
-def _interleaved(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
+def _measure_sides(sides: dict[str, Work], runs: int, device: torch.device) -> dict[str, list[float]]:
     """Measure updates/s of each implementation, alternating after about `SECONDS_PER_RUN`."""
     counts = {}
     for side, work in sides.items():
         work(20)
         counts[side] = max(10, int(SECONDS_PER_RUN * _rate(work, 50, device)))
-    each: dict[str, list[float]] = {side: [] for side in sides}
+    rates_by_side: dict[str, list[float]] = {side: [] for side in sides}
     for run in range(runs):
         for side, work in sides.items():
-            each[side].append(_rate(work, counts[side], device))
-            log_progress(f"{side}: run {run + 1} of {runs}, {each[side][-1]:,.0f}/s")
-    return each
+            rates_by_side[side].append(_rate(work, counts[side], device))
+            log_progress(f"{side}: run {run + 1} of {runs}, {rates_by_side[side][-1]:,.0f}/s")
+    return rates_by_side
 
 
 def _rate(work: Work, updates: int, device: torch.device) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     work(updates)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return updates / (time.perf_counter() - began)
+    return updates / (time.perf_counter() - start)
 
 
 def _train_ours(settings: SacSettings, members: int, hidden: tuple[int, ...], device: torch.device) -> Work:
@@ -152,7 +152,8 @@ def _train_sb3(settings: SacSettings, hidden: tuple[int, ...], device: torch.dev
     rng = np.random.default_rng(0)
     for _ in range(BUFFER_SIZE):
         obs, next_obs = rng.standard_normal((2, 1, OBSERVATION_SIZE)).astype(np.float32)
-        action, reward = np.tanh(rng.standard_normal((1, ACTION_SIZE))).astype(np.float32), rng.standard_normal(1)
+        action = np.tanh(rng.standard_normal((1, ACTION_SIZE))).astype(np.float32)
+        reward = rng.standard_normal(1)
         assert model.replay_buffer is not None
         model.replay_buffer.add(obs, next_obs, action, reward, reward > 2, [{}])
 

@@ -12,7 +12,6 @@ continues from its last generation, and the seconds before the interruption are 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import multiprocessing
@@ -21,19 +20,21 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
+from finrl_pod_app.setup.presets import config_text, for_panel, preset
 
-from benchmarks.harness.results import FOLDER, append, read
-from benchmarks.harness.rows import Row, as_json, as_table, describe, document
+from benchmarks.harness.results import FOLDER, Job, read, run_missing
+from benchmarks.harness.rows import CPU, Row, describe, single_row
 from finrl_pod.data.flaws import MINUTES_PER_BAR
 from finrl_pod.data.panel import BARS, make_panel
 from finrl_pod.data.store import Store
-from finrl_pod.errors import DataError
+from finrl_pod.errors import ConfigError, DataError
 from finrl_pod.files import ROOT_VARIABLE
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import Panel
@@ -41,12 +42,13 @@ from finrl_pod.types import Panel
 RESULTS_FILE = FOLDER / "scale.jsonl"
 WORK_FOLDER = Path(tempfile.gettempdir()) / "finrl-pod-scale"
 SEED = 0
-MARKET_VOLATILITY, OWN_VOLATILITY = 0.01, 0.015  # of a day's log return
-MINUTES_PER_SESSION, OPENING_MINUTE = 390, 14 * 60 + 30
+# of the log return of a day
+MARKET_VOLATILITY = 0.01
+OWN_VOLATILITY = 0.015
+MINUTES_PER_SESSION = 390
+OPENING_MINUTE = 14 * 60 + 30
 MAX_HALF_SPREAD = 5e-4
 GIB_KIB = 2**20
-
-
 Times = np.ndarray[tuple[int, ...], np.dtype[np.datetime64]]
 
 
@@ -66,30 +68,58 @@ class Size(NamedTuple):
 SIZES = {"daily": Size(500, 6_000, "1d"), "minute": Size(100, 100_000, "1m")}
 
 
-def main() -> int:
-    options = _options()
-    for size in options.only or SIZES.values():
-        key = {"size": size.name, "preset": options.preset}
-        if options.table or any(key.items() <= row.items() for row in read(options.results)):
-            continue
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {size.name}, preset {options.preset}\n")
-        measured = measure(size, options.preset, options.work)
-        append(options.results, {**key, **measured, "machine": describe(torch.device("cpu"))})
-    kept = read(options.results)
-    rows = [row for line in kept for row in rows_of(line)]
-    sys.stdout.write(as_json(document(rows, describe(torch.device("cpu")))) if options.json else as_table(rows))
-    return 0
+@dataclass(frozen=True)
+class ScaleSettings:
+    """Settings of `scale`.
+
+    only: daily, minute or sizes such as 20x1500x1d. results: file of results. work: folder of prices and runs. table:
+    rows of stored results, without a run.
+    """
+
+    only: tuple[str, ...] = ("daily", "minute")
+    preset: str = "quick"
+    results: Path = RESULTS_FILE
+    work: Path = WORK_FOLDER
+    table: bool = False
 
 
-def measure(size: Size, preset: str, work: Path) -> dict[str, Any]:
+def scale_rows(settings: ScaleSettings, device: torch.device = CPU) -> list[Row]:
+    """Run the tournaments that the file lacks; return two rows for each stored run."""
+    sizes = [] if settings.table else [parse_size(text) for text in settings.only]
+    jobs = (
+        Job({"size": size.name, "preset": settings.preset}, partial(measure, size, settings, device)) for size in sizes
+    )
+    run_missing(settings.results, jobs)
+    rows = []
+    for record in read(settings.results):
+        config = {name: record[name] for name in ("size", "preset", "samples", "timing")}
+        rows.append(single_row("tournament", record["seconds"], "s", **config, interval="one run"))
+        rows.append(single_row("tournament_memory", record["peak_gib"], "GiB", **config, interval="one run"))
+    return rows
+
+
+def parse_size(text: str) -> Size:
+    """The size that a text such as 20x1500x1d names. Raises ConfigError."""
+    if text in SIZES:
+        return SIZES[text]
+    match = re.fullmatch(r"(\d+)x(\d+)x(\w+)", text)
+    if not match or match[3] not in BARS:
+        raise ConfigError(
+            f"--only must be {', '.join(SIZES)} or symbols x bars x length such as 20x1500x1d, got {text!r}"
+        )
+    return Size(int(match[1]), int(match[2]), match[3])
+
+
+def measure(size: Size, settings: ScaleSettings, device: torch.device) -> dict[str, Any]:
     """Run a tournament in a separate process: seconds, samples per second and peak memory."""
-    folder = work / f"{size.name}-{preset}"
-    store, run = Store(folder / "store"), folder / "run"
+    folder = settings.work / f"{size.name}-{settings.preset}"
+    store = Store(folder / "store")
+    run = folder / "run"
     # In a process apart: the peak of a program that this one starts would count the memory that this one used before.
     maker = multiprocessing.get_context("spawn").Process(target=make_prices, args=(size, store.root))
     maker.start()
     maker.join()
-    config = for_panel(PRESETS[preset], store.show(size.name))
+    config = for_panel(preset(settings.preset), store.show(size.name))
     config = dataclasses.replace(
         config, environment=dataclasses.replace(config.environment, cost_bps=5.0, half_spread="from data")
     )
@@ -99,12 +129,12 @@ def measure(size: Size, preset: str, work: Path) -> dict[str, Any]:
         *("--out", str(run), "--json", "--device", "cpu", *(["--resume"] if (run / "config.json").exists() else [])),
     ]
     environment = {**os.environ, ROOT_VARIABLE: str(store.root), "FINRL_POD_HOME": str(folder / "home")}
-    began = time.perf_counter()
+    start = time.perf_counter()
     with (folder / "report.json").open("wb") as out:
         actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1)]
         child = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
         _, status, usage = os.wait4(child, 0)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     if status:
         raise SystemExit(f"the tournament on {size.name} failed; run it again with: {' '.join(command)}")
     timing = json.loads((folder / "report.json").read_text())["timing"]
@@ -114,6 +144,7 @@ def measure(size: Size, preset: str, work: Path) -> dict[str, Any]:
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "timing": timing,
         "samples": budget(config),
+        "machine": describe(device),
     }
 
 
@@ -159,32 +190,3 @@ def times(size: Size) -> Times:
     minutes = (OPENING_MINUTE + np.arange(0, MINUTES_PER_SESSION, step)).astype("timedelta64[m]")
     every_minute: Times = (days[:, None] + minutes).ravel()[: size.bars]
     return every_minute
-
-
-def rows_of(line: dict[str, Any]) -> list[Row]:
-    """Rows of a finished run."""
-    config = {**{name: line[name] for name in ("size", "preset", "samples")}, "timing": line["timing"]}
-    values = (("tournament", line["seconds"], "s"), ("tournament_memory", line["peak_gib"], "GiB"))
-    return [Row(name, value, value, value, unit, {**config, "interval": "one run"}) for name, value, unit in values]
-
-
-def _size(text: str) -> Size:
-    if text in SIZES:
-        return SIZES[text]
-    found = re.fullmatch(r"(\d+)x(\d+)x(\w+)", text)
-    if not found or found[3] not in BARS:
-        raise argparse.ArgumentTypeError(
-            f"must be {', '.join(SIZES)} or symbols x bars x length such as 20x1500x1d, got {text!r}"
-        )
-    return Size(int(found[1]), int(found[2]), found[3])
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_size, action="append", metavar="SIZE", help="daily, minute or 20x1500x1d")
-    parser.add_argument("--preset", choices=list(PRESETS), default="quick")
-    parser.add_argument("--results", type=Path, default=RESULTS_FILE, help="file of results")
-    parser.add_argument("--work", type=Path, default=WORK_FOLDER, help="folder of prices and runs")
-    parser.add_argument("--table", action="store_true", help="show the results without running anything")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()

@@ -1,35 +1,35 @@
-"""Shared by the speed benchmarks: settings, the simulated market, and measuring rates."""
+"""Shared by the speed benchmarks: settings and the simulated market."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_envs.trading_envs import make_env
 
+from benchmarks.harness.options import check_minimum
 from benchmarks.harness.simulated_markets import random_walks
-from benchmarks.learning.training import log_progress
 from finrl_pod.data.tensor import to_device
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Normaliser
 
-CASH, HMAX, COST_BPS = 1e6, 100.0, 10.0
+CASH = 1e6
+HMAX = 100.0
+COST_BPS = 10.0
 
 
 @dataclass(frozen=True)
 class SpeedSettings:
-    """Flags of `python -m benchmarks env`, `ppo`, `population` and `analytic`.
+    """Settings of `env`, `ppo`, `population` and `analytic`.
 
-    minibatch: in samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights. mandate:
-    its base portfolio, "none" for unconstrained weights. order: allocation of cash to buys. group: environments that
-    share a window of days. members: agents; `envs` and `minibatch` are totals, split evenly among them. runs:
-    repetitions; the median is reported. matmul_precision, activation_dtype: as of `[agent]`, on GPUs.
+    minibatch: number of samples. kind: "stock_trading" trades shares as FinRL does, "portfolio" sets target weights.
+    mandate: its base portfolio, "none" for unconstrained weights. order: allocation of cash to buys. group:
+    environments that share a window of days. members: agents; `envs` and `minibatch` are totals, split evenly among
+    them. runs: repetitions; the median is reported. matmul_precision, activation_dtype: settings of `[agent]` for GPUs.
     """
 
     envs: int = 1024
@@ -51,22 +51,16 @@ class SpeedSettings:
     matmul_precision: Literal["float32", "tf32"] = "float32"
     activation_dtype: Literal["float32", "bfloat16"] = "float32"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
     def check(self) -> None:
         """Raise ConfigError for a setting out of range."""
-        for name in ("envs", "assets", "horizon", "minibatch", "epochs", "group", "members", "runs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        names = ("envs", "assets", "horizon", "minibatch", "epochs", "group", "members", "runs")
+        check_minimum(self, **dict.fromkeys(names, 1))
         if self.features < 0 or self.days < 3:
             raise ConfigError(
                 f"--features must be at least 0 and --days at least 3, got {self.features} and {self.days}"
             )
         if not self.hidden or min(self.hidden) < 1:
             raise ConfigError(f"--hidden must be widths of 1 or more, such as 64,64; got {self.hidden}")
-
         if self.envs % self.members:
             raise ConfigError(f"--members must divide --envs {self.envs}, got {self.members}")
 
@@ -83,7 +77,8 @@ class SpeedSettings:
     @property
     def minibatches(self) -> int:
         """Minibatches per epoch. Raises ConfigError if `minibatch` does not divide the rollout."""
-        total, smallest = self.envs * self.horizon, self.group_each * self.members
+        total = self.envs * self.horizon
+        smallest = self.group_each * self.members
         if total % self.minibatch or self.minibatch % smallest:
             raise ConfigError(
                 f"--minibatch must divide envs x horizon = {total} and be a multiple of group x members = {smallest}, "
@@ -95,7 +90,8 @@ class SpeedSettings:
 def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) -> MarketTensor:
     """Return a market of random walks with noise features; every bar is tradable."""
     close, table = random_walks(settings.days, settings.assets, settings.features)
-    prices, features = torch.from_numpy(close), torch.from_numpy(table)
+    prices = torch.from_numpy(close)
+    features = torch.from_numpy(table)
     tradable = torch.ones_like(prices, dtype=torch.bool)
     names = ("price", *(f"noise_{i}" for i in range(settings.features)))
     last_row = prices[-1:].clone()
@@ -118,7 +114,7 @@ def make_market(settings: SpeedSettings, fill: Literal["next", "same_close"]) ->
 
 
 def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
-    """Return the environment; order="sequential" also uses FinRL's whole shares and fills at the observed close."""
+    """Return the environment; order="sequential" also uses whole shares and fills at the observed close."""
     finrl = settings.order == "sequential"
     fill: Literal["next", "same_close"] = "same_close" if finrl else "next"
     config = EnvironmentConfig(
@@ -135,23 +131,3 @@ def make_speed_env(settings: SpeedSettings, device: torch.device) -> MarketEnv:
     market = to_device(make_market(settings, fill), device)
     mandate = MandateConfig(base=settings.mandate)
     return make_env(market, config, members=range(settings.members), mandate=mandate)
-
-
-def measure_rates(
-    label: str, work: Callable[[], int], runs: int, device: torch.device, *, warm_up: bool = True
-) -> list[float]:
-    """Return units/s of `runs` calls of `work`, which returns the units it processed, after a warm-up call."""
-    measured = []
-    for run in range(0 if warm_up else 1, runs + 1):
-        _synchronize(device)
-        began = time.perf_counter()
-        units = work()
-        _synchronize(device)
-        measured.append(units / (time.perf_counter() - began))
-        log_progress(f"{label}: {'warm-up' if run == 0 else f'run {run} of {runs}'}, {measured[-1]:,.0f}/s")
-    return measured[1:] if warm_up else measured
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -3,7 +3,7 @@
 Source: the files `rl_zoo3/hyperparams/{ppo,a2c,dqn,ddpg,td3,sac}.yml` of the package rl_zoo3 2.9.2 (MIT licence), the
 entries of the environments named below. `lin_x` is a linear decay from x to 0. Version 5 of a MuJoCo environment
 uses the entry of version 4, the last one that the Zoo has. The number of steps is chosen by this study: the Zoo mostly
-trains longer. Settings missing from an entry are the defaults of Stable-Baselines3 2.9, which `ours` contains.
+trains longer. Settings missing from an entry are the defaults of Stable-Baselines3 2.9; `ours` contains them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison. algorithm: ours; against: Stable-Baselines3's, whose settings both use."""
+    """One comparison. algorithm: name of ours; against: name in Stable-Baselines3; both use its settings."""
 
     algorithm: str
     env: str
@@ -74,7 +74,7 @@ class Cell:
 
     @property
     def zoo(self) -> dict[str, Any]:
-        """The Zoo's entry as published."""
+        """The entry of the Zoo as published."""
         return ZOO[self.against, self.env]
 
 
@@ -106,22 +106,24 @@ def linear(value: float | str) -> tuple[float, bool]:
 def ours(cell: Cell, *, half_range: float = 1.0) -> tuple[AgentConfig, int]:
     """Return the settings of our side and its number of parallel environments.
 
-    half_range: half the range of the environment's actions. Our actions are in units of it, Stable-Baselines3's in the
-    environment's units, so log_std_init is shifted by its logarithm.
+    half_range: half the range of the actions. Our actions are in units of it, actions of Stable-Baselines3 in
+    units of the environment, so log_std_init is shifted by its logarithm.
     """
-    zoo, kind = cell.zoo, ALGORITHMS[cell.algorithm].kind
+    zoo = cell.zoo
+    kind = ALGORITHMS[cell.algorithm].kind
     rate, decays = linear(zoo.get("learning_rate", {"ppo": 3e-4, "a2c": 7e-4, "sac": 3e-4}.get(cell.against, 1e-3)))
-    shared: dict[str, Any] = {
+    common_settings: dict[str, Any] = {
         "algorithm": cell.algorithm, "policy": "mlp", "learning_rate": rate, "gamma": zoo.get("gamma", 0.99),
         "learning_rate_schedule": "linear" if decays else "constant", "scale_rewards": False,
     }  # fmt: skip
     make = _on_policy if kind == "on-policy" else _off_policy
     record = ALGORITHMS[cell.algorithm].config_class
-    return record(**shared, **make(cell, half_range)), zoo.get("n_envs", 1)
+    return record(**common_settings, **make(cell, half_range)), zoo.get("n_envs", 1)
 
 
 def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
-    zoo, ppo = cell.zoo, cell.algorithm == "ppo"
+    zoo = cell.zoo
+    ppo = cell.algorithm == "ppo"
     network = zoo.get("policy_kwargs", {})
     horizon = zoo.get("n_steps", 2048 if ppo else 5)
     settings: dict[str, Any] = {
@@ -152,7 +154,8 @@ def _on_policy(cell: Cell, half_range: float) -> dict[str, Any]:
 
 
 def _off_policy(cell: Cell, half_range: float) -> dict[str, Any]:  # noqa: ARG001  both sides' noise is in units of half_range
-    zoo, record = cell.zoo, ALGORITHMS[cell.algorithm].config_class
+    zoo = cell.zoo
+    record = ALGORITHMS[cell.algorithm].config_class
     assert issubclass(record, OffPolicyConfig)
     settings: dict[str, Any] = {
         "horizon": zoo.get("train_freq", 1),

@@ -20,3 +20,9 @@ def test_summaries_are_means_over_purchases_and_sales_of_the_same_sessions() -> 
         each = [execute(sessions, schedule, CONFIG, side=side).shortfall.numpy() for side in (1, -1)]
         assert found[name].mean == pytest.approx(float(np.mean(each)))
         assert found[name].low < found[name].mean < found[name].high
+
+
+def test_interval_covers_the_mean() -> None:
+    low, high = intraday.mean_interval(np.array([0.1, 0.2, 0.3]))
+    assert low < 0.2 < high
+    assert intraday.mean_interval(np.array([0.1, 0.1])) == pytest.approx((0.1, 0.1))

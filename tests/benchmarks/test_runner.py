@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.harness.rows import Row, as_json, as_table, document, median_row
+from benchmarks import runner
+from benchmarks.harness.rows import Row, as_json, as_table, document, median_row, single_row
 from benchmarks.learning.learn import BENCHMARKS
-from benchmarks.runner import COMMANDS, main
+from benchmarks.runner import main
 from benchmarks.speed.speed_env import SpeedSettings, make_speed_env
 
 pytestmark = pytest.mark.slow
@@ -110,23 +111,31 @@ def test_missing_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_learn_runs_the_selected_benchmarks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calls: list[tuple[str, int | None]] = []
+    calls: list[tuple[str, int]] = []
 
-    def fake_benchmark(name: str) -> Any:
-        def run(settings: Any) -> Row:
-            calls.append((name, settings.seeds))
-            return Row(name, 0.5, 0.25, 0.75, "share", {})
+    def measure(name: str, _: Any, seeds: int, device: torch.device) -> Row:
+        calls.append((name, seeds))
+        return Row(name, 0.5, 0.25, 0.75, "share", {})
 
-        return run
-
-    monkeypatch.setattr(
-        "benchmarks.learning.learn.BENCHMARKS", {name: fake_benchmark(name) for name in BENCHMARKS}, raising=True
-    )
+    benchmarks = {name: (measure, recipe, seeds) for name, (_, recipe, seeds) in BENCHMARKS.items()}
+    monkeypatch.setattr("benchmarks.learning.learn.BENCHMARKS", benchmarks)
+    monkeypatch.setattr("benchmarks.learning.learn.noise_row", measure)
     assert main(["learn", "--only", "noise_ppo", "--only", "leaked_ppo", "--seeds", "7", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["leaked_ppo", "noise_ppo"]
     assert calls == [("leaked_ppo", 7), ("noise_ppo", 7)]
     assert main(["learn"]) == 0
-    assert len(calls) == 2 + len(BENCHMARKS)
+    assert len(calls) == 3 + len(BENCHMARKS)
+
+
+def test_a_row_above_its_limit_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.learning.learn.noise_row", lambda *_: single_row("noise_ppo", 2.0, "s", limit=1.0))
+    assert main(["learn", "--only", "noise_ppo"]) == 1
+
+
+@pytest.mark.parametrize("name", runner.BENCHMARKS)
+def test_every_benchmark_has_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
 
 
 def test_population_is_compared_with_a_single_member(capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,10 +208,10 @@ def test_bench_runs_as_a_module() -> None:
         [sys.executable, "-m", "benchmarks", "ppo", "--minibatch", "7"], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("bench: --minibatch must divide")
+    assert done.stderr.startswith("benchmarks: --minibatch must divide")
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
 def test_documented_benchmarks_exist(page: Path) -> None:
     names = re.findall(r"python -m benchmarks ([a-z][\w-]*)", page.read_text(encoding="utf-8"))
-    assert set(names) <= set(COMMANDS)
+    assert set(names) <= set(runner.BENCHMARKS)

@@ -60,17 +60,17 @@ def compare(
         .numpy()
         for name, schedule in schedules.items()
     }
-    found = {}
+    summaries = {}
     for name, cost in costs.items():
         difference = cost - costs["twap"]
-        found[name] = ShortfallSummary(
-            float(cost.mean()), *_interval(cost), float(difference.mean()), *_interval(difference)
+        summaries[name] = ShortfallSummary(
+            float(cost.mean()), *mean_interval(cost), float(difference.mean()), *mean_interval(difference)
         )
-    return found
+    return summaries
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    """Bootstrap interval of the mean over sessions."""
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """Percentile interval of the mean of values [n], by a bootstrap."""
     rng = np.random.default_rng(0)
     means = values[rng.integers(0, len(values), (DRAWS, len(values)))].mean(1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

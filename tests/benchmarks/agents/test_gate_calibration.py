@@ -39,7 +39,9 @@ def test_kept_calibration_holds_its_size(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name, values in {"STRUCTURES": ("equal",), "CORRELATIONS": (0.6,), "TRIALS": (17,)}.items():
         monkeypatch.setattr(gate_calibration, name, values)
     monkeypatch.setattr(gate_calibration, "stream_cells", list)
-    size, power = gate_calibration.gate_rows(tmp_path / "made.json", calibrated=False)
+    size, power = gate_calibration.gate_rows(
+        gate_calibration.GateSettings(calibrate=True, calibration=tmp_path / "new.json")
+    )
     assert 0.015 <= size.value <= 0.035
     assert power.low >= -0.05
 

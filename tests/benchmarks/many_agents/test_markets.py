@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.multi_agent import recipes
 
+from benchmarks.harness.results import run_missing
 from benchmarks.many_agents import markets
-from benchmarks.many_agents.markets import MarketStudy, Training, market_rows, paired_interval, rows_of, run
-from finrl_pod.errors import ConfigError, RunError
+from benchmarks.many_agents.markets import MarketStudy, market_rows, rows_of
+from finrl_pod.errors import ConfigError
+from finrl_pod.market.intraday import SCHEDULES
 
 RECORDED = Path(__file__).parents[3] / "benchmarks" / "markets.jsonl"
+PICTURE = Path(__file__).parents[3] / "docs" / "images" / "many-agents.svg"
 
 
 def small(recipe: recipes.Recipe) -> recipes.Recipe:
@@ -23,54 +26,52 @@ def small(recipe: recipes.Recipe) -> recipes.Recipe:
 
 
 def test_a_study_continues_where_it_stopped(tmp_path: Path) -> None:
-    study = MarketStudy(run=True, results=tmp_path / "results.jsonl")
-    jobs = [Training("execution_3", seed, small(recipes.execution()), markets._execution) for seed in (0, 1)]
-    run(jobs[:1], study)
-    first = study.results.read_text()
-    run(jobs, study)
-    assert study.results.read_text().startswith(first)
-    assert len(study.results.read_text().splitlines()) == 2
-    run(jobs, study)
-    assert len(study.results.read_text().splitlines()) == 2
-    rows = market_rows(MarketStudy(results=study.results))
+    results = tmp_path / "results.jsonl"
+    jobs = [markets.job("execution_3", seed, small(recipes.execution()), markets._execution) for seed in (0, 1)]
+    run_missing(results, jobs[:1])
+    first = results.read_text()
+    run_missing(results, jobs)
+    assert results.read_text().startswith(first)
+    assert len(results.read_text().splitlines()) == 2
+    run_missing(results, jobs)
+    assert len(results.read_text().splitlines()) == 2
+    rows = market_rows(MarketStudy(results=results, table=True))
     assert [row.name for row in rows] == ["execution_3_seed0", "execution_3_seed1"]
     assert rows[0].config["holdings"][0] == 1e6
     assert rows[0].config["holdings"][-1] == 0
 
 
 def test_competition_and_desk_have_their_measures(tmp_path: Path) -> None:
-    study = MarketStudy(run=True, results=tmp_path / "results.jsonl")
-    desk = recipes.desk("ippo")
-    run(
-        [
-            Training("competition_2", 0, small(recipes.competition(2)), markets._competition),
-            Training("desk_ippo", 0, dataclasses.replace(desk, samples=1280), markets._desk),
-        ],
-        study,
-    )
-    rows = {row.name: row for row in market_rows(study_without_run(study))}
+    results = tmp_path / "results.jsonl"
+    desk = dataclasses.replace(recipes.desk("ippo"), samples=1280)
+    competition = markets.job("competition_2", 0, small(recipes.competition(2)), markets._competition)
+    run_missing(results, [competition, markets.job("desk_ippo", 0, desk, markets._desk)])
+    rows = {row.name: row for row in market_rows(MarketStudy(results=results, table=True))}
     assert len(rows["competition_2_seed0"].config["best_response_gain"]) == 2
     assert rows["desk_ippo"].config["seeds"] == [rows["desk_ippo"].value]
     assert rows["desk_ippo"].config["equal_slices"] > 1.1
 
 
-def study_without_run(study: MarketStudy) -> MarketStudy:
-    return dataclasses.replace(study, run=False)
+def test_a_file_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no results"):
+        market_rows(MarketStudy(results=tmp_path / "none.jsonl", table=True))
 
 
-def test_nothing_to_read_and_invalid_lines_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add --run"):
-        market_rows(MarketStudy(results=tmp_path / "none.jsonl"))
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"name": "execution_3"}\n')
-    with pytest.raises(RunError, match="line 1"):
-        market_rows(MarketStudy(results=bad))
+def test_the_agent_is_judged_on_later_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    dates: list[tuple[str, ...]] = []
+    train, compare = markets.train_execution, markets.compare
+    monkeypatch.setattr(markets, "TRAIN_SESSIONS", 20)
+    monkeypatch.setattr(markets, "TEST_SESSIONS", 10)
+    monkeypatch.setattr(markets, "train_execution", lambda s, *a, **k: (dates.append(s.dates), train(s, *a, **k))[1])
+    monkeypatch.setattr(markets, "compare", lambda s, *a: (dates.append(s.dates), compare(s, *a))[1])
+    assert set(markets.intraday_study(0, samples=4000)) == {*SCHEDULES, "ppo"}
+    assert dates[0][-1] < dates[1][0]
+    assert not set(dates[0]) & set(dates[1])
 
 
-def test_paired_interval_covers_the_mean() -> None:
-    low, high = paired_interval([0.1, 0.2, 0.3])
-    assert low < 0.2 < high
-    assert paired_interval([0.1, 0.1]) == pytest.approx((0.1, 0.1))
+def test_recorded_results_are_drawn(tmp_path: Path) -> None:
+    assert market_rows(MarketStudy(picture=tmp_path / "picture.svg", table=True))
+    assert (tmp_path / "picture.svg").read_text() == PICTURE.read_text()
 
 
 def test_recorded_schedules_are_near_the_closed_form() -> None:

@@ -51,7 +51,7 @@ def test_invalid_settings_and_peers_are_refused(tmp_path: Path, capsys: pytest.C
     assert main(["backtest", "--variations", "0"]) == 2
     assert "--variations must be at least 1, got 0" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--days"):
-        BacktestSettings(days=2).check()
+        backtest_rows(BacktestSettings(days=2))
     with pytest.raises(SetupError, match="cannot be run"):
         backtest_rows(BacktestSettings(**SMALL, peer=str(tmp_path / "none")))
     with pytest.raises(SetupError, match="install vectorbt and bt there"):
