@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from finrl_pod_app.report.document import Champion, Timing, Verdict, build_document
+from finrl_pod_app.report.builder import build_report
+from finrl_pod_app.report.html import render
+from finrl_pod_app.report.records import Champion, RunReport, Timing, make_report
 
+from finrl_pod.promotion.gate import Verdict
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Panel, Score
 
@@ -51,7 +54,17 @@ def synthetic_results(bars: int = 1006, names: tuple[str, ...] = STRATEGIES) -> 
 
 
 def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | None = None) -> dict[str, Any]:
-    """The object of report.json for synthetic results."""
+    """The contents of report.json for synthetic results."""
+    return synthetic_report(results, config).to_dict()
+
+
+def page_of(document: dict[str, Any], results: dict[str, BacktestResult], name: str = "", created: str = "") -> str:
+    """The page of a report with the given contents."""
+    return render(make_report(document), results, name, created)
+
+
+def synthetic_report(results: dict[str, BacktestResult], config: RunConfig | None = None) -> RunReport:
+    """The report of synthetic results."""
     bars = 40
     prices = np.full((bars, len(SYMBOLS)), 10.0)
     times = np.datetime64("1990-01-02", "ns") + np.arange(bars) * np.timedelta64(1, "D")
@@ -86,7 +99,7 @@ def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | N
         for i in range(16)
     ]
     members = tuple(score.id for score in board[:4])
-    return build_document(
+    return build_report(
         config=config or RunConfig(seed=7),
         panel=panel,
         splits={
@@ -96,16 +109,6 @@ def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | N
         },
         results=results,
         versions={"finrl_pod": "0.1.0", "torch": "2.13.0"},
-        champion=Champion(
-            "g5p0+3",
-            "ppo",
-            members,
-            (0.5, 0.5),
-            ("g0p0", "g0p1"),
-            0.42,
-            "greedy",
-            {members[1]: ("g4p3", "g2p1", "g0p1")},
-        ),
         leaderboard=board,
         verdict=Verdict(
             False,
@@ -115,5 +118,17 @@ def synthetic_document(results: dict[str, BacktestResult], config: RunConfig | N
                 "the 90% interval of its test log growth over equal weight, -0.8 to 3.1 bp a day, contains zero",
             ),
         ),
-        timing=Timing(4_800_000, 161.4, 29_740.0, 203.9),
+        parts={
+            "champion": Champion(
+                id="g5p0+3",
+                algorithm="ppo",
+                members=members,
+                shares=(0.5, 0.5),
+                roots=("g0p0", "g0p1"),
+                mean_correlation=0.42,
+                selection="greedy",
+                lineage={members[1]: ("g4p3", "g2p1", "g0p1")},
+            ),
+            "timing": Timing(samples=4_800_000, train_seconds=161.4, samples_per_second=29_740.0, total_seconds=203.9),
+        },
     )

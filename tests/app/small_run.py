@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from finrl_pod_app.evaluation import backtests
+from finrl_pod_app.report.records import RunReport
+from finrl_pod_app.training import tournaments as training
 
 from finrl_pod.data.store import Store
 from finrl_pod.settings.run import (
@@ -83,3 +86,14 @@ def small_config(**tournament: Any) -> RunConfig:
         agent=PPOConfig(hidden=(4, 4), horizon=8, minibatches=2),
         tournament=TournamentConfig(**{**settings, **tournament}),
     )
+
+
+def run_backtest(*target: Any, **options: Any) -> dict[str, Any]:
+    """The contents of report.json of a backtest, from `services.backtests.run_backtest`."""
+    return backtests.run_backtest(*target, **options).to_dict()
+
+
+def run_tournament(*config: Any, **options: Any) -> dict[str, Any]:
+    """The contents of report.json or result.json of a tournament, from `services.training.run_tournament`."""
+    result = training.run_tournament(*config, **options)
+    return result.to_dict() if isinstance(result, RunReport) else result

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.evaluation.backtests import prepare, run_backtest, run_references
+from finrl_pod_app.evaluation.backtests import prepare, run_references
 from finrl_pod_app.evaluation.sweeps import run_sweep
 
 from finrl_pod.data.panel import make_panel
@@ -21,7 +21,7 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import ConfigError, InputError, Interrupted, RunError
 from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.tournament.progress import Progress
-from tests.app.small_run import fill_store, small_panel
+from tests.app.small_run import fill_store, run_backtest, small_panel
 
 STRATEGIES = """
 import numpy as np

@@ -18,19 +18,21 @@ import pytest
 import typer
 from finrl_pod_app.cli import console
 from finrl_pod_app.cli.main import app, run
+from finrl_pod_app.report.records import RunReport, make_report
 from finrl_pod_app.setup.presets import PRESETS, preset, write_preset
 
 from finrl_pod import __version__
 from finrl_pod.errors import DataError, Interrupted
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress
-from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.report_data import synthetic_report, synthetic_results
 
 DOCUMENT: dict[str, Any] = {
     "splits": {"test": ["2019-01-02", "2022-12-28"], "embargo": 5},
     "test": {"strategies": {"equal_weight": {"sharpe": 0.5}, "champion": {"sharpe": 1.234, "annual_return": 0.101}}},
     "verdict": {"promoted": False, "reasons": ["its interval contains zero"], "looks": 1},
 }
+REPORT = make_report(DOCUMENT)
 
 
 class FakeServices(types.SimpleNamespace):
@@ -39,20 +41,20 @@ class FakeServices(types.SimpleNamespace):
     calls: ClassVar[list[tuple[Any, dict[str, Any]]]]
     failure: BaseException | None = None
 
-    def run_tournament(self, config: RunConfig, out: Path, **options: Any) -> dict[str, Any]:
+    def run_tournament(self, config: RunConfig, out: Path, **options: Any) -> RunReport:
         return self._record((config, out), options)
 
-    def run_backtest(self, target: str | Path, **options: Any) -> dict[str, Any]:
+    def run_backtest(self, target: str | Path, **options: Any) -> RunReport:
         return self._record(target, options)
 
-    def _record(self, what: Any, options: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, what: Any, options: dict[str, Any]) -> RunReport:
         self.calls.append((what, options))
         if self.failure is not None:
             raise self.failure
         if "progress" in options:
             for samples in (0, 500, 1000):
                 options["progress"](progress(stage="training", samples=samples))
-        return DOCUMENT
+        return REPORT
 
 
 def progress(**changes: Any) -> Progress:
@@ -190,7 +192,7 @@ def test_json_output_is_a_single_object(services: FakeServices, capsys: pytest.C
     for arguments in (["demo", "--quick", "--json"], ["backtest", "--strategy", "index", "--json"]):
         assert run(arguments) == 0
         output = capsys.readouterr()
-        assert json.loads(output.out) == DOCUMENT
+        assert json.loads(output.out) == REPORT.to_dict()
         assert output.err == ""
 
 
@@ -311,7 +313,7 @@ def test_numbers_are_not_truncated_on_a_narrow_terminal(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "PIPE_WIDTH", width)
-    console.show_result(synthetic_document(synthetic_results(bars=60)), None)
+    console.show_result(synthetic_report(synthetic_results(bars=60)), None)
     table = capsys.readouterr().out.split("Not promoted")[0]
     assert "$" not in table  # prices may be in any currency
     assert "…" not in table

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.report import contribution
-from finrl_pod_app.report.html import render
 from finrl_pod_app.report.palette import styles
+from finrl_pod_app.report.records import Attribution, make_report
 
-from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.report_data import page_of, synthetic_document, synthetic_results
 from tests.app.test_report import Page
 
 YEARS = [{"year": 2019, "profit": 1200.0, "costs": 10.0, "carry": 0.0, "return": 0.12}]
@@ -37,7 +37,7 @@ def document_with(assets: int) -> dict[str, Any]:
 @pytest.mark.parametrize("assets", [3, 40])
 def test_profit_bars_add_up_to_the_profit(assets: int) -> None:
     document = document_with(assets)
-    bars = contribution.profit_figure(document).data[0]
+    bars = contribution.profit_figure(Attribution.model_validate(document["attribution"])).data[0]
     assert sum(bars.x) == pytest.approx(sum(document["attribution"]["by_asset"].values()))
     assert bars.y[0] == "S0"
     assert len(bars.y) == min(assets, contribution.NAMED_ASSETS + 1)
@@ -46,10 +46,12 @@ def test_profit_bars_add_up_to_the_profit(assets: int) -> None:
 
 def test_the_page_has_the_sections_with_their_figures() -> None:
     document = document_with(5)
-    page = render(document, synthetic_results())
+    page = page_of(document, synthetic_results())
     shown = Page(page)
     assert {"profit-by-asset-and-by-year", "capacity", "against-the-index"} <= set(shown.ids)
-    assert contribution.year_cells(document) == [["1,200", "10", "0", "12.0"]]
+    assert contribution.year_cells(Attribution.model_validate(document["attribution"])) == [
+        ["1,200", "10", "0", "12.0"]
+    ]
     assert any(row[:4] == ["2019", "1,200", "10", "0"] for row in shown.rows)
     assert ["100,000", "+2.00", "-1.00 to +5.00", "0.40"] in shown.rows
     assert "half of it remains at 400,000 (90% interval 0 to beyond the largest account)" in shown.text
@@ -58,11 +60,12 @@ def test_the_page_has_the_sections_with_their_figures() -> None:
 def test_sections_without_their_part_are_left_out() -> None:
     document = synthetic_document(synthetic_results())
     document["test"]["benchmark"] = None
-    assert contribution.attribution(document) == contribution.capacity(document) == ""
-    assert contribution.benchmark(document, styles(document["test"]["strategies"])) == ""
+    report = make_report(document)
+    assert contribution.profit(report) == contribution.capacity_section(report) == ""
+    assert contribution.benchmark(report, styles(report.test.strategies)) == ""
 
 
 def test_names_of_assets_are_escaped() -> None:
     document = document_with(2)
     document["attribution"]["by_asset"] = {"<b>": 1.0}
-    assert "<b>" not in contribution.attribution(document).replace("</b>", "")
+    assert "<b>" not in contribution.profit(make_report(document)).replace("</b>", "")

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from finrl_pod_app.report.columns import return_interval
 from finrl_pod_app.report.edge_text import practically_base_sentence, verdict_paragraph
+from finrl_pod_app.report.records import PracticallyBase, Rung, RungPeriod, RunReport, make_report
 
 START = r"^(Not promoted|Promoted)\. Mean active return on test after costs: ([+-][\d.]+%) per year over (.+?), "
 INTERVAL = r"90% interval ([+-][\d.]+)% to ([+-][\d.]+)%\."
+TEST = {"p_value": 0.2, "z_score": 0.8, "test": 0.8}
 
 
 def edge(case: str, **changes: Any) -> dict[str, Any]:
@@ -22,14 +24,27 @@ def edge(case: str, **changes: Any) -> dict[str, Any]:
         "portfolio": "equal_weight", "where": "on test", "is_demonstration": False,
         "account": {"sharpe": 0.55, "volatility": 0.165, "drawdown": -0.33},
         "base": {"sharpe": 0.5, "volatility": 0.16, "drawdown": -0.32},
+        "tests": {"active": TEST, "alpha": TEST, "beta": 1.05},
     }  # fmt: skip
     return values | changes
 
 
-def document(case: str, promoted: bool = False, **changes: Any) -> dict[str, Any]:
+def report(case: str, promoted: bool = False, **changes: Any) -> RunReport:
     found = edge(case, **changes)
-    rules = [{"name": "edge", "passed": case == "shown"}, {"name": "audit", "passed": promoted}]
-    return {"verdict": {"promoted": promoted, "edge": found, "rules": rules, "reasons": ["a reason"], "looks": 2}}
+    rules = [
+        {"name": name, "value": 0.0, "limit": 0.0125, "passed": passed, "sentence": ""}
+        for name, passed in (("edge", case == "shown"), ("audit", promoted))
+    ]
+    verdict = {"promoted": promoted, "edge": found, "rules": rules, "reasons": ["a reason"], "looks": 2}
+    return make_report({"verdict": verdict})
+
+
+def rung(name: str, validation: float, test: float) -> Rung:
+    periods = [
+        RungPeriod(active_return=0.0, alpha=alpha, tracking_error=0.01, sharpe_difference=0.0, turnover=1.0)
+        for alpha in (validation, test)
+    ]
+    return Rung(rung=name, deployed=False, validation=periods[0], test=periods[1])
 
 
 @pytest.mark.parametrize(
@@ -55,7 +70,7 @@ def document(case: str, promoted: bool = False, **changes: Any) -> dict[str, Any
     ],
 )
 def test_every_case_states_one_reference_and_one_interval(case: str, text: str) -> None:
-    (line,) = verdict_paragraph(document(case))
+    (line,) = verdict_paragraph(report(case))
     found = re.match(START + INTERVAL, line)
     assert found
     assert found.groups() == (
@@ -71,51 +86,50 @@ def test_every_case_states_one_reference_and_one_interval(case: str, text: str) 
 
 
 def test_a_shown_edge_states_what_it_is_worth() -> None:
-    found = document("shown", promoted=True, p_value=0.004)
+    found = report("shown", promoted=True, p_value=0.004)
     (line,) = verdict_paragraph(found)
     assert line.startswith("Promoted. Mean active return")
     assert "An edge is shown: 0.5% per year after costs and market risk, 500 dollars per year on an account" in line
     assert "p-value 0.004, needed: at most 0.0125." in line
     assert line.endswith("Volatility 16.5% (base 16.0%), maximum drawdown 33.0% (base 32.0%).")
-    ladder = [
-        {"rung": "base", "validation": {"alpha": 9.0}, "test": {"alpha": 9.0}},
-        {"rung": "momentum", "validation": {"alpha": 0.01}, "test": {"alpha": -0.001}},
-        {"rung": "low_volatility", "validation": {"alpha": {"value": 0.02}}, "test": {"alpha": {"value": 0.003}}},
-    ]
-    (line,) = verdict_paragraph({**found, "ladder": ladder})
+    ladder = (rung("base", 9.0, 9.0), rung("momentum", 0.01, -0.001), rung("low_volatility", 0.02, 0.003))
+    (line,) = verdict_paragraph(found.model_copy(update={"ladder": ladder}))
     assert "The fixed tilt that was best on validation, low volatility, earns +0.3% of it." in line
-    (line,) = verdict_paragraph(document("shown", p_value=0.004))
+    (line,) = verdict_paragraph(report("shown", p_value=0.004))
     assert line.startswith("Not promoted.")
     assert line.endswith("It is refused by other rules: audit.")
 
 
 def test_years_that_were_used_before_are_no_success() -> None:
-    first, line = verdict_paragraph(document("shown", promoted=True, p_value=0.004, is_demonstration=True))
+    first, line = verdict_paragraph(report("shown", promoted=True, p_value=0.004, is_demonstration=True))
     assert first.startswith("Demonstration: these years were used to build finrl_pod, and the stocks were chosen")
     assert "The test passes, on years that were used before: 0.5% per year" in line
     assert "edge is shown" not in line
-    _, line = verdict_paragraph(document("too_small", is_demonstration=True))
+    _, line = verdict_paragraph(report("too_small", is_demonstration=True))
     assert "edge is shown" not in line
 
 
 def test_special_accounts() -> None:
-    (line,) = verdict_paragraph(document("nothing_shown", portfolio="", reference="equal_weight"))
+    (line,) = verdict_paragraph(report("nothing_shown", portfolio="", reference="equal_weight"))
     assert "per year over equal weight (rebalanced monthly), 90% interval" in line
     flat = {"value": 0.0, "low": 0.0, "high": 0.0}
-    (line,) = verdict_paragraph(document("nothing_shown", active_return=flat, alpha=flat, tracking_error=0.0))
+    (line,) = verdict_paragraph(report("nothing_shown", active_return=flat, alpha=flat, tracking_error=0.0))
     assert "+0.0% per year over its base" in line
     assert "would be missed" not in line
     assert "market risk" not in line
-    (line,) = verdict_paragraph(document("nothing_shown", p_value=0.001, account={"sharpe": 0.45}))
+    (line,) = verdict_paragraph(
+        report("nothing_shown", p_value=0.001, account={"sharpe": 0.45, "volatility": 0.16, "drawdown": -0.3})
+    )
     assert "the tests pass, but its Sharpe ratio 0.450 is below 0.500 of the base" in line
-    (line,) = verdict_paragraph(document("nothing_shown", alpha={"value": 0.009}))
+    (line,) = verdict_paragraph(report("nothing_shown", alpha={"value": 0.009, "low": -0.1, "high": 0.1}))
     assert "Of the higher return, nothing was market risk" in line
-    (line,) = verdict_paragraph(document("too_little_data", information_ratio=2.3))  # all of it is market risk
+    (line,) = verdict_paragraph(report("too_little_data", information_ratio=2.3))  # all of it is market risk
     assert line.endswith("needed: at most 0.0125. Of the higher return, 0.3% was market risk (beta 1.05).")
-    (line,) = verdict_paragraph({**document("nothing_shown"), "looks_so_far": 4})
+    (line,) = verdict_paragraph(report("nothing_shown").model_copy(update={"looks_so_far": 4}))
     assert line.endswith("A further look needs a p-value of at most 0.005.")
-    untested = {"promoted": False, "edge": {}, "rules": [{"name": "edge", "passed": False}], "looks": 1}
-    assert verdict_paragraph({"verdict": untested}) == ["Not promoted. The test for an edge cannot be computed."]
+    verdict = report("worse").to_dict()["verdict"]
+    untested = make_report({"verdict": {**verdict, "edge": {}}})  # type: ignore[dict-item]
+    assert verdict_paragraph(untested) == ["Not promoted. The test for an edge cannot be computed."]
 
 
 @pytest.mark.parametrize(
@@ -133,15 +147,17 @@ def test_intervals_have_as_many_decimals_as_they_need(low: float, high: float, t
 
 
 def test_practically_its_base_states_why() -> None:
-    found = {
+    found = PracticallyBase.model_validate({
         "flag": True, "active_share": 0.021, "allowed": 0.231, "tracking_error": 0.0041, "cause": "small_weights",
         "best_year": {"year": "2020", "dollars": 312.4}, "worst_year": {"year": "2021", "dollars": -254.9},
-        "base_return": 0.112,
-    }  # fmt: skip
+        "base_return": 0.112, "desired_share": 0.02,
+    })  # fmt: skip
     assert practically_base_sentence(found) == (
         "Practically its base: the mean active share on test is 2.1% where the mandate allows 23.1%, tracking error "
         "0.41% per year; the agent asks for small tilts. On an account of 100,000 its best year over the base was 2020 "
         "(+312 dollars), its worst 2021 (-255 dollars); the base alone, without training, returned +11.2% per year."
     )
-    assert practically_base_sentence({**found, "flag": False}) == practically_base_sentence({}) == ""
-    assert verdict_paragraph({**document("worse"), "practically_base": found})[-1].startswith("Practically its base")
+    worse = report("worse").model_copy(update={"practically_base": found})
+    assert verdict_paragraph(worse)[-1].startswith("Practically its base")
+    worse = worse.model_copy(update={"practically_base": found.model_copy(update={"flag": False})})
+    assert len(verdict_paragraph(worse)) == 1

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.setup.extension_checks import check_extension
 from finrl_pod_app.setup.extensions import NEW_KINDS
-from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod import user_files
 from finrl_pod.data.store import Store
@@ -23,7 +21,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import A2CConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info, register_algorithm
 from finrl_pod.settings.run import FeatureConfig, RunConfig, parse
-from tests.app.small_run import small_config, small_panel
+from tests.app.small_run import run_backtest, run_tournament, small_config, small_panel
 
 OWN = """
 import numpy as np

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app.api import setup as api
-from finrl_pod_app.training.tournaments import run_tournament
+from finrl_pod_app import api
 from finrl_pod_app.training.walkforward import run_walkforward
 
 from finrl_pod.data.store import Store
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
-from tests.app.small_run import isolated_folders, small_config, small_panel
+from tests.app.small_run import isolated_folders, run_tournament, small_config, small_panel
 
 pytestmark = pytest.mark.slow
 

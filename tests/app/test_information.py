@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.cli.setup_commands import COMPLETE, Shell
+from finrl_pod_app.report.records import RuleResult, RunReport, Verdict
 from finrl_pod_app.report.verdict_text import verdict_lines
 
 from finrl_pod.promotion.trial_registry import Look, Trial, TrialRegistry
@@ -89,11 +90,15 @@ def test_trials_lists_the_last_looks_or_all(
 
 
 def test_the_verdict_is_a_list_of_rules() -> None:
-    rules = [
-        {"passed": True, "sentence": "The audit found no failures."},
-        {"passed": False, "sentence": "PSR against equal weight: 0.52, required 0.95"},
-    ]
-    assert verdict_lines({"verdict": {"promoted": False, "rules": rules, "reasons": []}}) == [
+    rules = tuple(
+        RuleResult(name="edge", value=None, limit=None, passed=passed, sentence=sentence)
+        for passed, sentence in (
+            (True, "The audit found no failures."),
+            (False, "PSR against equal weight: 0.52, required 0.95"),
+        )
+    )
+    report = RunReport(verdict=Verdict(promoted=False, rules=rules, reasons=()))
+    assert verdict_lines(report) == [
         "Not promoted. The test for an edge cannot be computed.",
         "1 of 2 rules pass:",
         "- FAIL: PSR against equal weight: 0.52, required 0.95",

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.report.edge_text import verdict_paragraph
-from finrl_pod_app.training.tournaments import run_tournament
+from finrl_pod_app.report.records import make_report
 
 from finrl_pod import user_files
 from finrl_pod.settings.run import FeatureConfig, MandateConfig
-from tests.app.small_run import isolated_folders, small_config
+from tests.app.small_run import isolated_folders, run_backtest, run_tournament, small_config
 
 PARTS = """
 import numpy as np
@@ -142,7 +141,7 @@ def test_a_base_and_a_neighbour_of_ones_own(folder: Path, tmp_path: Path, monkey
         )
         document = run_tournament(config, tmp_path / "run", device="cpu")
         assert document["verdict"]["edge"]["portfolio"].endswith(".py:Inverse")
-        sentences = [verdict_paragraph(document)[0], document["verdict"]["rules"][0]["sentence"]]
+        sentences = [verdict_paragraph(make_report(document))[0], document["verdict"]["rules"][0]["sentence"]]
         assert all("its base (parts.py:Inverse, traded as slowly" in sentence for sentence in sentences)
         warnings = document["verdict"]["statistics"]["audit_warnings"]
         for name in OPENED:  # by features, rewards, costs, policies and their neighbours, on import too

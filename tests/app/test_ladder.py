@@ -14,15 +14,15 @@ import torch
 from finrl_pod_app.cli.main import run as cli
 from finrl_pod_app.evaluation.audit_targets import audit_run
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
+from finrl_pod_app.report.records import make_report
 from finrl_pod_app.training.start_policy import _outside
-from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, PPOConfig
 from finrl_pod.settings.run import MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import champion_of, ensemble_of
-from tests.app.small_run import isolated_folders, small_config
+from tests.app.small_run import isolated_folders, run_tournament, small_config
 
 RUNGS = ["base", "momentum", "reversal", "low_volatility", "closed_form", "rl"]
 pytestmark = pytest.mark.slow
@@ -65,8 +65,8 @@ def test_every_step_is_measured_over_the_base(trained: dict[str, Any], folder: P
     base = trained["test"]["strategies"]["mandate_at_tilt_zero"]
     assert deployed["test"]["sharpe_difference"] == pytest.approx(champion["sharpe"] - base["sharpe"], abs=1e-6)
     assert deployed["test"]["turnover"] == pytest.approx(champion["turnover"])
-    assert len(ladder_cells(trained)) == len(RUNGS)
-    assert "Deployed: " in ladder_sentence(trained)
+    assert len(ladder_cells(make_report(trained))) == len(RUNGS)
+    assert "Deployed: " in ladder_sentence(make_report(trained))
     assert "Steps from the base" in (folder / "trained" / "report.html").read_text()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from finrl_pod_app.report.html import render
 from finrl_pod_app.report.mandate_text import (
     ADDED,
     USAGE,
@@ -15,8 +14,9 @@ from finrl_pod_app.report.mandate_text import (
     signed,
     usage_rows,
 )
+from finrl_pod_app.report.records import Added, Comparison, MandateUsage, RunReport, make_report
 
-from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.report_data import page_of, synthetic_document, synthetic_results
 
 
 def added() -> dict[str, Any]:
@@ -44,23 +44,23 @@ def mandate(base: str = "equal_weight") -> dict[str, Any]:
 def test_what_a_strategy_earned_over_a_baseline_has_its_interval_and_p_value() -> None:
     found = {"of": "Mine", "base": "equal_weight", "level": 0.9, "p_value": 0.9831}
     found["active_return"] = {"value": -0.075, "low": -0.142, "high": -0.013}
-    assert return_sentence({"comparison": found, "mandate": mandate()}) == (
+    assert return_sentence(make_report({"comparison": found, "mandate": mandate()})) == (
         "After costs the mean return of Mine was 7.5% per year below that of equal weight (90% interval -14.2% to "
         "-1.3%); p-value of no edge 0.98, for this backtest alone."
     )
     found["active_return"] = {"value": -0.016, "low": -0.033, "high": -0.0000155}
-    assert "(90% interval -3.300% to -0.002%)" in comparison_sentence(found)
-    assert comparison_sentence({**found, "of": "champion"}).startswith(
+    assert "(90% interval -3.300% to -0.002%)" in comparison_sentence(Comparison.model_validate(found))
+    assert comparison_sentence(Comparison.model_validate({**found, "of": "champion"})).startswith(
         "After costs the mean return of the champion was"
     )
 
 
 def test_no_comparison_gives_no_sentence() -> None:
-    assert return_sentence({}) == return_sentence({"added": None}) == ""
+    assert return_sentence(RunReport()) == ""
 
 
 def test_a_champion_is_compared_with_its_base() -> None:
-    assert return_sentence({"added": added(), "in_sample": "Warning: ..."}) == (
+    assert return_sentence(make_report({"added": added(), "in_sample": "Warning: ..."})) == (
         "In sample, after costs the mean return of the champion was 0.4% per year above that of the mandate at tilt "
         "zero (90% interval -0.003% to +0.940%)."
     )
@@ -79,14 +79,18 @@ def test_settings_name_limits_that_are_off() -> None:
 
 
 def test_rows_format_every_measure() -> None:
-    period = {measure.key: 0.25 for measure in USAGE}
+    period = MandateUsage.model_validate({measure.key: 0.25 for measure in USAGE})
     rows = dict(
-        zip((m.key for m in USAGE), (cells for _, cells in usage_rows({"test": {}, "validation": period})), strict=True)
+        zip(
+            (m.key for m in USAGE),
+            (cells for _, cells in usage_rows({"test": MandateUsage(), "validation": period})),
+            strict=True,
+        )
     )
     assert rows["active_share"] == ["25.0%", "–"]
     assert rows["effective_holdings"] == ["0.2", "–"]
     assert rows["turnover"] == ["0.25×", "–"]
-    statistics = added_rows(added())
+    statistics = added_rows(Added.model_validate(added()))
     assert [measure.key for measure, _, _ in statistics] == [*(m.key for m in ADDED), "years_to_show"]
     shown = {measure.key: (value, interval) for measure, value, interval in statistics}
     assert shown["active_return"] == ("+0.42%", "just below 0 to +0.94%")
@@ -95,17 +99,17 @@ def test_rows_format_every_measure() -> None:
     assert shown["information_ratio"] == ("0.30", "-0.50 to 1.10")
     assert shown["sharpe"] == ("+0.010", "-0.020 to +0.040")
     assert shown["years_to_show"] == ("30", "–")
-    assert added_rows({**added(), "years_to_show": None})[-1][1] == "never"
+    assert added_rows(Added.model_validate({**added(), "years_to_show": None}))[-1][1] == "never"
 
 
 def test_page_shows_the_tables() -> None:
     results = synthetic_results(bars=60)
     document = synthetic_document(results)
-    assert "<h2>Mandate</h2>" not in render(document, results)
+    assert "<h2>Mandate</h2>" not in page_of(document, results)
     usage = {name: {measure.key: 0.5 for measure in USAGE} for name in ("validation", "test")}
     parts = {"mandate": mandate(), "added": added(), "mandate_usage": usage}
     results["mandate_at_tilt_zero"] = results["equal_weight"]
-    page = render(document | parts, results)
+    page = page_of(document | parts, results)
     body = page.split("<h2>Mandate</h2>")[1].split("</section>")[0]
     assert body.count("<table>") == 1
     assert "Transfer coefficient" in body

@@ -22,6 +22,7 @@ from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.report.palette import styles
+from finrl_pod_app.report.records import make_report
 
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.metrics import drawdown
@@ -45,7 +46,7 @@ FINDINGS = [
 @pytest.fixture
 def tournament(tmp_path: Path) -> TournamentResult:
     document = synthetic_document(RESULTS) | {"base_score": 1.1}
-    write_report(tmp_path, document, RESULTS)
+    write_report(tmp_path, make_report(document), RESULTS)
     return TournamentResult(document, tmp_path)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.cli.main import run
-from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.paper.replay_report import run_replay
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.paper.settings import load
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
+from tests.app.small_run import run_backtest
 
 CONFIG = """
 name = "parity"

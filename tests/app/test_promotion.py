@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run as command
 from finrl_pod_app.evaluation.audit_targets import audit_env, audit_run, audit_strategy
-from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.sweeps import run_sweep
 from finrl_pod_app.evaluation.trial_log import strategy_identity
-from finrl_pod_app.training.tournaments import run_tournament
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.panel import select
@@ -33,7 +31,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, PPOConf
 from finrl_pod.settings.run import GateConfig
 from finrl_pod.tournament import snapshots
 from finrl_pod.tournament.run_directory import RunDirectory
-from tests.app.small_run import isolated_folders, small_config, small_panel
+from tests.app.small_run import isolated_folders, run_backtest, run_tournament, small_config, small_panel
 
 pytestmark = pytest.mark.slow
 

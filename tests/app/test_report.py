@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.report.document import rule_sentences, write_json, yearly_returns
-from finrl_pod_app.report.html import render, write_report
+from finrl_pod_app.report import records
+from finrl_pod_app.report.builder import rule_sentences, yearly_returns
+from finrl_pod_app.report.html import write_report
 from finrl_pod_app.report.mandate_text import USAGE
+from finrl_pod_app.report.records import make_report, parse_report, schema
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import to_plain
+from finrl_pod.files import to_plain, write_json
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Benchmark, Panel
-from tests.app.report_data import STRATEGIES, SYMBOLS, synthetic_document, synthetic_results
+from tests.app.report_data import STRATEGIES, SYMBOLS, page_of, synthetic_document, synthetic_report, synthetic_results
 
 POSITIVE = {"level", "account", "impact", "participation", "half", "zero", "hyperparameters", "timing"}
 
@@ -63,7 +65,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> str:
     results = synthetic_results()
-    return render(synthetic_document(results), results)
+    return page_of(synthetic_document(results), results)
 
 
 def test_document_has_the_documented_keys() -> None:
@@ -203,8 +205,9 @@ def test_zero_is_never_negative() -> None:
     interval = {"value": 0.1, "low": 0.1, "high": 0.1}
     statistics = ("active_return", "alpha", "beta", "information_ratio")
     added = {"base": "index", "level": 0.9, **interval, "sharpe": {"champion": 1.0, "base": 1.0}, "years_to_show": 2.0}
+    added["tracking_error"] = 0.1
     curve = [{"account": 1e5, "active_growth": 0.1, "low": 0.1, "high": 0.1, "cost": 0.1}]
-    capacity = {"base": "index", "impact": 1.0, "participation": 0.1, "level": 0.9, "curve": curve}
+    capacity = {"base": "index", "adv": None, "impact": 1.0, "participation": 0.1, "level": 0.9, "curve": curve}
     document |= {
         "added": added | dict.fromkeys(statistics, interval),
         "mandate": {"base": "equal_weight"},
@@ -215,8 +218,9 @@ def test_zero_is_never_negative() -> None:
         },
         "capacity": capacity | {"half": interval, "zero": interval},
     }
-    document["test"]["cost_curve"] = [{"cost_bps": 5, "annual_return": 0.1, "sharpe": 0.1, "max_drawdown": 0.1}]
-    shown = Page(render(with_tiny_losses(document), results))
+    curve = dict.fromkeys(("cumulative_return", "annual_return", "sharpe", "max_drawdown", "costs_paid"), 0.1)
+    document["test"]["cost_curve"] = [{"cost_bps": 5, **curve}]
+    shown = Page(page_of(with_tiny_losses(document), results))
     cells = [cell for row in shown.rows for cell in row]
     assert sum(bool(re.match(r"[+]?0(\.0+)?%?( |$)", cell)) for cell in cells) > 200
     assert re.findall(r"\S*(?<![\d.])-0(?:\.0+)?(?![\d.-])\S*", shown.text) == []
@@ -231,7 +235,7 @@ def test_names_are_escaped() -> None:
     document["data"]["name"] = evil
     document["leaderboard"][0]["id"] = evil
     document["verdict"]["reasons"] = [evil]
-    page = render(document, results)
+    page = page_of(document, results)
     assert evil not in page
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert Page(page).loads == []
@@ -239,13 +243,13 @@ def test_names_are_escaped() -> None:
 
 def test_page_is_deterministic(page: str) -> None:
     results = synthetic_results()
-    assert render(synthetic_document(results), results) == page
+    assert page_of(synthetic_document(results), results) == page
 
 
 def test_backtest_page_has_no_champion_sections(tmp_path: Path) -> None:
     results = synthetic_results(bars=60, names=("index",))
     document = {**synthetic_document(results), "champion": None, "verdict": None, "timing": None, "leaderboard": []}
-    text = write_report(tmp_path / "new" / "folder", document, results).read_text()
+    text = write_report(tmp_path / "new" / "folder", make_report(document), results).read_text()
     assert "<h1>Backtest of the index: sample" in text
     assert "Leaderboard" not in Page(text).text
     assert json.loads((tmp_path / "new" / "folder" / "report.json").read_text())["verdict"] is None
@@ -260,7 +264,7 @@ def test_unwritable_folder_raises_and_keeps_existing_files(tmp_path: Path) -> No
     results = synthetic_results(bars=60, names=("index",))
     (tmp_path / "file").write_text("user file")
     with pytest.raises(RunError, match=r"cannot write .*report.json"):
-        write_report(tmp_path / "file", synthetic_document(results), results)
+        write_report(tmp_path / "file", synthetic_report(results), results)
     assert (tmp_path / "file").read_text() == "user file"
 
 
@@ -281,7 +285,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_optional_sections_appear_only_with_their_data() -> None:
     results = synthetic_results(bars=300)
     document = synthetic_document(results)
-    plain = Page(render(document, results)).text
+    plain = Page(page_of(document, results)).text
     for title in ("Promotion rules", "Backtest overfitting", "Sensitivity to costs", "bootstrap band"):
         assert title not in plain
     for title in ("Rolling Sharpe ratio", "Monthly returns", "Turnover and costs", "Distribution of returns"):
@@ -298,10 +302,13 @@ def test_optional_sections_appear_only_with_their_data() -> None:
         },
     }
     document["test"]["cost_curve"] = [
-        {"cost_bps": cost, "annual_return": 0.1 - cost / 1e3, "sharpe": 1.0, "max_drawdown": -0.2, "costs_paid": 5.0}
+        {
+            "cost_bps": cost, "cumulative_return": 0.3, "annual_return": 0.1 - cost / 1e3, "sharpe": 1.0,
+            "max_drawdown": -0.2, "costs_paid": 5.0,
+        }
         for cost in (0.0, 10.0)
-    ]
-    shown = Page(render(document, results))
+    ]  # fmt: skip
+    shown = Page(page_of(document, results))
     assert ["edge: p-value", "0.41", "≤ 0.05", "no", "no"] in shown.rows
     assert ["0", "10.00", "1.000", "-20.00"] in shown.rows
     assert any(row[:3] == ["10 (this run)", "9.00", "1.000"] for row in shown.rows)
@@ -321,4 +328,33 @@ def test_tear_sheet_of_a_short_series_has_no_rolling_sharpe() -> None:
     assert sheet["of"] == "equal_weight"
     assert set(sheet) == {"of", "drawdowns", "longest_drawdown", "monthly", "rolling_sharpe", "distribution", "costs"}
     assert sheet["rolling_sharpe"]["index"]["last"] is None
-    assert "Rolling Sharpe" not in Page(render(synthetic_document(results), results)).text
+    assert "Rolling Sharpe" not in Page(page_of(synthetic_document(results), results)).text
+
+
+def test_parts_that_do_not_fit_are_named_and_the_others_are_read() -> None:
+    document = synthetic_document(synthetic_results(bars=60))
+    report = parse_report(document)
+    assert report == synthetic_report(synthetic_results(bars=60))
+    assert report.to_dict() == document
+    document["test"]["strategies"]["champion"]["turnover"] = "lots"
+    document["champion"]["members"] = 3
+    document["timing"] = ["fast"]
+    document["version"] = 2
+    del document["splits"]["test"]
+    damaged = parse_report(document)
+    assert [name.partition(":")[0] for name in damaged.damage] == [
+        "version", "splits.test", "champion.members", "test.strategies.champion.turnover", "timing",
+    ]  # fmt: skip
+    assert damaged.champion is damaged.timing is None
+    assert damaged.leaderboard == report.leaderboard
+    assert damaged.test.strategies["champion"] == {
+        name: value for name, value in report.test.strategies["champion"].items() if name != "turnover"
+    }
+    assert "turnover" not in damaged.to_dict()["test"]["strategies"]["champion"]  # type: ignore[index]
+
+
+def test_the_schema_is_up_to_date() -> None:
+    path = Path(records.__file__).with_name("report.schema.json")
+    assert path.read_text("utf-8") == schema(), (
+        "run: python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.json"
+    )

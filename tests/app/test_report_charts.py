@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.report import charts, contribution, palette
+from finrl_pod_app.report.builder import bootstrap_band
 from finrl_pod_app.report.palette import styles
+from finrl_pod_app.report.records import Band, Capacity, CostPoint
 
 from finrl_pod.display import MAX_POINTS
-from finrl_pod.evaluate.tearsheet import equity_band
 from finrl_pod.types import BacktestResult
-from tests.app.report_data import STRATEGIES, synthetic_document, synthetic_results
+from tests.app.report_data import STRATEGIES, synthetic_results
+from tests.app.test_contribution import CAPACITY
 
 # Transformations of linear RGB under full protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009).
 SIGHT = {
@@ -103,10 +105,13 @@ def test_labels_of_percentages_are_distinct_and_exact(digit: int, exponent: int)
 
 
 def percentage_axes(results: dict[str, BacktestResult]) -> Iterator[Any]:
-    champion, document = results["champion"], synthetic_document(results)
+    champion = results["champion"]
     parts = {"commission": champion.costs, "spread": champion.costs}
-    rows = [{"cost_bps": cost, "annual_return": 0.1 - cost / 1e5} for cost in (0.0, 10.0)]
-    point = {"account": 1e5, "active_growth": 0.02, "low": -0.01, "high": 0.05}
+    metrics = dict.fromkeys(("cumulative_return", "sharpe", "max_drawdown", "costs_paid"), 1.0)
+    rows = [
+        CostPoint.model_validate({"cost_bps": cost, "annual_return": 0.1 - cost / 1e5, **metrics})
+        for cost in (0.0, 10.0)
+    ]
     yield charts.drawdown_figure(results).layout.yaxis
     yield charts.equity_figure(results).layout.yaxis2
     yield charts.active_growth_figure(champion, {"index": results["index"]}).layout.yaxis
@@ -117,7 +122,7 @@ def percentage_axes(results: dict[str, BacktestResult]) -> Iterator[Any]:
     yield charts.distribution_figure(results).layout.xaxis
     yield charts.distribution_figure(results).layout.yaxis
     yield charts.cost_curve_figure(rows, 10.0, "#000000").layout.yaxis
-    yield contribution.capacity_figure(document | {"capacity": {"curve": [point]}}).layout.yaxis
+    yield contribution.capacity_figure(Capacity.model_validate(CAPACITY)).layout.yaxis
 
 
 def test_every_axis_of_percentages_has_digits_for_its_ticks() -> None:
@@ -205,14 +210,14 @@ def test_labels_of_a_log_axis_are_distinct(low: float, high: float) -> None:
 
 def test_a_band_does_not_widen_the_axis() -> None:
     results = synthetic_results(bars=300)
-    wide = {"places": [0, 299], "low": [1.0, 0.01], "high": [1.0, 90.0]}
+    wide = Band(level=0.9, places=(0, 299), low=(1.0, 0.01), high=(1.0, 90.0))
     ranges = [charts.equity_figure(results, band).layout.yaxis.range for band in (None, wide)]
     assert ranges[0] == ranges[1]
     curves = np.concatenate([result.equity / result.equity[0] for result in results.values()])
     low, high = (10**end for end in ranges[0])
     assert 0.9 * curves.min() < low < curves.min()
     assert curves.max() < high < 1.1 * curves.max()
-    band = equity_band(results["champion"].equity)
+    band = bootstrap_band(results["champion"].equity)
     assert len(charts.equity_figure(results, band).data) == 2 * len(results) + 2
 
 

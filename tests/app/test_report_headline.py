@@ -10,20 +10,22 @@ import numpy as np
 import pytest
 from finrl_pod_app.report import curves
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.html import render, write_report
+from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.records import RunReport, make_report
 from finrl_pod_app.report.verdict_text import looks_sentence
 
 from finrl_pod.errors import RunError
-from tests.app.report_data import synthetic_document, synthetic_results
+from tests.app.report_data import page_of, synthetic_document, synthetic_report, synthetic_results
 from tests.app.test_report import Page
 
 MAX_PAGE = 4_000_000  # bytes
+RULE = {"name": "edge", "value": 0.2, "limit": 0.01, "passed": False, "sentence": ""}
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     results = synthetic_results()
-    return render(synthetic_document(results), results, "my run", "2026-11-23")
+    return page_of(synthetic_document(results), results, "my run", "2026-11-23")
 
 
 def test_page_begins_with_run_date_and_key_figures(page: str) -> None:
@@ -59,7 +61,7 @@ def test_refusals_are_stated_once() -> None:
         {"name": "edge", "value": 0.4, "limit": 0.1, "passed": False, "sentence": reason},
         {"name": "drawdown", "value": 0.2, "limit": 0.5, "passed": True, "sentence": "a drawdown of 20%"},
     ]
-    text = Page(render(document, results)).text
+    text = Page(page_of(document, results)).text
     assert text.count(reason) == 1
     assert text.count("a drawdown of 20%") == 1
 
@@ -67,27 +69,29 @@ def test_refusals_are_stated_once() -> None:
 def test_key_figures_of_a_report() -> None:
     document = synthetic_document(synthetic_results())
     own = document["test"]["strategies"]["champion"]
-    document["added"] = {
+    document["comparison"] = {
+        "of": "champion",
         "base": "equal_weight",
         "level": 0.9,
         "active_return": {"value": 0.0123, "low": -0.004, "high": 0.0301},
+        "p_value": 0.2,
     }
-    figures = {figure.key: figure for figure in key_figures(document)}
+    figures = {figure.key: figure for figure in key_figures(make_report(document))}
     assert figures["sharpe"].text == f"{own['sharpe']:.2f}"
     assert figures["annual_return"].text == f"{100 * own['annual_return']:+.1f}%"
     assert figures["active_return"].text == "+1.2%"
     assert figures["active_return"].detail == "over equal weight; 90% interval -0.4% to +3.0%"
-    del document["added"]["active_return"]
+    del document["comparison"]["active_return"]
     base = document["test"]["strategies"]["equal_weight"]["annual_return"]
-    figure = next(figure for figure in key_figures(document) if figure.key == "active_return")
+    figure = next(figure for figure in key_figures(make_report(document)) if figure.key == "active_return")
     assert figure.text == f"{100 * (own['annual_return'] - base):+.1f}%"
-    assert all(figure.text == "–" for figure in key_figures({}))
+    assert all(figure.text == "–" for figure in key_figures(RunReport()))
 
 
 def test_curves_are_read_back(tmp_path: Path) -> None:
     results = synthetic_results()
     results["champion"] = replace(results["champion"], cost_parts={"commission": results["champion"].costs})
-    write_report(tmp_path, synthetic_document(results), results)
+    write_report(tmp_path, synthetic_report(results), results)
     data = (tmp_path / curves.FILE).read_bytes()
     read = curves.parse_curves(data)
     assert list(read) == list(results)
@@ -115,12 +119,12 @@ def test_curves_are_read_back(tmp_path: Path) -> None:
         ({"looks": 1, "looks_so_far": 3}, "Look 1 of 3 so far at bars that overlap 2020"),
         ({"looks": 1, "looks_so_far": 3}, "0.025 at this one, 0.00625 at the next."),
         (
-            {"verdict": {"looks": 2, "rules": [{"name": "edge", "limit": 0.01}]}},
+            {"verdict": {"promoted": False, "reasons": [], "looks": 2, "rules": [RULE]}},
             "at most 0.02 / n for an edge: 0.01 at",
         ),
     ],
 )
 def test_the_looks_and_their_cost_are_stated(document: dict[str, object], expected: str) -> None:
-    sentence = looks_sentence({**document, "splits": {"test": ["2020-01-02", "2023-12-29"]}})
+    sentence = looks_sentence(make_report({**document, "splits": {"test": ["2020-01-02", "2023-12-29"]}}))
     assert expected in sentence
     assert bool(sentence) == bool(document)

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.setup.presets import config_text
-from finrl_pod_app.training.tournaments import run_tournament
 
 from finrl_pod.settings.run import load
 from tests.app.command import call, start
-from tests.app.small_run import fill_store, small_config
+from tests.app.small_run import fill_store, run_tournament, small_config
 
 # Long enough for the end of a generation to be observed before the next one ends.
 SAMPLES, GENERATIONS = 1_280, 3

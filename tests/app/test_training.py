@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from finrl_pod_app.evaluation.audit_targets import audit_run
-from finrl_pod_app.evaluation.backtests import run_backtest
 from finrl_pod_app.evaluation.sweeps import run_sweep
 from finrl_pod_app.prices.panels import backtest_period
-from finrl_pod_app.training.tournaments import run_tournament
 from finrl_pod_strategies.baselines import BASELINES
 
 from finrl_pod.errors import ConfigError, DataError, InputError, Interrupted, RunError, SetupError
@@ -23,7 +21,7 @@ from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import PPOConfig, RunConfig, SplitConfig
 from finrl_pod.tournament.progress import Progress
-from tests.app.small_run import fill_store, small_config, small_panel
+from tests.app.small_run import fill_store, run_backtest, run_tournament, small_config, small_panel
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finrl_pod_app.report.records import Overfitting, RuleResult, RunReport, Trials, Verdict, make_report
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     edge_sentence,
@@ -16,13 +17,14 @@ from finrl_pod_app.report.verdict_text import (
     trials_text,
 )
 
+from tests.app.test_edge_text import edge
 
-def document(promoted: bool = False, **sharpe: float | None) -> dict[str, Any]:
+
+def report(promoted: bool = False, **sharpe: float | None) -> RunReport:
     rules = [{"name": "edge", "value": 0.04, "limit": 0.0125, "passed": promoted, "sentence": "a sentence"}]
-    return {
-        "verdict": {"promoted": promoted, "rules": rules, "looks": 2},
-        "test": {"strategies": {name: {"sharpe": ratio} for name, ratio in sharpe.items()}},
-    }
+    strategies = {name: {"sharpe": ratio} for name, ratio in sharpe.items()}
+    verdict = {"promoted": promoted, "reasons": [], "rules": rules, "looks": 2}
+    return make_report({"verdict": verdict, "test": {"strategies": strategies}})
 
 
 @pytest.mark.parametrize(
@@ -39,38 +41,40 @@ def document(promoted: bool = False, **sharpe: float | None) -> dict[str, Any]:
 def test_values_of_rules_have_units(
     name: str, value: float | None, limit: float, passed: bool, cells: tuple[str, str]
 ) -> None:
-    assert rule_cells({"name": name, "value": value, "limit": limit, "passed": passed}) == cells
+    assert rule_cells(RuleResult(name=name, value=value, limit=limit, passed=passed, sentence="")) == cells
 
 
 def test_baselines_that_did_better_are_named_best_first() -> None:
-    found = document(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
+    found = report(champion=1.0, momentum_12_1=1.2, equal_weight=0.9, mean_variance=1.5, index=None)
     assert baselines_sentence(found) == (
         "Baselines with a higher Sharpe ratio on the test period, by luck or not: mean variance 1.50, momentum 12-1 "
         "1.20."
     )
-    assert baselines_sentence(document(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
-    assert baselines_sentence({**found, "verdict": None}) == ""
+    assert baselines_sentence(report(champion=1.0, equal_weight=0.9)).startswith("No baseline had")
+    assert baselines_sentence(found.model_copy(update={"verdict": None})) == ""
 
 
 def test_many_better_baselines_are_counted_and_the_best_is_named() -> None:
     better = {"a": 1.1, "b": 1.2, "c": 1.5, "d": 1.3}
-    assert baselines_sentence(document(champion=1.0, equal_weight=0.9, **better)).startswith("4 of 5 baselines had")
-    assert baselines_sentence(document(champion=1.0, **better)).endswith("the best: c 1.50.")
+    assert baselines_sentence(report(champion=1.0, equal_weight=0.9, **better)).startswith("4 of 5 baselines had")
+    assert baselines_sentence(report(champion=1.0, **better)).endswith("the best: c 1.50.")
 
 
 def test_what_comes_next_states_the_level_of_the_next_look() -> None:
-    found = document()
+    found = report()
     assert "look 3 at bars that overlap this test period and needs a p-value of at most 0.00833." in next_sentence(
         found, Path("a run")
     )
     assert next_sentence(found, Path("a run")).startswith("Next: compare other settings on validation")
-    assert "finrl-pod audit 'a run', then" in next_sentence(document(promoted=True), Path("a run"))
-    assert "is look 6 at bars that overlap this" in next_sentence({**found, "looks_so_far": 5}, Path("a"))
-    assert "paper account" in next_sentence(document(promoted=True), Path("a"))
+    assert "finrl-pod audit 'a run', then" in next_sentence(report(promoted=True), Path("a run"))
+    assert "is look 6 at bars that overlap this" in next_sentence(
+        found.model_copy(update={"looks_so_far": 5}), Path("a")
+    )
+    assert "paper account" in next_sentence(report(promoted=True), Path("a"))
 
 
 def test_overfitting_above_chance_is_called_so() -> None:
-    high, low = (overfitting_sentence({"pbo": share, "splits": 12870}) for share in (0.97, 0.37))
+    high, low = (overfitting_sentence(Overfitting(pbo=share, splits=12870)) for share in (0.97, 0.37))
     assert "overfitting 97%: how often, over 12,870 splits" in high
     assert "ranking trials on validation says nothing good" in high
     assert low.endswith("says nothing about beating the base.")
@@ -82,12 +86,12 @@ ALPHA = {
 }  # fmt: skip
 
 
-def with_tests(**changes: Any) -> dict[str, Any]:
+def with_tests(trials: dict[str, int] | None = None, **changes: Any) -> Verdict:
     """A verdict whose alpha decides."""
     active = {**ALPHA, "p_value": 0.3, "effective_trials": 2.0}
-    return {
-        "edge": {"tests": {"active": active, "alpha": ALPHA, "validation_weight": 0.52, "selections": 1, **changes}}
-    }
+    tests = {"active": active, "alpha": ALPHA, "beta": 1.0, "validation_weight": 0.52, "selections": 1, **changes}
+    values = edge("worse", tests=tests)
+    return Verdict.model_validate({"promoted": False, "reasons": [], "edge": values, "trials": trials or {}})
 
 
 def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
@@ -107,18 +111,17 @@ def test_the_p_value_is_traced_to_its_periods_and_to_the_selection() -> None:
     sentence = edge_sentence(with_tests(active=alone, alpha={**alone, "p_value": 0.001}))
     assert "is that of the mean active return" in sentence
     assert sentence.endswith("z-score of 2.33, from the test period alone.")
-    assert edge_sentence({"edge": {}}) == edge_sentence({}) == ""
+    assert edge_sentence(Verdict(promoted=False, reasons=())) == ""
 
 
 def test_trials_are_counted_with_those_that_the_p_value_allows_for() -> None:
     trials = {"raw": 25, "clustered": 2, "runs": 1}
-    assert trials_text({"trials": trials, **with_tests()}) == (
+    assert trials_text(with_tests(trials)) == (
         "25 trials (trained agents and champions) on this data by 1 run, 2 of them distinct; the p-value allows for "
         "6.0 effective trials"
     )
-    assert trials_text({"trials": {"raw": 1, "clustered": 1, "runs": 2}}) == (
-        "1 trial (trained agents and champions) on this data by 2 runs, 1 of them distinct"
-    )
+    counted = Verdict(promoted=False, reasons=(), trials=Trials(raw=1, clustered=1, runs=2))
+    assert trials_text(counted) == ("1 trial (trained agents and champions) on this data by 2 runs, 1 of them distinct")
 
 
 def test_a_short_test_is_told_what_it_can_show() -> None:

@@ -14,7 +14,7 @@ from finrl_pod_app.dashboard.figures import comparison as figures
 from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.evaluation.sweeps import DecisionTable
-from finrl_pod_app.report.document import bootstrap_band
+from finrl_pod_app.report.builder import bootstrap_band
 
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intervals import account_intervals
@@ -95,9 +95,9 @@ def test_trades_sum_to_turnover_and_costs(decisions: dict[str, DecisionTable]) -
 
 def test_profit_by_asset_adds_up_to_the_growth_before_costs(decisions: dict[str, DecisionTable]) -> None:
     result = comparison.backtest_of("mine", decisions["mine"], 30.0)
-    found = comparison.profit_of(result, decisions["mine"], 30.0)["attribution"]
+    found = comparison.profit_of(result, decisions["mine"], 30.0)
     gained = result.equity[-1] - result.equity[0] + result.costs.sum()
-    assert sum(found["by_asset"].values()) == pytest.approx(gained)
+    assert sum(found.by_asset.values()) == pytest.approx(gained)
 
 
 def test_accounts_of_another_size_grow_alike_under_proportional_costs(decisions: dict[str, DecisionTable]) -> None:
@@ -130,7 +130,7 @@ def test_constant_curve_has_no_interval_and_no_band(decisions: dict[str, Decisio
     assert bootstrap_band(np.array([1.0, -1.0] * 40)) is None
     band = bootstrap_band(curve.equity)
     assert band is not None
-    assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+    assert all(low <= high for low, high in zip(band.low, band.high, strict=True))
 
 
 def test_exports_are_complete_and_escaped(decisions: dict[str, DecisionTable]) -> None:

@@ -63,7 +63,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: (folder / "report.json").write_text("[" * 200_000 + "]" * 200_000),
         "report.json is damaged: it is not JSON",
     ),
-    "type": (lambda folder: (folder / "report.json").write_text('{"test": 3}'), "a field is missing or invalid"),
     "tags": (lambda folder: (folder / "tags.json").write_text("[]"), "tags.json is damaged"),
 }
 
@@ -106,6 +105,21 @@ def test_pages_say_that_a_run_is_damaged(page: str, name: str, spoiled: Path, vi
     else:  # damaged runs cannot be chosen
         assert not app.error
         assert name not in (app.multiselect[0].options if page == "compare" else app.selectbox[0].options)
+
+
+def test_the_page_names_a_part_that_does_not_fit_and_shows_the_others(
+    finished: Path, tmp_path: Path, visit: Callable[..., Any]
+) -> None:
+    shutil.copytree(finished, tmp_path / "mine")
+    report = json.loads((finished / "report.json").read_text())
+    report["test"]["strategies"]["champion"]["turnover"] = "lots"
+    (tmp_path / "mine" / "report.json").write_text(json.dumps(report))
+    app = visit("run", tmp_path, name="mine")
+    assert not app.exception
+    assert "test.strategies.champion.turnover" in app.warning[0].value.replace("\\", "")
+    figures = {metric.label: metric.value for metric in app.metric}
+    assert figures["Turnover"] == "–"
+    assert figures["Sharpe ratio"] == f"{report['test']['strategies']['champion']['sharpe']:.2f}"
 
 
 def test_files_of_runs_are_read_up_to_a_size(tmp_path: Path) -> None:

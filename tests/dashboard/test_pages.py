@@ -16,6 +16,7 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.script.main import PAGES
 from finrl_pod_app.report.edge_text import verdict_paragraph
+from finrl_pod_app.report.records import read_report
 from finrl_pod_app.setup.presets import PRESETS, config_text, for_panel
 
 from finrl_pod.data.store import Store
@@ -166,7 +167,7 @@ def test_form_of_a_preset_gives_its_config(visit: Callable[..., Any], tmp_path: 
 
 
 def test_run_shows_the_paragraph_of_its_verdict(visit: Callable[..., Any], finished: Path) -> None:
-    lines = verdict_paragraph(json.loads((finished / "report.json").read_text()))
+    lines = verdict_paragraph(read_report(finished))
     assert "its base" in lines[0]
     app = visit("train", finished.parent, run="mine")
     assert not app.exception

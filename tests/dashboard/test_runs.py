@@ -166,12 +166,12 @@ def test_verdict_and_its_rules(finished: Path, tmp_path: Path) -> None:
     verdict = runs.verdict(runs.open_run(finished.parent, "mine"))
     assert verdict is not None
     table = checks.rules_table(verdict)
-    assert (table["passed"] == checks.RULE_PASSED).tolist() == [rule["passed"] for rule in verdict["rules"]]
-    assert (table["passed"] == checks.RULE_PASSED).all() == verdict["promoted"]
+    assert (table["passed"] == checks.RULE_PASSED).tolist() == [rule.passed for rule in verdict.rules]
+    assert (table["passed"] == checks.RULE_PASSED).all() == verdict.promoted
     assert table["value"].dtype == np.float64
     copy_run(finished, tmp_path, "mine")
     (tmp_path / "mine" / "verdict.json").write_text('{"promoted": true}')
-    with pytest.raises(RunError, match="damaged: rules is missing"):
+    with pytest.raises(RunError, match=r"damaged: verdict\.reasons: "):
         runs.verdict(runs.open_run(tmp_path, "mine"))
     (tmp_path / "mine" / "verdict.json").unlink()
     assert runs.verdict(runs.open_run(tmp_path, "mine")) is None

@@ -158,7 +158,8 @@ def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: P
     agents = training.agents_table(run, [training.read_generation(file) for file, _ in training.generation_files(run)])
     report = runs.report(run)
     score = runs.base_score(run, report)
-    assert score == report["validation"]["strategies"]["mandate_at_tilt_zero"]["sharpe"]
+    assert report.validation is not None
+    assert score == report.validation.strategies["mandate_at_tilt_zero"]["sharpe"]
     line = figures.scores(agents, "equal weight", score).data[-1]
     assert line.name == "equal weight"
     assert set(line.y) == {score}

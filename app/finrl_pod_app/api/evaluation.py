@@ -234,6 +234,7 @@ def run_tournament(
     time left; by default on a terminal and in a notebook.
     """
     from finrl_pod_app.cli.console import progress_display
+    from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training.tournaments import run_tournament as run
 
     if isinstance(config, Panel | pd.DataFrame):
@@ -245,7 +246,8 @@ def run_tournament(
     chosen = with_settings(chosen, settings, cost_bps)
     _warn_of_registered(chosen)
     with progress_display(quiet=not progress_shown(progress)) as report:
-        return TournamentResult(run(chosen, out, resume=resume, device=device, progress=report, test=test), out)
+        result = run(chosen, out, resume=resume, device=device, progress=report, test=test)
+    return TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
 
 
 def load_run(folder: str | Path) -> TournamentResult:
@@ -382,7 +384,7 @@ def walkforward(
 def judge(run: str | Path | TournamentResult) -> VerdictResult:
     """The verdict of a finished run, rule by rule. Raises RunError for a folder without one."""
     from finrl_pod.promotion.gate import read_verdict
-    from finrl_pod_app.evaluation.verdict_parts import paragraph_parts
+    from finrl_pod_app.report.records import report_of_run
 
     folder = _folder_of_run(run) or as_path(run, "a run must be its folder or a TournamentResult")
-    return VerdictResult(read_verdict(folder).to_dict() | paragraph_parts(folder), folder)
+    return VerdictResult(read_verdict(folder).to_dict() | report_of_run(folder).verdict_context(), folder)

@@ -20,6 +20,7 @@ from finrl_pod_app.report.charts import (
 )
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
 from finrl_pod_app.report.palette import Style, styles
+from finrl_pod_app.report.records import RuleResult
 from finrl_pod_app.report.verdict_text import rule_cells
 
 if TYPE_CHECKING:
@@ -212,14 +213,14 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
     return figure
 
 
-def verdict_figure(rules: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def verdict_figure(rules: Sequence[RuleResult], title: str) -> Figure:
     """A table of the gate's rules with value and limit, in the colour of each one's outcome."""
     rows = []
     for rule in rules:
         value, limit = rule_cells(rule)
-        outcome = "pass" if rule["passed"] else "fail"
-        name = display_name(rule["name"])
-        rows.append({"outcome": outcome, "rule": name, "value": value, "limit": limit, "sentence": rule["sentence"]})
+        outcome = "pass" if rule.passed else "fail"
+        name = display_name(rule.name)
+        rows.append({"outcome": outcome, "rule": name, "value": value, "limit": limit, "sentence": rule.sentence})
     return _table_figure(rows, {"outcome": 1.6, "rule": 2.3, "value": 1.6, "limit": 1.6, "sentence": 8}, title)
 
 

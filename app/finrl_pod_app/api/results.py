@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -37,9 +38,10 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.curves import FILE as CURVES
 from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
-from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS, verdict_paragraph
+from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.mandate_text import comparison_sentence
+from finrl_pod_app.report.records import Comparison, RuleResult, RunReport, Verdict, parse_report
 from finrl_pod_app.report.verdict_text import next_sentence_in_python, rule_cells, verdict_lines
 
 if TYPE_CHECKING:
@@ -128,6 +130,10 @@ class Backtest:
         several strategies it is too small. baseline: of `baselines`. None for fewer than 20 returns and for equal ones.
         Raises InputError for an unknown baseline.
         """
+        compared = self._comparison(baseline)
+        return None if compared is None else compared.model_dump()
+
+    def _comparison(self, baseline: str = "equal_weight") -> Comparison | None:
         from finrl_pod_app.evaluation.mandate_report import comparison
 
         return comparison(self.result, self._baseline(baseline))
@@ -159,7 +165,7 @@ class Backtest:
     def _notes(self) -> list[str]:
         """Sentences below the table: in sample, against equal weight, looks."""
         notes = [] if self.in_sample is None else [self.in_sample]
-        compared = self.comparison() if "equal_weight" in self.baselines else None
+        compared = self._comparison() if "equal_weight" in self.baselines else None
         notes += [] if compared is None else [comparison_sentence(compared)]
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
@@ -214,7 +220,12 @@ class TournamentResult(Document):
             raise InputError("a tournament on an environment without a market has no verdict")
         if not self._tested:
             raise InputError("this run was not tested and has no verdict: repeat it with resume=True and test=True")
-        return bool(self.document["verdict"]["promoted"])
+        return self.report.verdict is not None and self.report.verdict.promoted
+
+    @cached_property
+    def report(self) -> RunReport:
+        """The document as a record; without any parts on an environment without a market."""
+        return parse_report(self.document) if self._has_market else RunReport()
 
     def to_frame(self) -> pd.DataFrame:
         """Metrics on the test split: one row for each strategy, the champion first.
@@ -241,7 +252,7 @@ class TournamentResult(Document):
             return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
         of = "the leaderboard" if self.folder is None else "all agents"
         title = f"Champion on {self._bars()}" if results else f"Validation scores of {of}"
-        score, mandate = self.document.get("base_score"), self.document.get("mandate") or {}
+        score, mandate = self.report.base_score, self.report.mandate or {}
         name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
         base = None if score is None else (display_name(name), score)
         return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
@@ -255,13 +266,17 @@ class TournamentResult(Document):
         values = [(row["id"], row["generation"] + 1, row["score"]) for row in rows.values()]
         return pd.DataFrame(values, columns=["id", "generation", "score"])
 
+    def _champion_text(self) -> str:
+        champion = self.document["champion"]
+        return champion_text(champion["id"], champion.get("members", ()))
+
     @property
     def _has_market(self) -> bool:
         return "strategies" in self.document["test"]
 
     @property
     def _tested(self) -> bool:
-        return self.document.get("verdict") is not None
+        return self.report.verdict is not None
 
     def _summary(self) -> str:
         return ("promoted" if self.promoted else "not promoted") if self._tested else "not tested"
@@ -269,46 +284,46 @@ class TournamentResult(Document):
     def _bars(self) -> str:
         """The bars of the strategies' figures, which a report without a test has in the place of the test's."""
         split = "test" if self._tested else "validation"
-        return f"the {split} split, {' to '.join(self.document['splits']['test'])}"
+        return f"the {split} split, {' to '.join(self.report.splits.test)}"
 
     def _figure(self) -> str:
         """The champion's figure, and that of what it is compared with."""
         test = self.document["test"]
         if not self._has_market:
             return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
-        sharpe = next(figure for figure in key_figures(self.document) if figure.key == "sharpe")
+        sharpe = next(figure for figure in key_figures(self.report) if figure.key == "sharpe")
         split = "test" if self._tested else "validation"
         return f"{split} Sharpe ratio {sharpe.sentence}"
 
     def __repr__(self) -> str:
         outcome = [self._summary()] if self._has_market else []
         folder = [] if self.folder is None else [f"folder={str(self.folder)!r}"]
-        champion = champion_text(self.document["champion"])
+        champion = self._champion_text()
         return f"TournamentResult({', '.join([champion, *outcome, self._figure(), *folder])})"
 
     def __str__(self) -> str:
         champion, folder = self.document["champion"], self.folder
         where = "" if folder is None else f" in {folder}"
-        lines = [f"Tournament{where}: champion {champion_text(champion)} ({champion['algorithm']})"]
+        lines = [f"Tournament{where}: champion {self._champion_text()} ({champion['algorithm']})"]
         if not self._has_market:
             return "\n".join([*lines, f"On test: {self._figure()}"])
         lines.append(f"On {self._bars()}:")
-        for figure in key_figures(self.document):
+        for figure in key_figures(self.report):
             lines.append(f"- {figure.label}: {figure.sentence}")
         if not self._tested:
             return "\n".join([*lines, "Not tested: repeat it with resume=True and test=True."])
-        lines += verdict_lines(self.document)
+        lines += verdict_lines(self.report)
         lines += [] if folder is None else [f"Report: {folder / 'report.html'}"]
-        return "\n".join([*lines, next_sentence_in_python(self.document)])
+        return "\n".join([*lines, next_sentence_in_python(self.report)])
 
     def _repr_html_(self) -> str:
-        champion = champion_text(self.document["champion"])
+        champion = self._champion_text()
         if not self._has_market:
             return table_html(f"Champion {champion}: {self._figure()}", [])
-        strategies = self.document["test"]["strategies"]
+        strategies = self.report.test.strategies
         metrics = {name: strategies[name] for name in champion_first(strategies)}
         if self._tested:
-            note = " ".join(verdict_paragraph(self.document))
+            note = " ".join(verdict_paragraph(self.report))
         else:
             note = "Not tested: repeat it with resume=True and test=True."
         return _metrics_html(f"Champion {champion} on {self._bars()}", metrics, note.strip())
@@ -333,7 +348,7 @@ class WalkforwardResult(Document):
     def _repr_html_(self) -> str:
         frame = self.to_frame()[["fold", "seed", "sharpe"]]
         rows = [tuple(row) for row in frame.itertuples(index=False)]
-        note = " ".join(verdict_paragraph({"verdict": self.document["verdict"]}))
+        note = " ".join(verdict_paragraph(parse_report({"verdict": self.document["verdict"]})))
         return table_html("Walk-forward", rows, ("fold", "seed", "Sharpe ratio"), note)
 
 
@@ -422,25 +437,31 @@ class VerdictResult(Document):
 
     def plot(self) -> Figure:
         """A table of the rules with value, limit and outcome."""
-        return verdict_figure(self.document["rules"], f"Promotion gate: the champion is {self._summary()}")
+        return verdict_figure(self._rules(), f"Promotion gate: the champion is {self._summary()}")
 
     def __str__(self) -> str:
-        return "\n".join(verdict_lines(self._with_parts()))
+        return "\n".join(verdict_lines(self._report()))
 
-    def _with_parts(self) -> dict[str, Any]:
-        """The verdict with the parts of the run's report, as `verdict_paragraph` reads them."""
-        return {"verdict": self.document, **{name: self.document.get(name) for name in PARAGRAPH_PARTS}}
+    def _report(self) -> RunReport:
+        """The report with the verdict and the parts that its first paragraph needs."""
+        verdict = {name: self.document[name] for name in Verdict.model_fields if name in self.document}
+        context = {name: self.document[name] for name in RunReport().verdict_context() if name in self.document}
+        return parse_report({"verdict": verdict, **context})
+
+    def _rules(self) -> tuple[RuleResult, ...]:
+        verdict = self._report().verdict
+        return verdict.rules if verdict else ()
 
     def _summary(self) -> str:
         return "promoted" if self.promoted else "not promoted"
 
     def _repr_html_(self) -> str:
         rows = [
-            (display_name(row["name"]), *rule_cells(row), "pass" if row["passed"] else "fail", row["sentence"])
-            for row in self.document["rules"]
+            (display_name(rule.name), *rule_cells(rule), "pass" if rule.passed else "fail", rule.sentence)
+            for rule in self._rules()
         ]
         head = ("rule", "value", "limit", "", "what")
-        return table_html(" ".join(verdict_paragraph(self._with_parts())), rows, head)
+        return table_html(" ".join(verdict_paragraph(self._report())), rows, head)
 
 
 def _metrics_html(title: str, metrics: Mapping[str, Mapping[str, Any]], note: str) -> str:

@@ -125,7 +125,7 @@ def backtest(
         given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
     from finrl_pod_app.evaluation import backtests
 
-    document = backtests.run_backtest(
+    report = backtests.run_backtest(
         target,
         data=data,
         split=None if split is None else split.value,
@@ -138,9 +138,9 @@ def backtest(
         **given,
     )
     if as_json:
-        print_json(document)
+        print_json(report.to_dict())
     else:
-        console.show_result(document, out)
+        console.show_result(report, out)
         if isinstance(target, str) and paper is None:
             note_default_prices(data)
 

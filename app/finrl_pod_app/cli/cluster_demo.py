@@ -19,6 +19,8 @@ from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.event_log import read_events
 from finrl_pod_app.cli.options import print_json, run_folder
+from finrl_pod_app.report.columns import number
+from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.presets import PRESETS, config_text, write_config
 from finrl_pod_app.training.engines import EngineOptions
@@ -71,7 +73,7 @@ class NodeKiller(threading.Thread):
         return bool(results) and any(event["event"] == "assigned" for event in events[results[0] + 1 :])
 
 
-def run_demo(out: Path, seed: int) -> dict[str, Any]:
+def run_demo(out: Path, seed: int) -> RunReport:
     """Run the demo; returns the report. Leaves config.toml and events.jsonl in `out` besides the run's files."""
     config = demo_config(seed)
     with locked_folder(out, RUN):
@@ -80,7 +82,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Any]:
         killer = NodeKiller(out / "events.jsonl", cluster.nodes[1])
         killer.start()
         try:
-            document = run_tournament(
+            report = run_tournament(
                 config, out, device="cpu", engine=EngineOptions("ray", shards=2, address=cluster.address)
             )
         finally:
@@ -89,18 +91,19 @@ def run_demo(out: Path, seed: int) -> dict[str, Any]:
             cluster.nodes[1].check()
     if not killer.killed:
         raise RunError("the second node gave no result in time to be killed; run the demo again")
-    return document
+    if not isinstance(report, RunReport):
+        raise RunError("the demo ran on an environment without a market")
+    return report
 
 
-def summary(document: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+def summary(report: RunReport, events: Sequence[Mapping[str, Any]]) -> str:
     """What happened, for a person."""
     of = {kind: [event for event in events if event["event"] == kind] for kind in {x["event"] for x in events}}
     lines = [f"{event['time']:6.1f} s  {_sentence(event)}" for event in events if event["event"] in _SENTENCES]
     lines += [f"{len(of['assigned'])} assignments, {len(of['result'])} results; leaderboard:"]
-    lines += [
-        f"  {row['id']}  slot {row['slot']}  assignment {row['assignment']}  score {row['score']:.3f}"
-        for row in document["leaderboard"]
-    ]
+    for row in report.leaderboard:
+        score = number(row.score, 3)
+        lines.append(f"  {row.id}  slot {row.slot}  assignment {row.assignment}  score {score}")
     return "\n".join(lines)
 
 
@@ -124,14 +127,14 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     out = run_folder(options.out, Path("cluster-demo"), resume=False)
     try:
-        document = run_demo(out, options.seed)
+        report = run_demo(out, options.seed)
     except FinrlPodError as error:
         typer.echo(f"cluster-demo: {error}", err=True)
         return error.exit_code
     if options.json:
-        print_json(document)
+        print_json(report.to_dict())
     else:
-        typer.echo(summary(document, read_events(out / "events.jsonl")))
+        typer.echo(summary(report, read_events(out / "events.jsonl")))
     return 0
 
 

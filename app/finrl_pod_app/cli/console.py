@@ -19,7 +19,6 @@ from finrl_pod_app.report.columns import (
     champion_text,
     display_name,
     format_metric,
-    period_words,
 )
 from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from finrl_pod.tournament.progress import Progress, ProgressCallback
+    from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.setup.doctor import Finding
 
 PIPE_WIDTH = 160
@@ -61,45 +61,44 @@ def progress_display(*, quiet: bool) -> Iterator[ProgressCallback]:
         yield _line_per_stage()
 
 
-def show_result(document: Mapping[str, Any], out: Path | None) -> None:
-    """Print the table of strategies, the verdict and the path of the report, from the contents of report.json."""
+def show_result(report: RunReport, out: Path | None) -> None:
+    """Print the table of strategies, the verdict and the path of the report."""
     console = make_console()
     metrics = list(METRICS)
     # A truncated number would be misread: on a narrow terminal whole columns are dropped instead.
     unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
     optional = sorted((metric for metric in METRICS if metric.level > 1), key=lambda metric: metric.level)
-    while optional and console.measure(_table(document, metrics), options=unbounded).maximum > console.width:
+    while optional and console.measure(_table(report, metrics), options=unbounded).maximum > console.width:
         metrics.remove(optional.pop())
-    console.print(_table(document, metrics))
+    console.print(_table(report, metrics))
     if len(metrics) < len(METRICS):
         console.print(f"{len(METRICS) - len(metrics)} more columns are in the report; a wider terminal shows them.")
-    if document.get("data", {}).get("price_only_index") and "index" in document["test"]["strategies"]:
+    if report.data.price_only_index and "index" in report.test.strategies:
         console.print("The index is a price index, without dividends.")
-    if period := document.get("period"):
-        console.print(period, markup=False, soft_wrap=not console.is_terminal)
-    for warning in (document.get("in_sample"), document.get("bars")):
+    if report.period:
+        console.print(report.period, markup=False, soft_wrap=not console.is_terminal)
+    for warning in (report.in_sample, report.bars):
         if warning:
             console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
-    if verdict := document.get("verdict"):
-        for line in verdict_lines(document):
-            console.print(line, markup=False, soft_wrap=not console.is_terminal)
-    if document.get("ladder"):
-        console.print(_ladder_table(document))
+    for line in verdict_lines(report):
+        console.print(line, markup=False, soft_wrap=not console.is_terminal)
+    if report.ladder:
+        console.print(_ladder_table(report))
     texts = [ladder_sentence, baselines_sentence]
-    if not verdict:
+    if report.verdict is None:
         texts = [return_sentence, looks_sentence, *texts]
     for text in texts:
-        if sentence := text(document):
+        if sentence := text(report):
             console.print(sentence, markup=False, soft_wrap=not console.is_terminal)
-    if capacity := document.get("capacity"):
+    if report.capacity:
         from finrl_pod_app.report.contribution import capacity_sentence
 
-        console.print(capacity_sentence(capacity), markup=False, soft_wrap=not console.is_terminal)
+        console.print(capacity_sentence(report.capacity), markup=False, soft_wrap=not console.is_terminal)
     if out is not None:
         console.print(f"Report: {out / 'report.html'}", markup=False, soft_wrap=True)
-        if document.get("verdict"):
-            console.print(next_sentence(document, out), markup=False, soft_wrap=not console.is_terminal)
-    if document.get("verdict"):
+        if report.verdict:
+            console.print(next_sentence(report, out), markup=False, soft_wrap=not console.is_terminal)
+    if report.verdict:
         console.print("Words explained: finrl-pod glossary", markup=False)
 
 
@@ -169,8 +168,8 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     for line in (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
-        f"Champion: {champion_text(champion)} ({champion['algorithm']}), mean episode return {champion['score']:.2f} "
-        "on validation.",
+        f"Champion: {champion_text(champion['id'], champion['members'])} ({champion['algorithm']}), mean episode "
+        f"return {champion['score']:.2f} on validation.",
         f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
         f"{test['episodes']} other episodes{_without_end(test['cut_episodes'])}).",
         f"Result: {out / 'result.json'}",
@@ -227,15 +226,15 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(f"Rows: {out / 'sweep.csv'}, sweep.parquet, sweep.json", markup=False, soft_wrap=True)
 
 
-def _ladder_table(document: Mapping[str, Any]) -> Table:
+def _ladder_table(report: RunReport) -> Table:
     """The steps from the base to the champion, relative to the base."""
     from rich.text import Text
 
     table = _empty_table("Over the base, per year, on validation and test", "step")
     for period in ("validation", "test"):
-        for _, short, unit, _ in LADDER_COLUMNS:
+        for short, unit, _ in LADDER_COLUMNS:
             table.add_column(f"{period}\n{short}\n{unit}", justify="right", no_wrap=True)
-    for label, deployed, cells in ladder_cells(document):
+    for label, deployed, cells in ladder_cells(report):
         table.add_row(Text(f"{label}, deployed" if deployed else label), *cells, style="bold" if deployed else "")
     return table
 
@@ -257,12 +256,12 @@ def _empty_table(title: str, first: str) -> Table:
     return table
 
 
-def _table(document: Mapping[str, Any], metrics: Sequence[Metric[Any]]) -> Table:
+def _table(report: RunReport, metrics: Sequence[Metric[Any]]) -> Table:
     from rich.text import Text
 
-    first, last = document["splits"]["test"]
-    strategies = document["test"]["strategies"]
-    table = _empty_table(f"{_title(document)} {first} to {last}{_prices(document)}", "strategy")
+    strategies = report.test.strategies
+    prices = f", {report.data.name} ({len(report.data.symbols)} symbols)"
+    table = _empty_table(f"{_title(report)} {' to '.join(report.splits.test)}{prices}", "strategy")
     for metric in metrics:
         table.add_column(f"{metric.heading}\n{metric.unit.heading}", justify="right", no_wrap=True)
     for name in champion_first(strategies):
@@ -271,16 +270,11 @@ def _table(document: Mapping[str, Any], metrics: Sequence[Metric[Any]]) -> Table
     return table
 
 
-def _prices(document: Mapping[str, Any]) -> str:
-    """The name of the prices and their number of symbols, to end a heading."""
-    data = document.get("data") or {}
-    return f", {data['name']} ({len(data['symbols'])} symbols)" if data else ""
-
-
-def _title(document: Mapping[str, Any]) -> str:
+def _title(report: RunReport) -> str:
     """Heading of the table: what the tested bars are."""
-    chosen = document.get("split", "test") is None and not document.get("in_sample")
-    return "Backtest" if chosen else period_words(document)[0].capitalize()
+    if report.split is None and not report.in_sample:
+        return "Backtest"
+    return report.period_words[0].capitalize()
 
 
 def show_findings(findings: Sequence[Finding]) -> None:

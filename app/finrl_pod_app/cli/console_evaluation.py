@@ -12,8 +12,8 @@ from finrl_pod_app.report.columns import display_name
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from finrl_pod.promotion.gate import Verdict
     from finrl_pod_app.evaluation.audit import Audit
+    from finrl_pod_app.report.records import RunReport
 
 MARKS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
@@ -36,29 +36,29 @@ def show_audit(audit: Audit) -> None:
     console.print(f"{outcome}; {doubts} warnings.", markup=False)
 
 
-def show_rules(verdict: Verdict, parts: Mapping[str, Any] | None = None) -> None:
-    """Print the first paragraph of a verdict and the rules. parts: of the run's report, see `verdict_paragraph`."""
+def show_rules(report: RunReport) -> None:
+    """Print the first paragraph of a verdict and the rules."""
     from rich.text import Text
 
     from finrl_pod_app.report.edge_text import verdict_paragraph
     from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text
 
-    console = make_console()
-    for line in verdict_paragraph({**(parts or {}), "verdict": verdict.to_dict()}):
+    console, verdict = make_console(), report.verdict
+    if verdict is None:
+        return
+    for line in verdict_paragraph(report):
         console.print(line, markup=False, soft_wrap=not console.is_terminal)
     table = plain_table("Promotion gate")
     for name in ("rule", "value", "limit", "", "what"):
         table.add_column(name, no_wrap=name != "what", justify="right" if name in ("value", "limit") else "left")
     for rule in verdict.rules:
         mark = "pass" if rule.passed else "fail"
-        value, limit = rule_cells(vars(rule))
-        table.add_row(display_name(rule.name), value, limit, Text(mark, style=MARKS[mark]), Text(str(rule.sentence)))
+        table.add_row(display_name(rule.name), *rule_cells(rule), Text(mark, style=MARKS[mark]), Text(rule.sentence))
     console.print(table)
-    plain = vars(verdict)
-    for text in (edge_sentence(plain), f"{trials_text(plain)}; look {verdict.looks} at the test period."):
+    for text in (edge_sentence(verdict), f"{trials_text(verdict)}; look {verdict.looks} at the test period."):
         if text:
             console.print(text, markup=False, soft_wrap=not console.is_terminal)
-    for warning in verdict.statistics.get("audit_warnings", ()):
+    for warning in verdict.statistics.audit_warnings:
         console.print(
             f"Warning of the audit: {warning}", style="yellow", markup=False, soft_wrap=not console.is_terminal
         )

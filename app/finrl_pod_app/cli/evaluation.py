@@ -87,15 +87,15 @@ def promote(
     from finrl_pod_app.cli.console_evaluation import show_rules
 
     verdict = read_verdict(run_dir)
-    from finrl_pod_app.evaluation.verdict_parts import paragraph_parts
     from finrl_pod_app.prices.stored_prices import run_prices
+    from finrl_pod_app.report.records import report_of_run
 
-    prices, parts = run_prices(run_dir), paragraph_parts(run_dir)
+    prices, report = run_prices(run_dir), report_of_run(run_dir).with_verdict(verdict)
     if as_json:
         stored = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
-        print_json(verdict.to_dict() | parts | stored)
+        print_json(verdict.to_dict() | report.verdict_context() | stored)
     else:
-        show_rules(verdict, parts)
+        show_rules(report)
         if prices is not None:
             typer.echo(prices.sentence)
     if not verdict.promoted:
@@ -140,6 +140,7 @@ def walkforward(
     settings = load(config)
     check_panel(settings.data.name)
     from finrl_pod.promotion.gate import Verdict
+    from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training.walkforward import run_walkforward
 
     folder = run_folder(out, config, resume=resume)
@@ -151,5 +152,5 @@ def walkforward(
         print_json(document)
         return
     show_walkforward(document)
-    show_rules(Verdict.from_dict(document["verdict"]))
+    show_rules(RunReport().with_verdict(Verdict.from_dict(document["verdict"])))
     typer.echo(f"Report: {folder / 'report.html'}")

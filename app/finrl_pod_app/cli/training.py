@@ -349,12 +349,13 @@ def _run_tournament(
     """
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
+    from finrl_pod_app.report.records import RunReport
     from finrl_pod_app.training import tournaments as training
     from finrl_pod_app.training.engines import LOCAL
 
     notes: list[str] = []
     with stdout_to_stderr(), console.progress_display(quiet=as_json) as progress:
-        document = training.run_tournament(
+        result = training.run_tournament(
             config,
             out,
             resume=resume,
@@ -365,13 +366,13 @@ def _run_tournament(
             on_note=notes.append,
         )
     if as_json:
-        print_json(document)
-    elif config.environment.kind == "custom":
-        console.show_custom_result(document, out)
+        print_json(result.to_dict() if isinstance(result, RunReport) else result)
+    elif not isinstance(result, RunReport):
+        console.show_custom_result(result, out)
     elif test:
-        console.show_result(document, out)
+        console.show_result(result, out)
     else:
-        console.show_result(document, None)
+        console.show_result(result, None)
         typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
     for note in notes:  # below the result: what a refusal prints is one line
         typer.echo(f"note: {note}", err=True)

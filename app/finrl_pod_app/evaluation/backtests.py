@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
@@ -22,7 +22,6 @@ from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.intrabar_orders import OrderRules, orders_of
 from finrl_pod.evaluate.variations import RecordingStrategy
-from finrl_pod.files import to_plain
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import VERDICT_FILE
@@ -35,8 +34,9 @@ from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, m
 from finrl_pod_app.evaluation.trial_log import champion_identity, reference_strategy
 from finrl_pod_app.prices.panels import backtest_period, load_panel
 from finrl_pod_app.prices.stored_prices import load_run_panel
+from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.document import bars_sentence, bootstrap_band, build_document, subject_of
+from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.doctor import installed_versions
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
@@ -127,7 +127,7 @@ def run_backtest(
     benchmark: str | None = None,
     on_account: Callable[[float], None] = lambda _: None,
     **options: Unpack[BacktestOptions],
-) -> dict[str, Any]:
+) -> RunReport:
     """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`.
 
     execution: "weights" trades to the target weights under the environment's rules. "paper" trades with the orders of
@@ -140,8 +140,8 @@ def run_backtest(
     compare with: a symbol, which is bought and held, a baseline, or `file.py:Class`; default: the index of the prices,
     else equal weight. Without split and dates, a
     run is tested on its test split, a strategy of the user's own on validation, and a baseline on the test split of the
-    default config (on the sample) or on all bars. Returns the report's object; with `out` it is written with its page,
-    and bars, weights and attribution as Parquet and CSV.
+    default config (on the sample) or on all bars. Returns the report; with `out` it is written with its page, and bars,
+    weights and attribution as Parquet and CSV.
     """
     if paper is not None and execution != "paper":
         raise InputError('a daemon\'s config needs execution "paper"')
@@ -161,33 +161,49 @@ def run_backtest(
         if prepared.orders is not None and (capacity or execution == "paper" or prepared.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
         against = None if benchmark is None else find_benchmark(benchmark, prepared.name, prepared.panel)
+        parts: dict[str, object] = {"split": prepared.period}
         if execution == "paper":
-            document, results = _on_paper(prepared, paper, against, options.get("cost_bps"), options.get("cash"))
+            tested = _on_paper(prepared, paper, against, options.get("cost_bps"), options.get("cash"))
         else:
-            document, results, recorded = _on_weights(prepared, against, curved=out is not None)
-            if capacity:
-                document["capacity"] = _capacity(prepared, recorded, adv, on_account)
+            tested = _on_weights(prepared, against, curved=out is not None)
+            if capacity and tested.recording is not None:
+                parts["capacity"] = _capacity(prepared, tested.recording, adv, on_account)
             if prepared.name != "index":
-                parts = attribution(results[prepared.name], prepared.market, prepared.terms[2])
-                document["attribution"] = parts.plain()
-                tables["attribution"] = parts.table()
+                profit = attribution(tested.results[prepared.name], prepared.market, prepared.terms[2])
+                parts["attribution"] = profit.plain()
+                tables["attribution"] = profit.table()
         if against is not None:
             prepared.log_look(against)
         looks = prepared.log_look()  # what failed has shown nothing
         if looks is not None:
-            document |= {"looks": looks.number, "looks_so_far": looks.so_far}
-        document |= {"split": prepared.period, "period": f"{period_sentence(prepared)}{_changes(prepared)}"}
-        if meaning := bars_sentence(prepared.panel):
-            document["bars"] = meaning
-        if prepared.in_sample:
-            document |= {"in_sample": prepared.in_sample, "rules": [prepared.in_sample, *document["rules"]]}
-        _write(document, results, prepared, out, tables)
-    return document
+            parts |= {"looks": looks.number, "looks_so_far": looks.so_far}
+        report = _report(prepared, tested, against, parts, banded=out is not None)
+        if out is not None:
+            _write(out, report, tested.results, tables)
+    return report
+
+
+@dataclass(frozen=True, eq=False)
+class _Tested:
+    """Results by strategy, and what the report says about them.
+
+    recording: the recorded decisions, None with paper orders. rules: sentences that replace those on the market.
+    orders: sentences on stops and limits. cost_bps: proportional cost, None for the cost of the config. parts: of the
+    report.
+    """
+
+    results: Mapping[str, BacktestResult]
+    recording: RecordingStrategy | None = None
+    curve: Sequence[Mapping[str, float]] | None = None
+    rules: Sequence[str] | None = None
+    orders: Sequence[str] = ()
+    cost_bps: float | None = None
+    parts: Mapping[str, object] = field(default_factory=dict)
 
 
 def _capacity(
     prepared: PreparedBacktest, recorded: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
     from finrl_pod.evaluate.variations import backtest_recorded
@@ -202,10 +218,8 @@ def _capacity(
     return {"base": base.name, "adv": adv, **curve.plain()}
 
 
-def _on_weights(
-    prepared: PreparedBacktest, against: BenchmarkAccount | None, *, curved: bool
-) -> tuple[dict[str, Any], Mapping[str, BacktestResult], RecordingStrategy]:
-    """Trade to exact target weights; returns the recorded decisions too.
+def _on_weights(prepared: PreparedBacktest, against: BenchmarkAccount | None, *, curved: bool) -> _Tested:
+    """Trade to exact target weights.
 
     curved: also compute the metrics of the same decisions at other costs.
     """
@@ -228,12 +242,13 @@ def _on_weights(
         from finrl_pod.evaluate.variations import cost_curve
 
         curve = cost_curve(strategy, prepared.market, *prepared.terms)
-    document = _document(prepared, results, curve, against)
-    if prepared.orders is not None:
-        document["rules"] += prepared.orders.sentences()
-    if recorder is not None:
-        document |= to_plain(_mandate_parts(prepared, recorder, results))
-    return document, results, strategy
+    return _Tested(
+        results,
+        strategy,
+        curve,
+        orders=() if prepared.orders is None else prepared.orders.sentences(),
+        parts={} if recorder is None else _mandate_parts(prepared, recorder, results),
+    )
 
 
 def run_references(
@@ -249,7 +264,7 @@ def run_references(
 
 def _mandate_parts(
     prepared: PreparedBacktest, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """The report's parts on a champion's mandate."""
     champion = results[CHAMPION]
     period = mandate_period(prepared.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
@@ -262,7 +277,7 @@ def _on_paper(
     against: BenchmarkAccount | None,
     cost_bps: float | None,
     cash: float | None,
-) -> tuple[dict[str, Any], Mapping[str, BacktestResult]]:
+) -> _Tested:
     """Trade with the daemon's orders; the index, which has no shares, and a chosen benchmark trade to exact weights."""
     from finrl_pod_app.evaluation.execution_rules import rules_of_config, rules_of_environment
 
@@ -288,51 +303,63 @@ def _on_paper(
     if against is not None and against.strategy.name not in results:
         period = (prepared.first, prepared.last)
         results[against.strategy.name] = against.result(prepared.panel, prepared.market, *period, rules, terms.cash)
-    document = _document(prepared, results, None, against)
-    document |= {"execution": "paper", "orders": sent, "rules": terms.description()}
-    document["test"]["cost_bps"] = float(10_000 * terms.rules.cost_rate)
-    return document, results
+    return _Tested(
+        results,
+        rules=terms.description(),
+        cost_bps=float(10_000 * terms.rules.cost_rate),
+        parts={"execution": "paper", "orders": sent},
+    )
 
 
-def _document(
+def _report(
     prepared: PreparedBacktest,
-    results: Mapping[str, BacktestResult],
-    curve: Sequence[Mapping[str, float]] | None,
+    tested: _Tested,
     against: BenchmarkAccount | None,
-) -> dict[str, Any]:
+    parts: Mapping[str, object],
+    *,
+    banded: bool,
+) -> RunReport:
+    """The report of a backtest. banded: with the bootstrap band of the equity curve."""
+    results = tested.results
+    parts = {**tested.parts, **parts, "period": f"{period_sentence(prepared)}{_changes(prepared)}"}
+    rules = tested.rules or rule_sentences(prepared.config.environment, prepared.panel)
+    parts["rules"] = [*([prepared.in_sample] if prepared.in_sample else []), *rules, *tested.orders]
+    if meaning := bars_sentence(prepared.panel):
+        parts["bars"] = meaning
+    if prepared.in_sample:
+        parts["in_sample"] = prepared.in_sample
+    base = REFERENCES[0] if against is None else against.strategy.name
+    if prepared.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
+        parts["comparison"] = comparison(results[prepared.name], results[base])
     dates = [str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last)]
-    document = build_document(
+    return build_report(
         config=prepared.config,
         panel=prepared.panel,
         splits={"test": dates},
         results=results,
         versions=installed_versions(),
-        cost_curve=curve,
+        cost_curve=tested.curve,
+        cost_bps=tested.cost_bps,
         benchmark=None if against is None else against.strategy.name,
+        band=bootstrap_band(results[subject_of(results)].equity, prepared.config.seed) if banded else None,
+        parts=parts,
     )
-    base = REFERENCES[0] if against is None else against.strategy.name
-    if prepared.name not in (CHAMPION, base):  # what a champion adds to its base is told of every run
-        document["comparison"] = comparison(results[prepared.name], results[base])
-    return document
 
 
 def _write(
-    document: dict[str, Any],
+    out: Path,
+    report: RunReport,
     results: Mapping[str, BacktestResult],
-    prepared: PreparedBacktest,
-    out: Path | None,
     tables: Mapping[str, Mapping[str, Sequence[Any]]],
 ) -> None:
-    """Write the report and tables into `out`, if given."""
-    if out is not None:
-        from finrl_pod.evaluate.export import write_results, write_table
-        from finrl_pod_app.report.html import write_report
+    """Write the report and the tables."""
+    from finrl_pod.evaluate.export import write_results, write_table
+    from finrl_pod_app.report.html import write_report
 
-        document["test"]["band"] = bootstrap_band(results[subject_of(results)].equity, prepared.config.seed)
-        write_report(out, document, results)
-        write_results(out, results)
-        for name, columns in tables.items():
-            write_table(out / name, columns)
+    write_report(out, report, results)
+    write_results(out, results)
+    for name, columns in tables.items():
+        write_table(out / name, columns)
 
 
 def prepare(

@@ -13,7 +13,7 @@ from finrl_pod.files import to_plain
 from finrl_pod.settings.run import DataConfig, RunConfig
 from finrl_pod_app.evaluation.backtests import splits_of_panel
 from finrl_pod_app.prices.panels import backtest_period, load_panel
-from finrl_pod_app.report.document import bars_sentence
+from finrl_pod_app.report.builder import bars_sentence
 
 
 def analyse_features(

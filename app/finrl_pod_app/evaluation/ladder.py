@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.mean_significance import alpha_series
 from finrl_pod.evaluate.metrics import annual_turnover, bars_per_year, excess_returns, sharpe
-from finrl_pod.files import to_plain
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.rules import CHAMPION
@@ -43,6 +41,7 @@ from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
 from finrl_pod_app.evaluation.champions import load_champion
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext
 from finrl_pod_app.evaluation.trial_log import reference_strategy
+from finrl_pod_app.report.records import Rung, RungPeriod
 
 BASE, TRAINED = "base", "rl"
 # Rung -> feature and sign of its score, in the order of the table. Defined before any test bar is read.
@@ -55,31 +54,6 @@ PERIODS = ("validation", "test")
 
 
 @dataclass(frozen=True)
-class RungPeriod:
-    """A rung on one period, per year and relative to the base traded as slowly as the agents trade.
-
-    active_return: mean simple return over the base. alpha: active return less beta times the base, in excess of cash.
-    turnover: one-sided, not relative.
-    """
-
-    active_return: float
-    alpha: float
-    tracking_error: float
-    sharpe_difference: float
-    turnover: float
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One step of the ladder. deployed: whether it is the champion."""
-
-    rung: str
-    deployed: bool
-    validation: RungPeriod
-    test: RungPeriod
-
-
-@dataclass(frozen=True)
 class Curve:
     """equity: [T] marks of an account at the bars of a period. turnover: one-sided, per year."""
 
@@ -89,8 +63,8 @@ class Curve:
 
 def ladder_parts(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers, evaluation: ChampionEvaluation
-) -> dict[str, Any]:
-    """The report's parts `ladder` and `start` as JSON values; none without a mandate.
+) -> dict[str, object]:
+    """The report's parts `ladder` and `start`; none without a mandate.
 
     Call it after the look at the test period is recorded.
     """
@@ -104,12 +78,17 @@ def ladder_parts(
     curves = {name: _curves(context, run, comparison, deployed, spans[name], results[name]) for name in PERIODS}
     reference = reference_strategy(config).name
     rungs = [
-        Rung(name, name == deployed, *(_period(curves[span][name], results[span][reference]) for span in PERIODS))
+        Rung(
+            rung=name,
+            deployed=name == deployed,
+            validation=_period(curves["validation"][name], results["validation"][reference]),
+            test=_period(curves["test"][name], results["test"][reference]),
+        )
         for name in curves["test"]
     ]
-    start = None if comparison is None else {**asdict(comparison), "level": START_SIGNIFICANCE, **run.start_folds()}
-    parts: dict[str, Any] = to_plain({"ladder": [asdict(rung) for rung in rungs], "start": start})
-    return parts
+    if comparison is None:
+        return {"ladder": rungs, "start": None}
+    return {"ladder": rungs, "start": {**vars(comparison), "level": START_SIGNIFICANCE, **run.start_folds()}}
 
 
 def _curves(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from finrl_pod_strategies.mandate_account import DesiredTilts
@@ -28,8 +28,19 @@ from finrl_pod.promotion.rules import CHAMPION
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.evaluation.trial_log import reference_strategy
-from finrl_pod_app.report.document import yearly_returns
+from finrl_pod_app.report.builder import yearly_returns
 from finrl_pod_app.report.edge_text import ACCOUNT
+from finrl_pod_app.report.records import (
+    Added,
+    Comparison,
+    Estimate,
+    MandateUsage,
+    PartialEstimate,
+    PracticallyBase,
+    SharpePair,
+    StopRule,
+    YearDifference,
+)
 
 SMALL_SHARE = 0.25  # of the active share that the mandate allows, below which a champion is practically its base
 SMALL_TRACKING_ERROR = 0.005  # per year
@@ -61,7 +72,7 @@ def mandate_period(
 
 def mandate_parts(
     config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The report's parts mandate, added, mandate_usage, practically_base and stop_rule.
 
     results: of the champion and of the run's reference, which everything is relative to. periods: by name, "test"
@@ -78,13 +89,13 @@ def mandate_parts(
     }
 
 
-def _stop_rule(test: MandatePeriod, seed: int) -> dict[str, Any] | None:
+def _stop_rule(test: MandatePeriod, seed: int) -> StopRule | None:
     """The band of active returns, which the paper-trading daemon compares its account with."""
     band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
-    return None if band is None else band.to_dict()
+    return None if band is None else StopRule.model_validate(band.to_dict())
 
 
-def practically_base(period: MandatePeriod) -> dict[str, Any]:
+def practically_base(period: MandatePeriod) -> PracticallyBase:
     """Whether a champion hardly differs from its base, and why.
 
     "flag": its mean active share is below a quarter of "allowed", or its tracking error below 0.5% per year. "allowed":
@@ -98,7 +109,7 @@ def practically_base(period: MandatePeriod) -> dict[str, Any]:
     allowed = period.desired.allowed
     error = _tracking_error(period)
     asked = _desired_share(period.desired.weights)
-    cause = "tilt_bound"
+    cause: Literal["small_weights", "tilt_bound", "slow_trading"] = "tilt_bound"
     if asked < SMALL_SHARE * allowed:
         cause = "small_weights"
     elif share < asked / 2:
@@ -106,17 +117,17 @@ def practically_base(period: MandatePeriod) -> dict[str, Any]:
     own = yearly_returns(period.champion.times, period.champion.equity)
     base = yearly_returns(period.tilt_zero.times, period.tilt_zero.equity)
     years = sorted(((year, ACCOUNT * (own[year] - base[year])) for year in own), key=lambda row: row[1])
-    return {
-        "flag": share < SMALL_SHARE * allowed or error < SMALL_TRACKING_ERROR,
-        "active_share": share,
-        "allowed": allowed,
-        "desired_share": asked,
-        "tracking_error": error,
-        "cause": cause,
-        "best_year": {"year": years[-1][0], "dollars": years[-1][1]},
-        "worst_year": {"year": years[0][0], "dollars": years[0][1]},
-        "base_return": period.tilt_zero.metrics["annual_return"],
-    }
+    return PracticallyBase(
+        flag=share < SMALL_SHARE * allowed or error < SMALL_TRACKING_ERROR,
+        active_share=share,
+        allowed=allowed,
+        desired_share=asked,
+        tracking_error=error,
+        cause=cause,
+        best_year=YearDifference(year=years[-1][0], dollars=years[-1][1]),
+        worst_year=YearDifference(year=years[0][0], dollars=years[0][1]),
+        base_return=period.tilt_zero.metrics["annual_return"],
+    )
 
 
 def _desired_share(weights: Floats) -> float:
@@ -130,54 +141,63 @@ def _tracking_error(period: MandatePeriod) -> float:
     return float(active.std(ddof=1) * np.sqrt(bars_per_year(period.champion.times)))
 
 
-def added(champion: BacktestResult, base: BacktestResult, seed: int) -> dict[str, Any] | None:
-    """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns.
-
-    value, low and high are of the difference of Sharpe ratios.
-    """
+def added(champion: BacktestResult, base: BacktestResult, seed: int) -> Added | None:
+    """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns."""
     returns, reference = simple_returns(champion.equity), simple_returns(base.equity)
     if len(returns) < MIN_BARS:
         return None
-    found = active_statistics(
+    statistics = active_statistics(
         returns, reference, seed=seed, periods_per_year=bars_per_year(champion.times), risk_free=champion.risk_free
     )
-    named = {field: getattr(found, field) for field in ("information_ratio", "alpha", "beta")}
-    return {
-        "base": base.name,
-        "level": LEVEL,
-        **found.sharpe_difference._asdict(),
-        "sharpe": {"champion": champion.metrics["sharpe"], "base": base.metrics["sharpe"]},
-        **{field: value._asdict() if isinstance(value, Interval) else value for field, value in named.items()},
-        "active_return": _active_return(returns, reference, bars_per_year(champion.times)),
-        "tracking_error": found.tracking_error,
-        "years_to_show": found.years_to_show,
-    }
+    value, low, high = statistics.sharpe_difference
+    return Added(
+        base=base.name,
+        level=LEVEL,
+        value=value,
+        low=low,
+        high=high,
+        sharpe=SharpePair(champion=champion.metrics["sharpe"], base=base.metrics["sharpe"]),
+        information_ratio=_partial(statistics.information_ratio),
+        alpha=_partial(statistics.alpha),
+        beta=_partial(statistics.beta),
+        active_return=_active_return(returns, reference, bars_per_year(champion.times)),
+        tracking_error=statistics.tracking_error,
+        years_to_show=statistics.years_to_show,
+    )
 
 
-def comparison(tested: BacktestResult, base: BacktestResult) -> dict[str, Any] | None:
+def comparison(tested: BacktestResult, base: BacktestResult) -> Comparison | None:
     """The active return of one backtest over another with its interval, and the p-value of no edge.
 
-    The p-value is that of the gate on this period alone, the larger of those of the active return and of alpha: it does
-    not know how many others were tried. None for fewer than `MIN_BARS` returns, and for equal ones.
+    The p-value is the gate's on this period alone, the larger of those of the active return and of alpha: it does not
+    know how many others were tried. None for fewer than `MIN_BARS` returns, and for equal ones.
     """
     returns, reference = simple_returns(tested.equity), simple_returns(base.equity)
     if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
         return None
     cash = 0.0 if tested.risk_free is None else tested.risk_free
-    return {
-        "of": tested.name,
-        "base": base.name,
-        "level": LEVEL,
-        "active_return": _active_return(returns, reference, bars_per_year(tested.times)),
-        "p_value": edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
-    }
+    return Comparison(
+        of=tested.name,
+        base=base.name,
+        level=LEVEL,
+        active_return=_active_return(returns, reference, bars_per_year(tested.times)),
+        p_value=edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
+    )
 
 
-def _active_return(own: Floats, base: Floats, periods: float) -> dict[str, float]:
-    return active_return(own, base, periods_per_year=periods)._asdict()
+def _active_return(own: Floats, base: Floats, periods: float) -> Estimate:
+    return _estimate(active_return(own, base, periods_per_year=periods))
 
 
-def usage(period: MandatePeriod) -> dict[str, float]:
+def _estimate(interval: Interval) -> Estimate:
+    return Estimate(value=interval.value, low=interval.low, high=interval.high)
+
+
+def _partial(interval: Interval) -> PartialEstimate:
+    return PartialEstimate(value=interval.value, low=interval.low, high=interval.high)
+
+
+def usage(period: MandatePeriod) -> MandateUsage:
     """How much of a mandate was used in a period, against the mandate at tilt 0 with the same trading.
 
     Weights are those held at the closes; desired weights are compared with those held one bar later.
@@ -186,13 +206,13 @@ def usage(period: MandatePeriod) -> dict[str, float]:
     holdings = effective_number(held)
     known = holdings[np.isfinite(holdings)]
     shares = active_share(held, base)
-    return {
-        "mean_absolute_tilt": mean_absolute_tilt(held, base),
-        "active_share": float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
-        "effective_holdings": float(known.mean()) if len(known) else float("nan"),
-        "effective_holdings_low": float(np.quantile(known, TAIL)) if len(known) else float("nan"),
-        "turnover": period.champion.metrics["turnover"],
-        "turnover_at_tilt_zero": period.tilt_zero.metrics["turnover"],
-        "tracking_error": _tracking_error(period),
-        "transfer_coefficient": transfer_coefficient(period.desired.weights[:-1], (held - base)[1:]),
-    }
+    return MandateUsage(
+        mean_absolute_tilt=mean_absolute_tilt(held, base),
+        active_share=float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
+        effective_holdings=float(known.mean()) if len(known) else float("nan"),
+        effective_holdings_low=float(np.quantile(known, TAIL)) if len(known) else float("nan"),
+        turnover=period.champion.metrics["turnover"],
+        turnover_at_tilt_zero=period.tilt_zero.metrics["turnover"],
+        tracking_error=_tracking_error(period),
+        transfer_coefficient=transfer_coefficient(period.desired.weights[:-1], (held - base)[1:]),
+    )

@@ -19,7 +19,7 @@ from finrl_pod.evaluate.export import write_table
 from finrl_pod.evaluate.intrabar_orders import orders_of
 from finrl_pod.evaluate.metrics import METRIC_NAMES
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
-from finrl_pod.files import to_plain
+from finrl_pod.files import to_plain, write_json
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
@@ -32,7 +32,7 @@ from finrl_pod_app.evaluation.backtests import (
     prepare,
     with_seed,
 )
-from finrl_pod_app.report.document import rule_sentences, write_json
+from finrl_pod_app.report.builder import rule_sentences
 from finrl_pod_app.setup.output_folder import SWEEP, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
 
@@ -199,7 +199,7 @@ def _prepared_backtests(
 
 
 def _write(out: Path, plain: dict[str, Any]) -> None:
-    write_json(out / "sweep.json", plain)
+    write_json(out / "sweep.json", plain, indent=2)
     write_table(out / "sweep", {key: [row[key] for row in plain["rows"]] for key in (*KEYS, *METRIC_NAMES)})
 
 

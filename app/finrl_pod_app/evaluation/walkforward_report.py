@@ -26,7 +26,7 @@ from finrl_pod.evaluate.seed_statistics import (
     probability_of_improvement,
 )
 from finrl_pod.evaluate.variations import backtest_recorded
-from finrl_pod.files import to_plain, write_text
+from finrl_pod.files import to_plain, write_json, write_text
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
@@ -42,7 +42,7 @@ from finrl_pod_app.evaluation.audit import audit_champion
 from finrl_pod_app.evaluation.champions import load_champion, member_ledgers
 from finrl_pod_app.evaluation.promotion import EvaluationContext
 from finrl_pod_app.evaluation.trial_log import DECISIONS, reference_base, reference_strategy
-from finrl_pod_app.report.document import build_document, write_json
+from finrl_pod_app.report.builder import build_report
 from finrl_pod_app.report.html import write_report
 from finrl_pod_app.setup.doctor import installed_versions
 
@@ -122,17 +122,18 @@ def report_walkforward(
     write_verdict(out, verdict)
     on_stage("writing the report")
     document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
-    write_json(out / FILE, document)
+    write_json(out / FILE, document, indent=2)
     write_text(out / CURVES, _curves_csv(results, by_seed))
-    page = build_document(
+    report = build_report(
         config=config,
         panel=panel,
         splits={"test": [first, last]},
         results=results,
         versions=installed_versions(),
         verdict=verdict,
+        parts={},
     )
-    write_report(out, page, results)
+    write_report(out, report, results)
     return dict(document)
 
 

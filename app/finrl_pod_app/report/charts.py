@@ -19,6 +19,7 @@ from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
 from finrl_pod_app.report.palette import Style, area_colours, report_styles, styles
+from finrl_pod_app.report.records import Band, CostPoint, Histogram
 
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
 MARGIN = 0.04  # of a log axis above and below its curves, as a share of their range
@@ -43,7 +44,7 @@ AXIS_TITLE = {"title": {"standoff": 8, "font": {"size": 13}}}
 BAND_COLOUR = "rgba(128, 128, 128, 0.16)"
 
 
-def equity_figure(results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None) -> Any:
+def equity_figure(results: Mapping[str, BacktestResult], band: Band | None = None) -> Any:
     """`equity_and_drawdown` with the report's layout."""
     figure = equity_and_drawdown(results, band)
     apply_layout(figure)
@@ -60,7 +61,7 @@ def reference_names(results: Mapping[str, Any]) -> list[str]:
 
 def equity_and_drawdown(
     results: Mapping[str, BacktestResult],
-    band: Mapping[str, Any] | None = None,
+    band: Band | None = None,
 ) -> Any:
     """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
 
@@ -238,11 +239,12 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
     return figure
 
 
-def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colour: str) -> Any:
+def cost_curve_figure(rows: Sequence[CostPoint], charged: float, colour: str) -> Any:
     """Annual return by proportional cost in basis points. charged: the backtest's own cost, marked by a dotted line."""
     import plotly.graph_objects as go
 
-    costs, returns = [row["cost_bps"] for row in rows], [row["annual_return"] for row in rows]
+    costs = [row.cost_bps for row in rows]
+    returns = [row.annual_return for row in rows]
     figure = go.Figure()
     figure.add_scatter(
         x=costs,
@@ -263,7 +265,7 @@ def cost_curve_figure(rows: Sequence[Mapping[str, float]], charged: float, colou
     return figure
 
 
-def logits_figure(logits: Mapping[str, Sequence[float]]) -> Any:
+def logits_figure(logits: Histogram) -> Any:
     """Histogram of the PBO logits. Left of zero the in-sample best ranks below the out-of-sample median."""
     import plotly.graph_objects as go
 
@@ -275,14 +277,14 @@ def logits_figure(logits: Mapping[str, Sequence[float]]) -> Any:
     return figure
 
 
-def logit_bars(logits: Mapping[str, Sequence[float]]) -> Any:
+def logit_bars(logits: Histogram) -> Any:
     """Bars of the PBO logits without a layout; orange for logits of at most zero, which count as overfitting."""
     import plotly.graph_objects as go
 
-    edges = np.asarray(logits["edges"], dtype=np.float64)
+    edges = np.asarray(logits.edges, dtype=np.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
-    return go.Bar(x=centres, y=list(logits["counts"]), width=np.diff(edges), marker_color=colours)
+    return go.Bar(x=centres, y=list(logits.counts), width=np.diff(edges), marker_color=colours)
 
 
 def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
@@ -345,12 +347,12 @@ def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **place: int) -> 
     figure.update_yaxes(type="log", range=limits, tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
 
 
-def add_band(figure: Any, times: Times, band: Mapping[str, Any], **attributes: Any) -> None:
+def add_band(figure: Any, times: Times, band: Band, **attributes: Any) -> None:
     """Add a filled band behind the other lines. attributes: Plotly attributes of both of its edges."""
-    x = dates(times, np.asarray(band["places"]))
+    x = dates(times, np.asarray(band.places))
     hidden = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    figure.add_scatter(y=band["low"], **hidden, **{**attributes, "showlegend": False})
-    figure.add_scatter(y=band["high"], fill="tonexty", fillcolor=BAND_COLOUR, **hidden, **attributes)
+    figure.add_scatter(y=band.low, **hidden, **{**attributes, "showlegend": False})
+    figure.add_scatter(y=band.high, fill="tonexty", fillcolor=BAND_COLOUR, **hidden, **attributes)
     figure.data = (*figure.data[-2:], *figure.data[:-2])
 
 

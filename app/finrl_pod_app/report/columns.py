@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from finrl_pod.evaluate.metrics import PERCENT, Metric
@@ -42,37 +42,24 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
     return text if text == MISSING else f"{text}{unit}"
 
 
-def return_interval(low: float, high: float) -> str:
+def return_interval(low: float | None, high: float | None) -> str:
     """An interval of returns in percent, such as -0.3% to +0.9%.
 
     With more decimals if it is narrow, or if an end would round to 0, whose side decides whether 0 lies inside.
     """
+    if low is None or high is None:
+        return f"{MISSING} to {MISSING}"
     digits = 1 if high - low >= NARROW else 2
     while digits < MOST_DIGITS and any(end and not percent(end, digits).strip("+-0.") for end in (low, high)):
         digits += 1
     return " to ".join(percent(end, digits, sign=True, unit="%") for end in (low, high))
 
 
-def with_side(text: str, value: float, unit: str = "") -> str:
+def with_side(text: str, value: float | None, unit: str = "") -> str:
     """The text of an end of an interval; of one that rounds to 0, its side: it decides whether 0 lies inside."""
-    if value == 0 or text.strip("+-0.%"):
+    if not value or text.strip("+-0.%"):
         return text
     return f"just {'below' if value < 0 else 'above'} 0{unit}"
-
-
-# Bars of a report by their split, in headings and at the end of sentences; None: dates of the user's choice.
-_PERIODS = {
-    "train": ("training", "on the training period"),
-    "validation": ("validation", "on the validation period"),
-    "test": ("test", "on the test period"),
-    "all": ("all bars", "on all bars"),
-    None: ("chosen dates", "on the chosen dates"),
-}
-
-
-def period_words(document: Mapping[str, Any]) -> tuple[str, str]:
-    """The bars of a report in headings, and as the end of a sentence: ("test", "on the test period")."""
-    return ("in sample", "in sample") if document.get("in_sample") else _PERIODS[document.get("split", "test")]
 
 
 def champion_first(names: Iterable[str]) -> list[str]:
@@ -94,17 +81,16 @@ def display_name(name: str) -> str:
     return unpinned(name) if is_file_reference(name) else re.sub(r"(?<=\d)_(?=\d)", "-", name).replace("_", " ")
 
 
-def champion_text(champion: Mapping[str, Any]) -> str:
+def champion_text(champion: str, members: Sequence[str]) -> str:
     """A champion in headings: the number of its agents, or the id of a single one."""
-    members = champion.get("members") or ()
-    return f"ensemble of {len(members)} agents" if len(members) > 1 else str(champion["id"])
+    return f"ensemble of {len(members)} agents" if len(members) > 1 else champion
 
 
-def diversity_of(champion: Mapping[str, Any]) -> str:
-    """How different a champion's members are, to end a sentence."""
-    roots, correlation = set(champion["roots"]), champion["mean_correlation"]
+def diversity_of(roots: Iterable[str], mean_correlation: float | None) -> str:
+    """How different the members of a champion are, to end a sentence."""
+    roots = sorted(set(roots))
     plural = "s" if len(roots) > 1 else ""
-    text = f" from {len(roots)} root{plural} (first ancestor{plural} {', '.join(sorted(roots))})"
-    if correlation is None:
+    text = f" from {len(roots)} root{plural} (first ancestor{plural} {', '.join(roots)})"
+    if mean_correlation is None:
         return text
-    return f"{text}; the mean correlation of their active returns on validation is {number(correlation)}"
+    return f"{text}; the mean correlation of their active returns on validation is {number(mean_correlation)}"

@@ -1,6 +1,6 @@
 """What a strategy adds and where it comes from: against the benchmark, by asset and year, and by account size.
 
-Sections of the report, and the rows and figures that the dashboard shows too. All read the report's object only.
+Sections of the report, and the rows and figures that the dashboard shows too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from finrl_pod_app.report.columns import (
     percent,
 )
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.records import Attribution, Capacity, RunReport
 from finrl_pod_app.report.sections import chart, definitions, note, section
 from finrl_pod_app.report.tables import metrics_table, table
 
@@ -25,9 +26,9 @@ NAMED_ASSETS = 24  # the others are one bar
 GAIN, LOSS = "#148acd", "#d55e00"
 
 
-def benchmark(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
+def benchmark(report: RunReport, styles: Mapping[str, Style]) -> str:
     """Every strategy against the benchmark; empty without one."""
-    base, strategies = document["test"].get("benchmark"), document["test"]["strategies"]
+    base, strategies = report.test.benchmark, report.test.strategies
     others = {name: values for name, values in strategies.items() if name != base}
     if base is None or not any(BENCHMARK_METRICS[0].name in values for values in others.values()):
         return ""
@@ -36,25 +37,25 @@ def benchmark(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
     return section(f"Against {in_sentence(base)}", metrics_table(others, styles, metrics) + meanings)
 
 
-def attribution(document: Mapping[str, Any]) -> str:
+def profit(report: RunReport) -> str:
     """The profit of the strategy that the report is about, by asset and by year; empty without attribution."""
-    found = document.get("attribution")
-    if not found or not found["by_asset"]:
+    attribution = report.attribution
+    if attribution is None or not attribution.by_asset:
         return ""
-    name = in_sentence(document["test"]["tearsheet"]["of"])
+    name = in_sentence(report.subject)
     words = note(
         f"Profit of {name} before costs, in the currency of the prices: the change of a holding's value between two "
         "closes, with its dividends, less what was paid for it."
     )
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("year", *YEAR_COLUMNS.values()))
     rows = [
-        f'<tr><th scope="row">{row["year"]}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for row, cells in zip(found["by_year"], year_cells(document), strict=True)
+        f'<tr><th scope="row">{row.year}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for row, cells in zip(attribution.by_year, year_cells(attribution), strict=True)
     ]
-    figure = profit_figure(document)
+    figure = profit_figure(attribution)
     charts.apply_layout(figure)
     figure.update_layout(hovermode="closest", margin={"l": 90})
-    drawn = chart("attribution", figure, "tall" if len(found["by_asset"]) > NAMED_ASSETS // 2 else "")
+    drawn = chart("attribution", figure, "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else "")
     return section("Profit by asset, and by year", words + drawn + table(heads, rows, wide=False))
 
 
@@ -66,19 +67,19 @@ YEAR_COLUMNS = {
 }
 
 
-def year_cells(document: Mapping[str, Any]) -> list[list[str]]:
+def year_cells(attribution: Attribution) -> list[list[str]]:
     """The cells of `YEAR_COLUMNS` for each year of the attribution."""
     return [
-        [*(number(row[key], 0) for key in ("profit", "costs", "carry")), percent(row["return"])]
-        for row in document["attribution"]["by_year"]
+        [number(row.profit, 0), number(row.costs, 0), number(row.carry, 0), percent(row.year_return)]
+        for row in attribution.by_year
     ]
 
 
-def profit_figure(document: Mapping[str, Any]) -> Any:
+def profit_figure(attribution: Attribution) -> Any:
     """Profit by asset as bars without a layout, the largest on top; beyond `NAMED_ASSETS`, the middle is one bar."""
     import plotly.graph_objects as go
 
-    profits = sorted(document["attribution"]["by_asset"].items(), key=lambda item: -item[1])
+    profits = sorted(((name, value or 0.0) for name, value in attribution.by_asset.items()), key=lambda item: -item[1])
     if len(profits) > NAMED_ASSETS:
         half = NAMED_ASSETS // 2
         middle = profits[half:-half]
@@ -96,23 +97,23 @@ def profit_figure(document: Mapping[str, Any]) -> Any:
     return figure
 
 
-def capacity(document: Mapping[str, Any]) -> str:
+def capacity_section(report: RunReport) -> str:
     """Active growth by account size; empty if it was not measured."""
-    found = document.get("capacity")
-    if not found:
+    capacity = report.capacity
+    if capacity is None:
         return ""
-    figure = capacity_figure(document)
+    figure = capacity_figure(capacity)
     charts.apply_layout(figure)
     figure.update_layout(hovermode="closest")
     heads = "".join(f'<th scope="col">{head}</th>' for head in CAPACITY_HEADS)
     rows = [
         f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{cell}</td>" for cell in cells[1:])}</tr>'
-        for cells in capacity_cells(document)
+        for cells in capacity_cells(capacity)
     ]
     words = note(
-        f"{capacity_sentence(found)} Impact of a trade: {found['impact']:g} times the daily volatility times the "
+        f"{capacity_sentence(capacity)} Impact of a trade: {capacity.impact:g} times the daily volatility times the "
         "square root of its share of the average daily volume, of which at most "
-        f"{100 * found['participation']:g}% fills. Grey band: {100 * found['level']:.0f}% interval (stationary "
+        f"{100 * capacity.participation:g}% fills. Grey band: {100 * capacity.level:.0f}% interval (stationary "
         "bootstrap)."
     )
     return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, wide=False))
@@ -121,32 +122,32 @@ def capacity(document: Mapping[str, Any]) -> str:
 CAPACITY_HEADS = ("account", "active growth, % per year", "interval", "costs, % per year")
 
 
-def capacity_cells(document: Mapping[str, Any]) -> list[list[str]]:
+def capacity_cells(capacity: Capacity) -> list[list[str]]:
     """The cells of `CAPACITY_HEADS` for each account size."""
     return [
         [
-            number(row["account"], 0),
-            percent(row["active_growth"], 2, sign=True),
-            f"{percent(row['low'], 2, sign=True)} to {percent(row['high'], 2, sign=True)}",
-            percent(row["cost"], 2),
+            number(row.account, 0),
+            percent(row.active_growth, 2, sign=True),
+            f"{percent(row.low, 2, sign=True)} to {percent(row.high, 2, sign=True)}",
+            percent(row.cost, 2),
         ]
-        for row in document["capacity"]["curve"]
+        for row in capacity.curve
     ]
 
 
-def capacity_figure(document: Mapping[str, Any]) -> Any:
+def capacity_figure(capacity: Capacity) -> Any:
     """Annual active growth by account size on a log axis, with its interval, without a layout."""
     import plotly.graph_objects as go
 
-    rows = document["capacity"]["curve"]
-    sizes = [row["account"] for row in rows]
+    rows = capacity.curve
+    sizes = [row.account for row in rows]
     figure = go.Figure()
     hidden = {"x": sizes, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    figure.add_scatter(y=[row["low"] for row in rows], **hidden)
-    figure.add_scatter(y=[row["high"] for row in rows], fill="tonexty", fillcolor=charts.BAND_COLOUR, **hidden)
+    figure.add_scatter(y=[row.low for row in rows], **hidden)
+    figure.add_scatter(y=[row.high for row in rows], fill="tonexty", fillcolor=charts.BAND_COLOUR, **hidden)
     figure.add_scatter(
         x=sizes,
-        y=[row["active_growth"] for row in rows],
+        y=[row.active_growth for row in rows],
         mode="lines+markers",
         line={"color": GAIN, "width": 2},
         showlegend=False,
@@ -157,18 +158,19 @@ def capacity_figure(document: Mapping[str, Any]) -> Any:
     return figure
 
 
-def capacity_sentence(capacity: Mapping[str, Any]) -> str:
-    """What becomes of the active growth in larger accounts, from the report's part `capacity`."""
-    smallest, base = capacity["curve"][0], display_name(str(capacity["base"]))
-    found = f"An account of {smallest['account']:,.0f} grows {smallest['active_growth']:+z.2%} a year against {base}"
-    if capacity["half"]["value"] == 0:
-        return f"{found}, so that no account adds anything: the capacity is 0."
+def capacity_sentence(capacity: Capacity) -> str:
+    """What becomes of the active growth in larger accounts."""
+    smallest, base = capacity.curve[0], display_name(capacity.base)
+    growth = percent(smallest.active_growth, 2, sign=True, unit="%")
+    start = f"An account of {smallest.account:,.0f} grows {growth} per year against {base}"
+    if capacity.half.value == 0:
+        return f"{start}, so that no account adds anything: the capacity is 0."
     sizes = [
-        f"{name} of it remains at {_account(capacity[key]['value'])} "
-        f"({capacity['level']:.0%} interval {_account(capacity[key]['low'])} to {_account(capacity[key]['high'])})"
-        for name, key in (("half", "half"), ("nothing", "zero"))
+        f"{name} of it remains at {_account(size.value)} "
+        f"({capacity.level:.0%} interval {_account(size.low)} to {_account(size.high)})"
+        for name, size in (("half", capacity.half), ("nothing", capacity.zero))
     ]
-    return f"{found}; with market impact {', and '.join(sizes)}."
+    return f"{start}; with market impact {', and '.join(sizes)}."
 
 
 def _account(size: float | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from finrl_pod.errors import RunError
 from finrl_pod.files import write_bytes
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report.document import subject_of
+from finrl_pod_app.report.builder import subject_of
 
 FILE = "curves.safetensors"
 MAX_BYTES = 64_000_000

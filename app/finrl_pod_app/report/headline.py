@@ -1,17 +1,13 @@
-"""The headline of a report: key figures, for the top of the page and of the run's page in the dashboard.
-
-Reads the report's object only.
-"""
+"""The headline of a report: key figures, for the top of the page and of the run's page in the dashboard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from finrl_pod.evaluate.benchmark_metrics import EFFECTIVE_NUMBER
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME
-from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, metric_text, return_interval
+from finrl_pod_app.report.columns import MISSING, display_name, metric_text, return_interval
+from finrl_pod_app.report.records import Metrics, RunReport
 
 ANNUAL_RETURN = METRIC_BY_NAME["annual_return"]
 KEY_METRICS = (
@@ -49,45 +45,42 @@ class KeyFigure:
         return f"{text}; {self.against}" if self.against else text
 
 
-def key_figures(document: Mapping[str, Any]) -> list[KeyFigure]:
+def key_figures(report: RunReport) -> list[KeyFigure]:
     """Return, CAGR, Sharpe ratio, drawdown, active return with its interval, turnover and effective holdings.
 
-    Of the strategy that the report is about; figures that a report does not have are a dash.
+    Figures of the strategy that the report is about; a figure that the report does not have is a dash.
     """
-    test = document.get("test") or {}
-    strategies = test.get("strategies") or {}
-    name = CHAMPION if CHAMPION in strategies else next(iter(strategies), "")
-    own = strategies.get(name) or {}
-    added = document.get("added") or document.get("comparison") or {}
-    base = str(added.get("base") or test.get("benchmark") or "")
-    other, shown = strategies.get(base) or {}, display_name(base)
-
+    metrics = report.test.strategies.get(report.subject, {})
+    base_metrics = report.test.strategies.get(report.base, {})
+    base = display_name(report.base)
     figures = []
     for metric in KEY_METRICS:
-        base_text = metric_text(metric, other.get(metric.name))
-        against = f"{shown} {base_text}" if base_text != MISSING else ""
-        text = metric_text(metric, own.get(metric.name))
+        base_text = metric_text(metric, base_metrics.get(metric.name))
+        against = f"{base} {base_text}" if base_text != MISSING else ""
+        text = metric_text(metric, metrics.get(metric.name))
         figures.append(KeyFigure(metric.name, metric.label, text, against, metric.explanation))
-    symbols = (document.get("data") or {}).get("symbols")
-    text = metric_text(EFFECTIVE_NUMBER, own.get(EFFECTIVE_NUMBER.name))
-    detail = f"of {len(symbols)} symbols" if symbols else ""
-    holdings = KeyFigure(EFFECTIVE_NUMBER.name, EFFECTIVE_NUMBER.label, text, "", EFFECTIVE_NUMBER.explanation, detail)
-    return [*figures[:-1], _active_return(own, other, added, shown), figures[-1], holdings]
-
-
-def _active_return(own: Mapping[str, Any], other: Mapping[str, Any], added: Mapping[str, Any], shown: str) -> KeyFigure:
-    """Mean active return per year with its interval; the difference of the CAGRs without a comparison."""
-    found = added.get("active_return")
-    if found:
-        level = f"{100 * added['level']:.0f}% interval"
-        interval = f"over {shown}; {level} {return_interval(found['low'], found['high'])}"
-        note = f"mean annual return above {shown}; {level} of the test for an edge"
-        return KeyFigure(
-            "active_return", "Active return", metric_text(ANNUAL_RETURN, found["value"]), "", note, interval
-        )
-    mine, theirs = own.get("annual_return"), other.get("annual_return")
-    value = None if mine is None or theirs is None else mine - theirs
-    over = f"over {shown}" if shown else ""
-    return KeyFigure(
-        "active_return", "Active return", metric_text(ANNUAL_RETURN, value), "", "CAGR above the base", over
+    holdings = KeyFigure(
+        EFFECTIVE_NUMBER.name,
+        EFFECTIVE_NUMBER.label,
+        metric_text(EFFECTIVE_NUMBER, metrics.get(EFFECTIVE_NUMBER.name)),
+        "",
+        EFFECTIVE_NUMBER.explanation,
+        f"of {len(report.data.symbols)} symbols" if report.data.symbols else "",
     )
+    return [*figures[:-1], _active_return(report, metrics, base_metrics, base), figures[-1], holdings]
+
+
+def _active_return(report: RunReport, metrics: Metrics, base_metrics: Metrics, base: str) -> KeyFigure:
+    """Mean active return per year with its interval; the difference of the CAGRs without a comparison."""
+    comparison = report.added or report.comparison
+    if comparison and (active := comparison.active_return):
+        level = f"{100 * comparison.level:.0f}% interval"
+        interval = f"over {base}; {level} {return_interval(active.low, active.high)}"
+        note = f"mean annual return above {base}; {level} of the test for an edge"
+        text = metric_text(ANNUAL_RETURN, active.value)
+        return KeyFigure("active_return", "Active return", text, "", note, interval)
+    growth, base_growth = metrics.get(ANNUAL_RETURN.name), base_metrics.get(ANNUAL_RETURN.name)
+    value = None if growth is None or base_growth is None else growth - base_growth
+    over = f"over {base}" if base else ""
+    text = metric_text(ANNUAL_RETURN, value)
+    return KeyFigure("active_return", "Active return", text, "", "CAGR above the base", over)

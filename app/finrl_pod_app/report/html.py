@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from finrl_pod.evaluate.metrics import METRICS
-from finrl_pod.files import to_plain, write_text
+from finrl_pod.files import write_json, write_text
 from finrl_pod.prices import taken_as
 from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts, contribution, sections
-from finrl_pod_app.report.columns import diversity_of, in_sentence, number, period_words
+from finrl_pod_app.report.builder import subject_of
+from finrl_pod_app.report.columns import diversity_of, in_sentence, number
 from finrl_pod_app.report.curves import write_curves
-from finrl_pod_app.report.document import subject_of, write_json
 from finrl_pod_app.report.edge_text import verdict_paragraph
 from finrl_pod_app.report.mandate_text import return_sentence
 from finrl_pod_app.report.palette import Style, report_styles
+from finrl_pod_app.report.records import REPORT_FILE, RunReport
 from finrl_pod_app.report.sections import bullet_list, chart, definitions, fact_list, note, section
 from finrl_pod_app.report.tables import leaderboard_table, metrics_table, yearly_table
 from finrl_pod_app.report.verdict_text import baselines_sentence, looks_sentence
@@ -33,60 +33,56 @@ SELECTED = {  # procedure by which the members of a champion were selected
 }
 
 
-def write_report(out: Path, document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> Path:
+def write_report(out: Path, report: RunReport, results: Mapping[str, BacktestResult]) -> Path:
     """Write report.json, report.html and curves.safetensors into `out` and return the page's path.
 
-    document: from `build_document`. results: test results by the same strategy names. The page is headed by the name of
-    the folder and today's date (UTC). Raises RunError if the folder cannot be written; existing reports are then kept.
+    results: test results by the same strategy names. The page is headed by the name of the folder and the date (UTC).
+    Raises RunError if the folder cannot be written; existing reports are then kept.
     """
-    plain = to_plain(document)
-    page = render(plain, results, out.resolve().name, f"{datetime.now(UTC):%Y-%m-%d}")
-    write_json(out / "report.json", plain)
+    page = render(report, results, out.resolve().name, f"{datetime.now(UTC):%Y-%m-%d}")
+    write_json(out / REPORT_FILE, report.to_dict(), indent=2)
     write_curves(out, results)
     return write_text(out / "report.html", page)
 
 
-def render(
-    document: Mapping[str, Any], results: Mapping[str, BacktestResult], name: str = "", created: str = ""
-) -> str:
+def render(report: RunReport, results: Mapping[str, BacktestResult], name: str = "", created: str = "") -> str:
     """The page as HTML text. Deterministic: equal input gives equal text.
 
-    name: of the run. created: date of the report, ISO text.
+    name: run name. created: report date in ISO format.
     """
-    style_by_name = report_styles(document["test"]["strategies"])
-    kind, heading = period_words(document)
-    period = f"{document['data']['name']}, {kind} {' to '.join(document['splits']['test'])}"
+    style_by_name = report_styles(report.test.strategies)
+    kind, heading = report.period_words
+    period = f"{report.data.name}, {kind} {' to '.join(report.splits.test)}"
     body = [
-        sections.equity(document, results, style_by_name),
-        section(f"Results {heading}", _metrics(document, style_by_name)),
-        _validation(document, style_by_name),
-        contribution.benchmark(document, style_by_name),
-        sections.ladder(document),
-        sections.active_return(document, results),
-        sections.gate(document),
-        sections.mandate(document),
-        sections.drawdowns(document),
-        sections.rolling(document, results, style_by_name),
-        sections.months(document),
+        sections.equity(report, results, style_by_name),
+        section(f"Results {heading}", _metrics(report, style_by_name)),
+        _validation(report, style_by_name),
+        contribution.benchmark(report, style_by_name),
+        sections.ladder(report),
+        sections.active_return(report, results),
+        sections.gate(report),
+        sections.mandate(report),
+        sections.drawdowns(report),
+        sections.rolling(report, results, style_by_name),
+        sections.months(report),
         section(
             "Annual returns",
-            note("The first and the last year may be partial.")
-            + yearly_table(document["test"]["yearly"], style_by_name),
+            note("The first and the last year may be partial.") + yearly_table(report.test.yearly, style_by_name),
         ),
         _weights(results),
-        contribution.attribution(document),
-        sections.trading(document, results, style_by_name),
-        sections.distribution(document, results, style_by_name),
-        sections.cost_curve(document, style_by_name),
-        contribution.capacity(document),
-        sections.overfitting(document),
-        _leaderboard(document),
-        section("Market rules", bullet_list(document["rules"])),
-        section("Data and splits", _data(document)),
-        section("Provenance", _provenance(document)),
+        contribution.profit(report),
+        sections.trading(report, results, style_by_name),
+        sections.distribution(report, results, style_by_name),
+        sections.cost_curve(report, style_by_name),
+        contribution.capacity_section(report),
+        sections.overfitting(report),
+        _leaderboard(report),
+        section("Market rules", bullet_list(report.rules)),
+        section("Data and splits", _data(report)),
+        section("Provenance", _provenance(report)),
     ]
     title = f"{name}: {period}" if name else period
-    parts = [_head(document, name, period, created), *body[:1], sections.contents(body), *body[1:]]
+    parts = [_head(report, name, period, created), *body[:1], sections.contents(body), *body[1:]]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -97,47 +93,48 @@ def render(
     )
 
 
-def _head(document: Mapping[str, Any], name: str, period: str, created: str) -> str:
-    verdict = document.get("verdict")
-    subject = in_sentence(document["test"]["tearsheet"]["of"])
+def _head(report: RunReport, name: str, period: str, created: str) -> str:
+    verdict = report.verdict
+    subject = in_sentence(report.subject)
     heading = f"Backtest of {subject}: {period}" if verdict is None else name or f"Run: {period}"
     title = name if heading != name else ""
     facts = ", ".join(part for part in (title, period, f"report of {created}" if created else "") if part)
     lines = [
         f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
         f'<p class="soft">finrl_pod: {html.escape(facts)}</p>',
-        sections.headline(document),
+        sections.headline(report),
     ]
     if verdict is not None:
-        is_success = verdict["promoted"] and not (verdict.get("edge") or {}).get("is_demonstration")
+        is_success = verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration)
         style = "verdict promoted" if is_success else "verdict"
-        paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(document))
-        lines.append(f'<div class="{style}">{paragraph}{bullet_list(verdict["reasons"])}</div>')
+        paragraph = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in verdict_paragraph(report))
+        lines.append(f'<div class="{style}">{paragraph}{bullet_list(verdict.reasons)}</div>')
     # With a verdict, its box has the return.
     texts = [return_sentence, looks_sentence, baselines_sentence] if verdict is None else [baselines_sentence]
-    sentences = (text(document) for text in texts)
+    sentences = (text(report) for text in texts)
     if words := " ".join(sentence for sentence in sentences if sentence):
         lines.append(f"<p>{html.escape(words)}</p>")
     return "\n".join(lines) + "</header>"
 
 
-def _metrics(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
-    table = metrics_table(document["test"]["strategies"], style_by_name)
+def _metrics(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
+    table = metrics_table(report.test.strategies, style_by_name)
     notes = definitions({metric.label: metric.explanation for metric in METRICS})
-    if document["data"].get("price_only_index") and "index" in document["test"]["strategies"]:
+    if report.data.price_only_index and "index" in report.test.strategies:
         notes += note("The index is a price index, without dividends.")
-    return note(f"Period {' to '.join(document['splits']['test'])}, after costs.") + table + notes
+    return note(f"Period {' to '.join(report.splits.test)}, after costs.") + table + notes
 
 
-def _validation(document: Mapping[str, Any], style_by_name: Mapping[str, Style]) -> str:
-    strategies = (document.get("validation") or {}).get("strategies")
-    if not strategies:
+def _validation(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
+    if report.validation is None or report.splits.validation is None:
         return ""
     words = note(
-        f"Period {' to '.join(document['splits']['validation'])}, after costs; columns as above. The champion was "
+        f"Period {' to '.join(report.splits.validation)}, after costs; columns as above. The champion was "
         "selected on these bars, so its own results here are biased upwards."
     )
-    return section("Results on the validation period", words + metrics_table(strategies, style_by_name))
+    return section(
+        "Results on the validation period", words + metrics_table(report.validation.strategies, style_by_name)
+    )
 
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
@@ -150,57 +147,54 @@ def _weights(results: Mapping[str, BacktestResult]) -> str:
     return section("Portfolio weights", words + drawn)
 
 
-def _leaderboard(document: Mapping[str, Any]) -> str:
-    rows, champion = document["leaderboard"], document.get("champion")
-    if not rows or champion is None:
+def _leaderboard(report: RunReport) -> str:
+    champion = report.champion
+    if not report.leaderboard or champion is None:
         return ""
-    base, count = document.get("base_score"), len(champion["members"])
-    how = SELECTED.get(str(champion.get("selection")))
+    base, count = report.base_score, len(champion.members)
+    how = SELECTED.get(champion.selection)
     notes = [
         "Scores are Sharpe ratios on the validation period"
         + ("." if base is None else f"; the base, traded as slowly as the agents trade, has {number(base, 3)}."),
-        f"The {len(rows)} best agents of all generations are listed.",
-        f"The champion ({champion['algorithm']}) is an ensemble of {count} member{'s' * (count != 1)}"
-        f"{f', {how},' if how else ''}{diversity_of(champion)}.",
+        f"The {len(report.leaderboard)} best agents of all generations are listed.",
+        f"The champion ({champion.algorithm}) is an ensemble of {count} member{'s' * (count != 1)}"
+        f"{f', {how},' if how else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",
         "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",
         "An agent descends from its parent, whose weights it continued or copied; a dash: it started from scratch.",
     ]
-    if (search := document.get("search", "off")) != "off":
-        notes.append(f'Hyperparameters differ from those of the config because of its search = "{search}".')
-    table = leaderboard_table(rows, champion["members"], champion["lineage"])
-    return section("Leaderboard", note(" ".join(notes)) + table)
+    if report.search != "off":
+        notes.append(f'Hyperparameters differ from those of the config because of its search = "{report.search}".')
+    return section("Leaderboard", note(" ".join(notes)) + leaderboard_table(report.leaderboard, champion))
 
 
-def _data(document: Mapping[str, Any]) -> str:
-    data, splits = document["data"], document["splits"]
-    spans = {name: " to ".join(span) for name, span in splits.items() if name != "embargo"}
+def _data(report: RunReport) -> str:
+    data = report.data
+    spans = {name: " to ".join(span) for name, span in report.splits.spans().items()}
     facts = {
-        "dataset": f"{data['name']}, {data['source']}" if data["source"] else data["name"],
-        "period": f"{data['start']} to {data['end']}, {data['bars']:,} bars",
-        "columns": ", ".join(data["columns"])
-        + (ADJUSTED[taken_as(adjusted=True) in data["flaws"]] if data["adjusted"] else ""),
-        f"{len(data['symbols'])} symbols": ", ".join(data["symbols"]),
+        "dataset": f"{data.name}, {data.source}" if data.source else data.name,
+        "period": f"{data.start} to {data.end}, {data.bars:,} bars",
+        "columns": ", ".join(data.columns) + (ADJUSTED[taken_as(adjusted=True) in data.flaws] if data.adjusted else ""),
+        f"{len(data.symbols)} symbols": ", ".join(data.symbols),
         **spans,
-        "embargo": f"{splits['embargo']} bars dropped from the end of train and validation",
+        "embargo": f"{report.splits.embargo} bars dropped from the end of train and validation",
     }
-    flaws = data["flaws"]
-    known = "<p>Known data issues:</p>" if flaws else "<p>No known data issues.</p>"
-    folded = flaws[FLAWS_SHOWN:]
+    known = "<p>Known data issues:</p>" if data.flaws else "<p>No known data issues.</p>"
+    folded = data.flaws[FLAWS_SHOWN:]
     more = f"<details><summary>{len(folded)} more</summary>{bullet_list(folded)}</details>" if folded else ""
-    return known + bullet_list(flaws[:FLAWS_SHOWN]) + more + fact_list(facts)
+    return known + bullet_list(data.flaws[:FLAWS_SHOWN]) + more + fact_list(facts)
 
 
-def _provenance(document: Mapping[str, Any]) -> str:
+def _provenance(report: RunReport) -> str:
     facts = {
-        "seed": str(document["seed"]),
-        "config, SHA-256": document["config_sha256"],
-        "prices, SHA-256": document["data"]["sha256"],
-        "versions": ", ".join(f"{name} {version}" for name, version in document["versions"].items()),
+        "seed": str(report.seed),
+        "config, SHA-256": report.config_sha256,
+        "prices, SHA-256": report.data.sha256,
+        "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
     }
-    if timing := document.get("timing"):
+    if timing := report.timing:
         facts["training"] = (
-            f"{timing['samples']:,} samples (environment steps) in {timing['train_seconds']:,.0f} s "
-            f"({timing['samples_per_second']:,.0f} samples/s); {timing['total_seconds']:,.0f} s with the evaluation"
+            f"{timing.samples:,} samples (environment steps) in {timing.train_seconds:,.0f} s "
+            f"({timing.samples_per_second:,.0f} samples/s); {timing.total_seconds:,.0f} s with the evaluation"
         )
     return fact_list(facts)
 

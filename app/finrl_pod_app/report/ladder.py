@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from finrl_pod_app.report.columns import number, percent
+from finrl_pod_app.report.columns import MISSING, number, percent
+
+if TYPE_CHECKING:
+    from finrl_pod_app.report.records import RungPeriod, RunReport
 
 LABELS = {
     "base": "base, traded as slowly",
@@ -15,50 +17,53 @@ LABELS = {
     "closed_form": "solved linear policy",
     "rl": "reinforcement learning",
 }
-COLUMNS = (  # key, heading, unit, definition; all per year
-    ("active_return", "active", "%", "mean return less that of the base"),
-    ("alpha", "alpha", "%", "active return less beta times the base"),
-    ("tracking_error", "TE", "%", "standard deviation of active returns"),
-    ("turnover", "turnover", "×", "one-sided"),
+COLUMNS = (  # heading, unit, definition; all per year
+    ("active", "%", "mean return less that of the base"),
+    ("alpha", "%", "active return less beta times the base"),
+    ("TE", "%", "standard deviation of active returns"),
+    ("turnover", "×", "one-sided"),
 )
-SIGNED = ("active_return", "alpha")
 NOTE = (
     "Every step trades through the same mandate, at the same costs and speed, and is compared with the base traded as "
     "slowly. Base and fixed tilts are never deployed. Nothing is chosen by the columns of the test."
 )
 
 
-def ladder_cells(document: Mapping[str, Any]) -> list[tuple[str, bool, list[str]]]:
+def ladder_cells(report: RunReport) -> list[tuple[str, bool, list[str]]]:
     """Rows of the table: label, whether it is deployed, and cells for validation and then for test."""
     return [
-        (
-            LABELS[row["rung"]],
-            row["deployed"],
-            [
-                number(row[period][key]) if key == "turnover" else percent(row[period][key], 2, sign=key in SIGNED)
-                for period in ("validation", "test")
-                for key, *_ in COLUMNS
-            ],
-        )
-        for row in document.get("ladder") or ()
+        (LABELS[row.rung], row.deployed, [cell for period in (row.validation, row.test) for cell in _cells(period)])
+        for row in report.ladder
     ]
 
 
-def ladder_sentence(document: Mapping[str, Any]) -> str:
+def _cells(period: RungPeriod) -> list[str]:
+    """The cells of `COLUMNS` for one period."""
+    return [
+        percent(period.active_return, 2, sign=True),
+        percent(period.alpha, 2, sign=True),
+        percent(period.tracking_error, 2),
+        number(period.turnover),
+    ]
+
+
+def ladder_sentence(report: RunReport) -> str:
     """What training added to the solved policy, and which one is deployed; empty for a run without a ladder."""
-    rows = {row["rung"]: row for row in document.get("ladder") or ()}
-    start = document.get("start")
-    if "closed_form" not in rows:
+    rungs = {row.rung: row for row in report.ladder}
+    solved, trained = rungs.get("closed_form"), rungs.get("rl")
+    if solved is None:
         return ""
-    if not start or "rl" not in rows:
+    if report.start is None or trained is None:
         return "Deployed: the solved linear policy, which nothing was trained from."
-    gain = {
-        name: rows["rl"][name]["active_return"] - rows["closed_form"][name]["active_return"]
-        for name in ("validation", "test")
-    }
-    deployed = "the trained ensemble" if rows["rl"]["deployed"] else "the solved linear policy that it started from"
+    deployed = "the trained ensemble" if trained.deployed else "the solved linear policy that it started from"
     return (
-        f"Reinforcement learning added {percent(gain['validation'], 2, sign=True)}% a year to the solved policy on "
-        f"validation (p-value {start['p_value']:.2g}, at most {start['level']:g} is needed to deploy it) and "
-        f"{percent(gain['test'], 2, sign=True)}% on test. Deployed: {deployed}."
+        f"Reinforcement learning added {_gain(trained.validation, solved.validation)}% per year to the solved policy "
+        f"on validation (p-value {report.start.p_value:.2g}, at most {report.start.level:g} is needed to deploy it) "
+        f"and {_gain(trained.test, solved.test)}% on test. Deployed: {deployed}."
     )
+
+
+def _gain(trained: RungPeriod, solved: RungPeriod) -> str:
+    if trained.active_return is None or solved.active_return is None:
+        return MISSING
+    return percent(trained.active_return - solved.active_return, 2, sign=True)

@@ -1,13 +1,13 @@
 """Text of a report's section on the mandate: what a strategy earned over its base, and the rows of the tables.
 
-Shared by the terminal, the report's page and the dashboard; reads the report's object only.
+Shared by the terminal, the report's page and the dashboard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from finrl_pod_app.report.columns import (
     MISSING,
@@ -15,10 +15,12 @@ from finrl_pod_app.report.columns import (
     in_sentence,
     number,
     percent,
-    period_words,
     return_interval,
     with_side,
 )
+
+if TYPE_CHECKING:
+    from finrl_pod_app.report.records import ActiveReturn, Added, Comparison, Estimate, MandateUsage, RunReport
 
 PERIODS = ("validation", "test")
 OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
@@ -73,43 +75,40 @@ METHODS = (
 )
 
 
-def return_sentence(document: Mapping[str, Any]) -> str:
+def return_sentence(report: RunReport) -> str:
     """The mean return of the champion or another strategy against its base; empty without a comparison."""
-    if (document.get("added") or {}).get("active_return"):
-        clause = _mean_return("the champion", document["added"])
-        return f"{period_words(document)[1].capitalize()}, after costs {clause}."
-    compared = document.get("comparison")
-    return comparison_sentence(compared) if compared else ""
+    if report.added and report.added.active_return:
+        clause = _mean_return("the champion", report.added, report.added.active_return)
+        return f"{report.period_words[1].capitalize()}, after costs {clause}."
+    return comparison_sentence(report.comparison) if report.comparison else ""
 
 
-def comparison_sentence(found: Mapping[str, Any]) -> str:
-    """The mean return of a strategy against a baseline, with the interval and the p-value of no edge.
+def comparison_sentence(comparison: Comparison) -> str:
+    """The mean return of a strategy against a baseline, with the interval and the p-value of no edge."""
+    if comparison.active_return is None:
+        return ""
+    clause = _mean_return(in_sentence(comparison.of), comparison, comparison.active_return)
+    return f"After costs {clause}; p-value of no edge {comparison.p_value:.2g}, for this backtest alone."
 
-    found: of `evaluation.mandate_report.comparison`.
-    """
-    clause = _mean_return(in_sentence(str(found["of"])), found)
-    return f"After costs {clause}; p-value of no edge {found['p_value']:.2g}, for this backtest alone."
 
-
-def _mean_return(who: str, added: Mapping[str, Any]) -> str:
-    """An active return with its interval as a clause. added: base, level and active_return."""
-    found = added["active_return"]
-    side = "below" if found["value"] < 0 else "above"
+def _mean_return(who: str, comparison: ActiveReturn, active: Estimate) -> str:
+    """An active return with its interval as a clause."""
+    value = active.value
     return (
-        f"the mean return of {who} was {abs(100 * found['value']):.1f}% per year {side} that of "
-        f"{in_sentence(str(added['base']))} ({100 * added['level']:.0f}% interval "
-        f"{return_interval(found['low'], found['high'])})"
+        f"the mean return of {who} was {abs(100 * value):.1f}% per year {'below' if value < 0 else 'above'} that of "
+        f"{in_sentence(comparison.base)} ({100 * comparison.level:.0f}% interval "
+        f"{return_interval(active.low, active.high)})"
     )
 
 
-def mandate_settings(mandate: Mapping[str, Any]) -> dict[str, str]:
+def mandate_settings(mandate: Mapping[str, str | float | int]) -> dict[str, str]:
     """Settings of a mandate by display name; disabled limits are "off"."""
     if mandate["base"] == "none":
         return {"base": "none: weights are unconstrained"}
     return {display_name(name): _setting(name, value) for name, value in {"base": mandate["base"], **mandate}.items()}
 
 
-def _setting(name: str, value: Any) -> str:
+def _setting(name: str, value: str | float) -> str:
     if name in OFF_AT_ZERO and not value:
         return "off"
     if name == "decide_every":
@@ -117,27 +116,29 @@ def _setting(name: str, value: Any) -> str:
     return display_name(str(value))
 
 
-def usage_periods(usage: Mapping[str, Any]) -> list[str]:
+def usage_periods(usage: Mapping[str, MandateUsage]) -> list[str]:
     """The periods of a mandate's use in their order; keys of a saved report are sorted."""
     return [name for name in PERIODS if name in usage]
 
 
-def usage_rows(usage: Mapping[str, Mapping[str, float | None]]) -> list[tuple[Measure, list[str]]]:
+def usage_rows(usage: Mapping[str, MandateUsage]) -> list[tuple[Measure, list[str]]]:
     """Each measure of use with its value in every period."""
     periods = [usage[name] for name in usage_periods(usage)]
-    return [(measure, [format_measure(measure, period.get(measure.key)) for period in periods]) for measure in USAGE]
+    return [
+        (measure, [format_measure(measure, getattr(period, measure.key)) for period in periods]) for measure in USAGE
+    ]
 
 
-def added_rows(added: Mapping[str, Any]) -> list[tuple[Measure, str, str]]:
+def added_rows(added: Added) -> list[tuple[Measure, str, str]]:
     """Each statistic against a base with its value and interval, and the years until it would be significant."""
     rows = []
     for measure in ADDED:
-        found = added if measure.key == "sharpe" else added[measure.key]
-        if found is None:
+        estimate = added if measure.key == "sharpe" else getattr(added, measure.key)
+        if estimate is None:
             continue
-        low, high = (with_side(format_measure(measure, found[end]), found[end]) for end in ("low", "high"))
-        rows.append((measure, format_measure(measure, found["value"]), f"{low} to {high}"))
-    rows.append((YEARS, years_text(added["years_to_show"]), MISSING))
+        low, high = (with_side(format_measure(measure, end), end) for end in (estimate.low, estimate.high))
+        rows.append((measure, format_measure(measure, estimate.value), f"{low} to {high}"))
+    rows.append((YEARS, years_text(added.years_to_show), MISSING))
     return rows
 
 

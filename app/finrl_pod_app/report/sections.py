@@ -1,6 +1,6 @@
-"""The sections of the report's page as HTML, each a pure function of the report's object.
+"""The sections of the report's page as HTML, each a pure function of the report.
 
-A section returns "" if its part of the object is missing.
+A section returns "" if its part of the report is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from finrl_pod_app.report.ladder import NOTE as LADDER_NOTE
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
 from finrl_pod_app.report.mandate_text import ADDED, METHODS, USAGE, YEARS, mandate_settings
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.tables import (
     added_table,
     cost_curve_table,
@@ -53,12 +54,12 @@ def section(title: str, body: str) -> str:
     return f'<section id="{anchor(title)}"><h2>{html.escape(title)}</h2>\n{body}</section>'
 
 
-def headline(document: Mapping[str, Any]) -> str:
+def headline(report: RunReport) -> str:
     """The strip of key figures."""
     cells = "".join(
         f'<div title="{html.escape(figure.note)}"><dt>{html.escape(figure.label)}</dt><dd>{html.escape(figure.text)}'
         f"<small>{html.escape(figure.below)}</small></dd></div>"
-        for figure in key_figures(document)
+        for figure in key_figures(report)
     )
     return f'<dl class="headline">{cells}</dl>'
 
@@ -97,89 +98,87 @@ def bullet_list(sentences: Sequence[str]) -> str:
     return f"<ul>{items}</ul>"
 
 
-def gate(document: Mapping[str, Any]) -> str:
+def gate(report: RunReport) -> str:
     """The promotion rules one by one, the trial count and the number of looks at the test period."""
-    verdict = document.get("verdict") or {}
-    if not verdict.get("rules"):
+    verdict = report.verdict
+    if verdict is None or not verdict.rules:
         return ""
-    trials = f"{trials_text(verdict)}. " if verdict.get("trials") else ""
+    trials = f"{trials_text(verdict)}. " if verdict.trials else ""
     notes = [note(edge)] if (edge := edge_sentence(verdict)) else []
-    notes += [note(words)] if (words := trials + looks_sentence(document)) else []
-    warnings = (verdict.get("statistics") or {}).get("audit_warnings") or []
-    if known := [warning for warning in warnings if warning in document["data"]["flaws"]]:
+    notes += [note(words)] if (words := trials + looks_sentence(report)) else []
+    warnings = verdict.statistics.audit_warnings
+    if known := [warning for warning in warnings if warning in report.data.flaws]:
         notes.append(note(f"{len(known)} warnings of the audit are the known data issues under Data and splits."))
     if others := [warning for warning in warnings if warning not in known]:
         notes += ["<p>Warnings of the audit:</p>", bullet_list(others)]
-    return section("Promotion rules", "".join([gate_table(verdict["rules"], verdict["reasons"]), *notes]))
+    return section("Promotion rules", "".join([gate_table(verdict.rules, verdict.reasons), *notes]))
 
 
-def active_return(document: Mapping[str, Any], results: Mapping[str, BacktestResult]) -> str:
+def active_return(report: RunReport, results: Mapping[str, BacktestResult]) -> str:
     """What the champion added to its base, traded as slowly: growth over it, and statistics."""
-    added = document.get("added")
-    if not added:
+    added = report.added
+    if added is None:
         return ""
-    base, parts = added["base"], []
+    base, parts = added.base, []
     if base in results and CHAMPION in results:
         parts.append(note(f"Growth of the champion relative to {in_sentence(base)}, minus one."))
         parts.append(chart("active", charts.active_growth_figure(results[CHAMPION], {base: results[base]}), "low"))
     slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
-    period = f"The champion on the period {' to '.join(document['splits']['test'])}."
-    parts.append(note(f"{period}{slow if document.get('mandate_usage') else ''}"))
+    period = f"The champion on the period {' to '.join(report.splits.test)}."
+    parts.append(note(f"{period}{slow if report.mandate_usage else ''}"))
     meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
     return section("Active return", "".join([*parts, added_table(added), note(METHODS), definitions(meanings)]))
 
 
-def ladder(document: Mapping[str, Any]) -> str:
+def ladder(report: RunReport) -> str:
     """The ladder as a section of the report; empty for a run without one."""
-    rows = ladder_cells(document)
+    rows = ladder_cells(report)
     if not rows:
         return ""
     heads = "".join(
         f'<th scope="col">{label}, {period}<small>{unit}</small></th>'
         for period in ("validation", "test")
-        for _, label, unit, _ in LADDER_COLUMNS
+        for label, unit, _ in LADDER_COLUMNS
     )
     body = [
         f'<tr{" class=champion" if deployed else ""}><th scope="row">{html.escape(label)}'
         f"{' (deployed)' if deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         for label, deployed, cells in rows
     ]
-    meanings = definitions({label: meaning for _, label, _, meaning in LADDER_COLUMNS})
-    words = note(ladder_sentence(document)) + note(LADDER_NOTE)
+    meanings = definitions({label: meaning for label, _, meaning in LADDER_COLUMNS})
+    words = note(ladder_sentence(report)) + note(LADDER_NOTE)
     return section("Steps from the base to the champion", words + table(f"<th></th>{heads}", body) + meanings)
 
 
-def mandate(document: Mapping[str, Any]) -> str:
-    """The mandate's settings, and how much of it was used."""
-    settings = document.get("mandate")
-    if not settings:
+def mandate(report: RunReport) -> str:
+    """The settings of the mandate, and how much of it was used."""
+    if not report.mandate:
         return ""
     parts = []
-    if usage := document.get("mandate_usage"):
+    if usage := report.mandate_usage:
         parts += [
             note("How much of the mandate was used, against the mandate at tilt 0 with the same trading."),
             mandate_usage_table(usage),
             definitions({measure.label: measure.note for measure in USAGE}),
         ]
-    return section("Mandate", "".join([*parts, fact_list(mandate_settings(settings))]))
+    return section("Mandate", "".join([*parts, fact_list(mandate_settings(report.mandate))]))
 
 
-def overfitting(document: Mapping[str, Any]) -> str:
+def overfitting(report: RunReport) -> str:
     """Histogram of the probability of backtest overfitting (PBO)."""
-    statistics = (document.get("verdict") or {}).get("statistics") or {}
-    found = statistics.get("overfitting")
-    if not found or "logits" not in found:
+    statistic = report.verdict.statistics.overfitting if report.verdict else None
+    if statistic is None or statistic.logits is None:
         return ""
-    figure = charts.logits_figure(found["logits"])
-    return section("Backtest overfitting", note(overfitting_sentence(found)) + chart("logits", figure, "low"))
+    figure = charts.logits_figure(statistic.logits)
+    return section("Backtest overfitting", note(overfitting_sentence(statistic)) + chart("logits", figure, "low"))
 
 
-def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
+def equity(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Equity curves above their drawdowns, with their key, and the bootstrap band if there is one."""
-    band = document["test"].get("band")
+    band = report.test.band
     words = label = ""
     if band is not None:
-        name, level = in_sentence(document["test"]["tearsheet"]["of"]), f"{100 * band['level']:.0f}%"
+        name, level = in_sentence(report.subject), f"{100 * band.level:.0f}%"
         label = f"{level} bootstrap band of {name}"
         words = note(
             f"The band holds {level} of the stationary bootstrap resamples of {name} at each bar; the chart cuts it "
@@ -193,41 +192,39 @@ def equity(document: Mapping[str, Any], results: Mapping[str, BacktestResult], s
     return section("Equity", first + key(styles, label) + figure + words)
 
 
-def drawdowns(document: Mapping[str, Any]) -> str:
+def drawdowns(report: RunReport) -> str:
     """The deepest drawdowns; empty without one."""
-    sheet = document["test"]["tearsheet"]
-    name, rows = sheet["of"], sheet["drawdowns"]
-    if not rows:
+    sheet = report.test.tearsheet
+    if not sheet.drawdowns:
         return ""
-    longest = sheet["longest_drawdown"][name]
+    name = in_sentence(sheet.of)
     words = (
-        f"The deepest drawdowns of {in_sentence(name)}. Bars are those from the peak to the recovery, or to the end; "
-        f"the longest drawdown lasts {longest:,} bars."
+        f"The deepest drawdowns of {name}. Bars are those from the peak to the recovery, or to the end; "
+        f"the longest drawdown lasts {sheet.longest_drawdown[sheet.of]:,} bars."
     )
-    return section("Drawdowns", note(words) + drawdowns_table(rows))
+    return section("Drawdowns", note(words) + drawdowns_table(sheet.drawdowns))
 
 
-def rolling(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
+def rolling(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Rolling Sharpe ratio; empty if the period is shorter than the window."""
-    rolling = document["test"]["tearsheet"]["rolling_sharpe"]
-    if all(one["last"] is None for one in rolling.values()):
+    ratios = [ratio for ratio in report.test.tearsheet.rolling_sharpe.values() if ratio.last is not None]
+    if not ratios:
         return ""
-    window = next(iter(rolling.values()))["window"]
-    words = note(f"Annualised, over a rolling window of {window} bars.")
+    words = note(f"Annualised, over a rolling window of {ratios[0].window} bars.")
     figure = chart("rolling", charts.rolling_sharpe_figure(results), "low")
     return section("Rolling Sharpe ratio", words + key(styles) + figure)
 
 
-def months(document: Mapping[str, Any]) -> str:
+def months(report: RunReport) -> str:
     """Monthly returns of the strategy that the report is about."""
-    sheet = document["test"]["tearsheet"]
-    words = f"Returns of {in_sentence(sheet['of'])} in percent; the first and the last month may be partial."
-    return section("Monthly returns", note(words) + monthly_table(sheet["monthly"]))
+    sheet = report.test.tearsheet
+    words = f"Returns of {in_sentence(sheet.of)} in percent; the first and the last month may be partial."
+    return section("Monthly returns", note(words) + monthly_table(sheet.monthly))
 
 
-def trading(document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
+def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Turnover and costs over time, and costs by kind."""
-    name = document["test"]["tearsheet"]["of"]
+    name = report.subject
     shown = in_sentence(name)
     parts = [
         note(
@@ -243,13 +240,11 @@ def trading(document: Mapping[str, Any], results: Mapping[str, BacktestResult], 
         parts.append(note(f"Cumulative costs of {shown} by kind, as a share of initial equity."))
         parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low"))
     parts.append(note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity."))
-    parts.append(costs_table(document["test"]["tearsheet"]["costs"], styles))
+    parts.append(costs_table(report.test.tearsheet.costs, styles))
     return section("Turnover and costs", "".join(parts))
 
 
-def distribution(
-    document: Mapping[str, Any], results: Mapping[str, BacktestResult], styles: Mapping[str, Style]
-) -> str:
+def distribution(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Histogram and moments of the returns per bar."""
     first = note("Share of bars by their simple return; the outermost points include all returns beyond them.")
     drawn = chart("distribution", charts.distribution_figure(results), "low")
@@ -259,16 +254,16 @@ def distribution(
         "kurtosis": "3 for a normal distribution",
         "positive": "share of the bars with a return above 0",
     }
-    found = distribution_table(document["test"]["tearsheet"]["distribution"], styles)
+    found = distribution_table(report.test.tearsheet.distribution, styles)
     return section("Distribution of returns", first + key(styles) + drawn + found + definitions(meanings))
 
 
-def cost_curve(document: Mapping[str, Any], styles: Mapping[str, Style]) -> str:
+def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
     """Annual return by proportional cost, for the same decisions."""
-    rows = document["test"].get("cost_curve")
+    rows = report.test.cost_curve
     if not rows:
         return ""
-    name, charged = document["test"]["tearsheet"]["of"], document["test"]["cost_bps"]
+    name, charged = report.subject, report.test.cost_bps
     words = note(
         f"The decisions of {in_sentence(name)}, made under the {charged:g} basis points of this run, at other "
         "transaction costs."

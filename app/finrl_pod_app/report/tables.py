@@ -19,6 +19,17 @@ from finrl_pod_app.report.columns import (
 )
 from finrl_pod_app.report.mandate_text import added_rows, usage_periods, usage_rows
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.records import (
+    Added,
+    Champion,
+    CostPoint,
+    Costs,
+    Drawdown,
+    LeaderboardRow,
+    MandateUsage,
+    Metrics,
+    RuleResult,
+)
 from finrl_pod_app.report.verdict_text import rule_cells, rule_label
 
 MAX_LEADERBOARD_ROWS = 32
@@ -39,7 +50,7 @@ MOMENTS = (  # key, heading, unit, digits
 
 
 def metrics_table(
-    strategies: Mapping[str, Mapping[str, float | None]],
+    strategies: Mapping[str, Metrics],
     styles: Mapping[str, Style],
     metrics: Sequence[Metric[Any]] = METRICS,
 ) -> str:
@@ -56,7 +67,7 @@ def metrics_table(
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
-def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
+def yearly_table(yearly: Mapping[str, Metrics], styles: Mapping[str, Style]) -> str:
     """Returns by calendar year in percent, one row per strategy."""
     years = sorted({year for returns in yearly.values() for year in returns})
     heads = "".join(f'<th scope="col">{html.escape(year)}<small>%</small></th>' for year in years)
@@ -67,12 +78,12 @@ def yearly_table(yearly: Mapping[str, Mapping[str, float | None]], styles: Mappi
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
-def drawdowns_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def drawdowns_table(rows: Sequence[Drawdown]) -> str:
     """The deepest drawdowns with their dates."""
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("peak", "trough", "recovered", "depth, %", "bars"))
     body = [
-        f'<tr><th scope="row">{row["peak"]}</th><td>{row["trough"]}</td><td>{row["recovered"] or "not yet"}</td>'
-        f"<td>{percent(row['depth'])}</td><td>{row['bars']:,}</td></tr>"
+        f'<tr><th scope="row">{row.peak}</th><td>{row.trough}</td><td>{row.recovered or "not yet"}</td>'
+        f"<td>{percent(row.depth)}</td><td>{row.bars:,}</td></tr>"
         for row in rows
     ]
     return table(heads, body, wide=False)
@@ -90,7 +101,7 @@ def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
     return table(heads, rows)
 
 
-def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles: Mapping[str, Style]) -> str:
+def distribution_table(moments: Mapping[str, Metrics], styles: Mapping[str, Style]) -> str:
     """Moments and tails of the returns per bar, one row per strategy."""
     heads = "".join(f'<th scope="col">{short}<small>{unit}</small></th>' for _, short, unit, _ in MOMENTS)
     rows = [
@@ -104,99 +115,95 @@ def distribution_table(moments: Mapping[str, Mapping[str, float | None]], styles
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
-def cost_curve_table(rows: Sequence[Mapping[str, float | None]], charged: float) -> str:
+def cost_curve_table(rows: Sequence[CostPoint], charged: float) -> str:
     """Performance by proportional cost. charged: the cost of the run itself in basis points, whose row is marked."""
     heads = "".join(
         f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR, %", "Sharpe ratio", "max drawdown, %")
     )
     body = []
     for row in rows:
-        own = abs((row["cost_bps"] or 0.0) - charged) < SAME_COST
+        own = abs(row.cost_bps - charged) < SAME_COST
         body.append(
             f"<tr{' class=champion' if own else ''}>"
-            f'<th scope="row">{row["cost_bps"]:g}{" (this run)" if own else ""}</th>'
-            f"<td>{percent(row['annual_return'], 2)}</td><td>{number(row['sharpe'], 3)}</td>"
-            f"<td>{percent(row['max_drawdown'], 2)}</td></tr>"
+            f'<th scope="row">{row.cost_bps:g}{" (this run)" if own else ""}</th>'
+            f"<td>{percent(row.annual_return, 2)}</td><td>{number(row.sharpe, 3)}</td>"
+            f"<td>{percent(row.max_drawdown, 2)}</td></tr>"
         )
     return table(heads, body, wide=False)
 
 
-def costs_table(costs: Mapping[str, Mapping[str, Any]], styles: Mapping[str, Style]) -> str:
+def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
     """Costs by kind in currency, annual cost drag, interest less fees, and dividends, one row per strategy.
 
     Without interest and fees in any account, and without dividends, their columns are left out.
     """
-    kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one["parts"]))
+    kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one.parts))
     heads = "".join(f'<th scope="col">{html.escape(kind)}</th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    carrying = any(one["carry"] for one in costs.values())
+    carrying = any(one.carry for one in costs.values())
     heads += '<th scope="col">interest less fees</th>' * carrying
-    paying = any(one.get("dividends") is not None for one in costs.values())
+    paying = any(one.dividends is not None for one in costs.values())
     heads += '<th scope="col">dividends</th>' * paying
     rows = []
     for name in champion_first(costs):
         one = costs[name]
-        cells = [number(one["parts"].get(kind), 0) for kind in kinds]
-        cells += [percent(one["drag"], 2), *([number(one["carry"], 0)] * carrying)]
-        cells += [number(one.get("dividends"), 0)] * paying
+        cells = [number(one.parts.get(kind), 0) for kind in kinds]
+        cells += [percent(one.drag, 2), *([number(one.carry, 0)] * carrying)]
+        cells += [number(one.dividends, 0)] * paying
         rows.append(strategy_row(name, styles, cells))
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
 
 
-def gate_table(rules: Sequence[Mapping[str, Any]], stated: Sequence[str] = ()) -> str:
+def gate_table(rules: Sequence[RuleResult], stated: Sequence[str] = ()) -> str:
     """Each promotion rule with its value, limit and outcome.
 
     stated: explanations that the page has given already; if it has given all, their column is left out.
     """
-    explained = any(rule.get("sentence") not in stated for rule in rules)
+    explained = any(rule.sentence not in stated for rule in rules)
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
     heads += '<th scope="col" class="text">explanation</th>' * explained
     body = []
     for rule in rules:
-        (label, side), (value, limit) = rule_label(str(rule["name"])), rule_cells(rule)
+        (label, side), (value, limit) = rule_label(rule.name), rule_cells(rule)
         cells = f"<td>{value}</td><td>{side} {limit}</td>"
-        cells += f'<td class="{"good" if rule["passed"] else "bad"}">{"yes" if rule["passed"] else "no"}</td>'
+        cells += f'<td class="{"good" if rule.passed else "bad"}">{"yes" if rule.passed else "no"}</td>'
         cells += f'<td class="text words">{_explanation(rule, stated)}</td>' * explained
         body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')
     return table(heads, body, wide=explained)
 
 
-def _explanation(rule: Mapping[str, Any], stated: Sequence[str]) -> str:
-    sentence = str(rule.get("sentence", ""))
-    return SEE_ABOVE if sentence in stated else html.escape(sentence)
+def _explanation(rule: RuleResult, stated: Sequence[str]) -> str:
+    return SEE_ABOVE if rule.sentence in stated else html.escape(rule.sentence)
 
 
-def leaderboard_table(
-    rows: Sequence[Mapping[str, Any]], members: Sequence[str], lineage: Mapping[str, Sequence[str]]
-) -> str:
+def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str:
     """The best agents with their lineage and the hyperparameters in which they differ.
 
-    lineage: ancestors of each member, parent first; of the other agents only the parent is known. Members are marked
-    unless all agents are members.
+    Of agents that are not members only the parent is known. Members are marked unless all agents are members.
     """
     shown = rows[:MAX_LEADERBOARD_ROWS]
-    mixed = any(row["id"] not in members for row in shown)
-    settings = sorted({key for row in shown for key in row["hyperparameters"]})
-    varied = [key for key in settings if len({row["hyperparameters"].get(key) for row in shown}) > 1]
+    mixed = any(row.id not in champion.members for row in shown)
+    settings = sorted({key for row in shown for key in row.hyperparameters})
+    varied = [key for key in settings if len({row.hyperparameters.get(key) for row in shown}) > 1]
     heads = ['<th scope="col">agent</th>', '<th scope="col" class="text">descends from</th>']
     heads += ['<th scope="col">generation</th>', '<th scope="col">score</th>']
     heads += [f'<th scope="col">{html.escape(display_name(key))}</th>' for key in varied]
     body = []
     for row in shown:
-        member = mixed and row["id"] in members
-        ancestors = lineage.get(row["id"]) or ([row["parent"]] if row["parent"] else [])
+        member = mixed and row.id in champion.members
+        ancestors = champion.lineage.get(row.id) or ((row.parent,) if row.parent else ())
         cells = [
-            f'<th scope="row">{html.escape(row["id"])}{" (member)" if member else ""}</th>',
+            f'<th scope="row">{html.escape(row.id)}{" (member)" if member else ""}</th>',
             f'<td class="text lineage">{html.escape(", ".join(ancestors) or MISSING)}</td>',
-            f"<td>{row['generation'] + 1}</td>",
-            f"<td>{number(row['score'], 3)}</td>",
+            f"<td>{row.generation + 1}</td>",
+            f"<td>{number(row.score, 3)}</td>",
         ]
-        cells += [f"<td>{_value(row['hyperparameters'].get(key))}</td>" for key in varied]
+        cells += [f"<td>{_value(row.hyperparameters.get(key))}</td>" for key in varied]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
     return table("".join(heads), body)
 
 
-def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
+def mandate_usage_table(usage: Mapping[str, MandateUsage]) -> str:
     """How much of a mandate was used: one row per measure, one column per period."""
     periods = usage_periods(usage)
     heads = '<th scope="col">measure</th>' + "".join(f'<th scope="col">{html.escape(name)}</th>' for name in periods)
@@ -208,9 +215,9 @@ def mandate_usage_table(usage: Mapping[str, Mapping[str, float | None]]) -> str:
     return table(heads, body, wide=False)
 
 
-def added_table(added: Mapping[str, Any]) -> str:
+def added_table(added: Added) -> str:
     """A champion against its base: one row per statistic, with its value and interval."""
-    base, level = html.escape(display_name(added["base"])), f"{100 * added['level']:.0f}% interval"
+    base, level = html.escape(display_name(added.base)), f"{100 * added.level:.0f}% interval"
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("statistic", f"against {base}", level))
     rows = [
         f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
@@ -253,7 +260,7 @@ def _shaded_cell(value: float | None, largest: float) -> str:
     return f'<td style="background: rgba({colour}, {0.5 * min(abs(value) / largest, 1):.2f})">{percent(value)}</td>'
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return MISSING if value is None else html.escape(str(value))
+def _value(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,21 +1,23 @@
 """The verdict in words: its rules with their units, looks and trials, and what comes next.
 
-Shared by the terminal, the report's page and the dashboard; reads the report's object only.
+Shared by the terminal, the report's page and the dashboard.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING
 
 from finrl_pod.evaluate.mean_significance import upper_tail
-from finrl_pod.settings.run import GateConfig
 from finrl_pod_app.report.columns import CHAMPION, MISSING, display_name, number, percent
-from finrl_pod_app.report.edge_text import next_level, verdict_paragraph
+from finrl_pod_app.report.edge_text import verdict_paragraph
+
+if TYPE_CHECKING:
+    from finrl_pod.promotion.rules import Rule
+    from finrl_pod_app.report.records import Metrics, Overfitting, RuleResult, RunReport, Verdict
 
 # What a rule measures, and the side of its limit on which it passes.
 _RULES = {
@@ -31,19 +33,16 @@ CREDIBLE_RATIO = 2.0  # annual Sharpe ratio over a reference that a test should 
 LISTED_BASELINES = 3  # of more, the best is named
 
 
-def verdict_lines(document: Mapping[str, Any]) -> list[str]:
-    """The first paragraph, and each rule in words; rules that fail come first.
-
-    document: as in `verdict_paragraph`.
-    """
-    lines = verdict_paragraph(document)
-    rules = document["verdict"].get("rules") or []
-    if not rules:
-        return [*lines, *(f"- {reason}" for reason in document["verdict"]["reasons"])]
-    passed = sum(bool(rule["passed"]) for rule in rules)
-    lines.append(f"{passed} of {len(rules)} rules pass:")
-    for rule in sorted(rules, key=lambda rule: bool(rule["passed"])):
-        lines.append(f"- {'pass' if rule['passed'] else 'FAIL'}: {str(rule['sentence']).rstrip('. ')}")
+def verdict_lines(report: RunReport) -> list[str]:
+    """The first paragraph, and each rule in words; rules that fail come first. Empty without a verdict."""
+    lines, verdict = verdict_paragraph(report), report.verdict
+    if verdict is None:
+        return []
+    if not verdict.rules:
+        return [*lines, *(f"- {reason}" for reason in verdict.reasons)]
+    lines.append(f"{sum(rule.passed for rule in verdict.rules)} of {len(verdict.rules)} rules pass:")
+    for rule in sorted(verdict.rules, key=lambda rule: rule.passed):
+        lines.append(f"- {'pass' if rule.passed else 'FAIL'}: {rule.sentence.rstrip('. ')}")
     return lines
 
 
@@ -52,11 +51,10 @@ def rule_label(name: str) -> tuple[str, str]:
     return _RULES[name]
 
 
-def rule_cells(rule: Mapping[str, Any]) -> tuple[str, str]:
+def rule_cells(rule: Rule | RuleResult) -> tuple[str, str]:
     """Value and limit of a rule with their units; a dash for a value that could not be computed."""
-    name, value, limit = rule["name"], rule["value"], rule["limit"]
-    above_all = value is None and name == "break_even" and rule["passed"]  # costs that were tried
-    return "∞" if above_all else _with_unit(name, value), _with_unit(name, limit)
+    above_all = rule.value is None and rule.name == "break_even" and rule.passed  # costs that were tried
+    return "∞" if above_all else _with_unit(rule.name, rule.value), _with_unit(rule.name, rule.limit)
 
 
 def _with_unit(name: str, value: float | None) -> str:
@@ -69,10 +67,10 @@ def _with_unit(name: str, value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def baselines_sentence(document: Mapping[str, Any]) -> str:
+def baselines_sentence(report: RunReport) -> str:
     """The baselines with a higher Sharpe ratio than the champion on test; empty without a champion."""
-    strategies = document["test"]["strategies"]
-    if not document.get("verdict") or CHAMPION not in strategies:
+    strategies = report.test.strategies
+    if report.verdict is None or CHAMPION not in strategies:
         return ""
     own = _sharpe(strategies[CHAMPION])
     higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > own}
@@ -88,106 +86,97 @@ def baselines_sentence(document: Mapping[str, Any]) -> str:
     return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {listed}."
 
 
-def next_sentence(document: Mapping[str, Any], out: Path) -> str:
+def next_sentence(report: RunReport, out: Path) -> str:
     """What to do after a verdict. out: folder of the run."""
-    verdict, folder = document["verdict"], shlex.quote(str(out))
-    if verdict["promoted"]:
+    if report.verdict and report.verdict.promoted:
+        folder = shlex.quote(str(out))
         return f"Next: finrl-pod audit {folder}, then trade a paper account with it, see finrl-pod paper --help."
-    return f"Next: compare other settings on validation, with finrl-pod tournament --no-test. {_next_look(document)}"
+    return f"Next: compare other settings on validation, with finrl-pod tournament --no-test. {_next_look(report)}"
 
 
-def next_sentence_in_python(document: Mapping[str, Any]) -> str:
+def next_sentence_in_python(report: RunReport) -> str:
     """`next_sentence` for the Python API."""
-    if document["verdict"]["promoted"]:
+    if report.verdict and report.verdict.promoted:
         return "Next: fp.audit(result), then trade a paper account with its folder, see finrl-pod paper --help."
+    return f"Next: compare other settings on validation, with fp.run_tournament(..., test=False). {_next_look(report)}"
+
+
+def _next_look(report: RunReport) -> str:
+    look = max(report.looks_at_test, 1, report.looks_so_far) + 1
     return (
-        f"Next: compare other settings on validation, with fp.run_tournament(..., test=False). {_next_look(document)}"
+        f"A further champion is look {look} at bars that overlap this test period and needs a p-value of at most "
+        f"{report.next_level:.3g}."
     )
 
 
-def _next_look(document: Mapping[str, Any]) -> str:
-    verdict = document["verdict"]
-    so_far = max(verdict["looks"], 1, document.get("looks_so_far") or 0)
-    return (
-        f"A further champion is look {so_far + 1} at bars that overlap this test period and needs a p-value of at most "
-        f"{next_level(document, verdict, _level(verdict)):.3g}."
-    )
-
-
-def overfitting_sentence(found: Mapping[str, Any]) -> str:
-    """The probability of backtest overfitting in words. found: of a verdict's statistics."""
+def overfitting_sentence(overfitting: Overfitting) -> str:
+    """The probability of backtest overfitting in words."""
     above = (
-        " Above that, ranking trials on validation says nothing good about other bars." if found["pbo"] > 0.5 else ""
+        " Above that, ranking trials on validation says nothing good about other bars." if overfitting.pbo > 0.5 else ""
     )
     below = (
         " A low value says that the trials rank consistently within validation; it says nothing about beating the base."
     )
     return (
-        f"Probability of backtest overfitting {100 * found['pbo']:.0f}%: how often, over {found['splits']:,} splits of "
-        "the validation period, the best trial of one half is no better than the median trial on the other half (left "
-        f"of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above or below}"
+        f"Probability of backtest overfitting {100 * overfitting.pbo:.0f}%: how often, over {overfitting.splits:,} "
+        "splits of the validation period, the best trial of one half is no better than the median trial on the other "
+        f"half (left of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above or below}"
     )
 
 
-def trials_text(verdict: Mapping[str, Any]) -> str:
-    """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for."""
-    counted = verdict["trials"]
-    deciding = deciding_test(verdict)
-    effective = None if deciding is None else deciding.get("effective_trials")
+def trials_text(verdict: Verdict) -> str:
+    """The trials of a verdict in words: all, the distinct ones, and the effective ones that its p-value allows for.
+
+    Empty if the trials were not counted.
+    """
+    trials = verdict.trials
+    if trials is None:
+        return ""
+    effective = verdict.edge.tests.deciding.effective_trials if verdict.edge else None
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
-    runs = f" by {counted['runs']:,} run{'s' * (counted['runs'] != 1)}"
-    distinct = f", {counted['clustered']:,} of them distinct"
-    many = f"{counted['raw']:,} trial{'s' * (counted['raw'] != 1)} (trained agents and champions)"
+    runs = f" by {trials.runs:,} run{'s' * (trials.runs != 1)}"
+    distinct = f", {trials.clustered:,} of them distinct"
+    many = f"{trials.raw:,} trial{'s' * (trials.raw != 1)} (trained agents and champions)"
     return f"{many} on this data{runs}{distinct}{selection}"
 
 
-def deciding_test(verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The test with the larger p-value, of the active return or of alpha; None if there is none."""
-    tests = (verdict.get("edge") or {}).get("tests")
-    return max((tests["active"], tests["alpha"]), key=lambda test: float(test["p_value"])) if tests else None
-
-
-def edge_sentence(verdict: Mapping[str, Any]) -> str:
+def edge_sentence(verdict: Verdict) -> str:
     """How the p-value of the test for an edge follows from test and validation; empty if it is not recorded."""
-    found = deciding_test(verdict)
-    if found is None:
+    if verdict.edge is None:
         return ""
-    tests = verdict["edge"]["tests"]
-    name = "alpha" if found is tests["alpha"] else "the mean active return"
-    total = f"The p-value {found['p_value']:.4g} is that of {name}, the larger of two, with a z-score of"
-    if found.get("validation_selected") is None:
-        return f"{total} {found['z_score']:.2f}, from the test period alone."
-    weight = tests["validation_weight"]
-    repeats = tests["selections"]
+    tests = verdict.edge.tests
+    deciding = tests.deciding
+    name = "alpha" if deciding is tests.alpha else "the mean active return"
+    total = f"The p-value {deciding.p_value:.4g} is that of {name}, the larger of two, with a z-score of"
+    if deciding.validation_selected is None:
+        return f"{total} {deciding.z_score:.2f}, from the test period alone."
+    weight = tests.validation_weight
     several = " (the choice among procedures and other runs on this data count as further selections)"
-    repeated = f", taken as the best of {repeats:.1f}{several}" if repeats > 1 else ""
-    reached = upper_tail(found["validation_selected"])
+    repeated = f", taken as the best of {tests.selections:.1f}{several}" if tests.selections > 1 else ""
+    reached = upper_tail(deciding.validation_selected)
     return (
-        f"{total} {found['z_score']:.2f}: {math.sqrt(1 - weight**2):.2f} × {found['test']:.2f} on test + {weight:.2f} "
-        f"× {found['validation_selected']:.2f} on validation. The champion's own z-score on validation is "
-        f"{found['validation']:.2f}, but it was selected there: of simulated selections without any edge{repeated}, "
-        f"{100 * reached:.1f}% reach at least that; they reach {found['expected_from_selection']:.2f} on average, as "
-        f"the best of {found['effective_trials']:.1f} independent (effective) trials does. So "
-        f"{found['validation']:.2f} counts as {found['validation_selected']:.2f}."
+        f"{total} {deciding.z_score:.2f}: {math.sqrt(1 - weight**2):.2f} × {deciding.test:.2f} on test + {weight:.2f} "
+        f"× {deciding.validation_selected:.2f} on validation. The champion's own z-score on validation is "
+        f"{deciding.validation:.2f}, but it was selected there: of simulated selections without any edge{repeated}, "
+        f"{100 * reached:.1f}% reach at least that; they reach {deciding.expected_from_selection:.2f} on average, as "
+        f"the best of {deciding.effective_trials:.1f} independent (effective) trials does. So "
+        f"{deciding.validation:.2f} counts as {deciding.validation_selected:.2f}."
     )
 
 
-def looks_sentence(document: Mapping[str, Any]) -> str:
+def looks_sentence(report: RunReport) -> str:
     """The number of looks at the test period, and what they cost: the level of the test for an edge.
 
     Empty for reports of training and validation, and of baselines.
     """
-    verdict = document.get("verdict") or {}
-    looks = verdict.get("looks") or document.get("looks")
+    looks = report.looks_at_test
     if not looks:
         return ""
-    so_far = max(looks, document.get("looks_so_far") or 0)
-    level = _level({**verdict, "looks": looks})
-    first, last = document["splits"]["test"]
+    first, last = report.splits.test
     return (
-        f"Look {looks:,} of {so_far:,} so far at bars that overlap {first[:10]} to {last[:10]}. The n-th look needs a "
-        f"p-value of at most {level * looks:.3g} / n for an edge: {level:.3g} at this one, "
-        f"{level * looks / (so_far + 1):.3g} at the next."
+        f"Look {looks:,} of {max(looks, report.looks_so_far):,} so far at bars that overlap {first[:10]} to "
+        f"{last[:10]}. The n-th look needs a p-value of at most {report.level * looks:.3g} / n for an edge: "
+        f"{report.level:.3g} at this one, {report.next_level:.3g} at the next."
     )
 
 
@@ -209,13 +198,7 @@ def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
     )
 
 
-def _level(verdict: Mapping[str, Any]) -> float:
-    """Significance level of a verdict's test for an edge."""
-    edge = next((rule for rule in verdict.get("rules") or () if rule["name"] == "edge"), None)
-    return GateConfig().significance_level / max(verdict["looks"], 1) if edge is None else float(edge["limit"])
-
-
-def _sharpe(metrics: Mapping[str, float | None]) -> float:
+def _sharpe(metrics: Metrics) -> float:
     """A Sharpe ratio; minus infinity if it is undefined."""
     ratio = metrics.get("sharpe")
     return -math.inf if ratio is None else ratio

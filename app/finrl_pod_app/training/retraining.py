@@ -8,6 +8,7 @@ from typing import Any
 
 from finrl_pod.data.dates import stamp
 from finrl_pod.data.splits import make_splits
+from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry
 from finrl_pod.registry.handover import check_strategy_name, hand_over, last_handover
 from finrl_pod.registry.records import Champion
@@ -44,8 +45,9 @@ def retrain(
         refresh_panel(config.data.name)
     panel = load_panel(config)
     config = dataclasses.replace(config, splits=moved_splits(config.splits, panel))
-    document = run_tournament(config, out, resume=resume, device=device, progress=progress)
-    promoted, reasons = bool(document["verdict"]["promoted"]), list(document["verdict"]["reasons"])
+    run_tournament(config, out, resume=resume, device=device, progress=progress)
+    verdict = read_verdict(out)
+    promoted, reasons = verdict.promoted, list(verdict.reasons)
     champion: Champion | None = registry.push(out) if promoted else None
     if champion is not None and before is not None and champion.ensemble in before.withdrawn:
         reasons = [f"strategy {strategy!r} was rolled back from these agents before"]

@@ -18,7 +18,6 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.attribution import attribution
 from finrl_pod.evaluate.metrics import bars_per_year
-from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory
 from finrl_pod.native.threads import restored_threads
@@ -49,16 +48,10 @@ from finrl_pod_app.prices.market_setup import (
 )
 from finrl_pod_app.prices.panels import load_panel
 from finrl_pod_app.prices.stored_prices import panel_to_resume
+from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.document import (
-    Champion,
-    Timing,
-    bootstrap_band,
-    build_document,
-    leaderboard_rows,
-    subject_of,
-)
 from finrl_pod_app.report.html import write_report
+from finrl_pod_app.report.records import Champion, RunReport, Timing
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
@@ -81,15 +74,15 @@ def run_tournament(
     engine: EngineOptions = LOCAL,
     test: bool = True,
     on_note: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> RunReport | dict[str, Any]:
     """Train a population, pick the champion on validation, test it once, and write report.json and report.html.
 
     test: otherwise the test period stays unseen, without a look at it: the champion is backtested on validation, and
     nothing but the run itself is written; resumed with a test, the run is tested. on_note: called before the training
     with a warning that the test has few bars.
 
-    Returns the contents of report.json, or those of its backtest on validation with champion and leaderboard; on an
-    environment without a market those of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
+    Returns the report, or the report of the backtest on validation with champion and leaderboard; on an environment
+    without a market the contents of result.json (`custom_tournament`). Raises Interrupted on Ctrl-C; finished
     generations are on disk.
     """
     start = time.perf_counter()
@@ -134,44 +127,49 @@ def run_tournament(
                 if not test:
                     outcome, members = train(context, run, log, torch_device, callback, engine)
                     untested = run_backtest(out, split="validation")
-                    rows = leaderboard_rows(outcome.leaderboard.scores)
-                    champion = to_plain(vars(_described(config, members, outcome)))
                     period = " to ".join(splits.dates()["validation"])
-                    untested["period"] = f"Period: validation split, {period}. The test period is unseen."
-                    return untested | {"champion": champion, "leaderboard": rows, "base_score": base}
+                    return untested.model_copy(
+                        update={
+                            "champion": _champion(config, members, outcome),
+                            "leaderboard": leaderboard_rows(outcome.leaderboard.scores),
+                            "base_score": base,
+                            "period": f"Period: validation split, {period}. The test period is unseen.",
+                        }
+                    )
                 outcome, members, evaluation = compete(context, run, log, torch_device, callback, engine)
                 _stages(callback)("writing the report", outcome)
-                document = build_document(
+                strategies = {name: dict(result.metrics) for name, result in evaluation.validation.items()}
+                profit = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
+                report = build_report(
                     config=config,
                     panel=panel,
                     splits=splits.dates(),
                     results=evaluation.test,
                     versions=installed_versions(),
-                    champion=_described(config, members, outcome),
                     leaderboard=outcome.leaderboard.scores,
                     verdict=evaluation.verdict,
-                    timing=_timing(outcome, time.perf_counter() - start),
                     cost_curve=evaluation.cost_curve,
+                    band=bootstrap_band(evaluation.test[subject_of(evaluation.test)].equity, config.seed),
+                    parts={
+                        "champion": _champion(config, members, outcome),
+                        "timing": _timing(outcome, time.perf_counter() - start),
+                        "attribution": profit.plain(),
+                        "validation": {"strategies": strategies},
+                        "looks_so_far": looks_so_far(panel, splits.test),
+                        "base_score": base,
+                        "search": config.tournament.search,
+                        **_mandate_parts(context, evaluation),
+                        **ladder_parts(context, run, members, evaluation),
+                    },
                 )
-                document |= to_plain(_mandate_parts(context, evaluation))
-                document |= ladder_parts(context, run, members, evaluation)
-                parts = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
-                document["attribution"] = to_plain(parts.plain())
-                strategies = {name: to_plain(result.metrics) for name, result in evaluation.validation.items()}
-                document["validation"] = {"strategies": strategies}
-                document |= {"looks_so_far": looks_so_far(panel, splits.test), "base_score": base}
-                document["search"] = config.tournament.search
-                document["test"]["band"] = bootstrap_band(
-                    evaluation.test[subject_of(evaluation.test)].equity, config.seed
-                )
-                write_report(out, document, evaluation.test)
+                write_report(out, report, evaluation.test)
     except KeyboardInterrupt:
         kept = "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
         raise Interrupted(
             f"interrupted; {kept} are kept in {out}. Go on with the same command and --resume --out "
             f"{shlex.quote(str(out))}"
         ) from None
-    return document
+    return report
 
 
 class Plan(NamedTuple):
@@ -280,7 +278,7 @@ def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
     return lambda progress: report(dataclasses.replace(progress, base=score))
 
 
-def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, Any]:
+def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, object]:
     """The report's parts on the mandate, on validation and test."""
     periods = {
         name: mandate_period(context.config, results, evaluation.desired[name])
@@ -289,7 +287,7 @@ def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -
     return mandate_parts(context.config, evaluation.test, periods)
 
 
-def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
+def _champion(config: RunConfig, members: ChampionMembers, outcome: Outcome) -> Champion:
     slots = {score.id: score.slot for score in outcome.leaderboard.scores}
     algorithms = sorted({START if agent == START else config.agent_of(slots[agent]).algorithm for agent in members.ids})
     return Champion(
@@ -300,13 +298,18 @@ def _described(config: RunConfig, members: ChampionMembers, outcome: Outcome) ->
         roots=members.roots,
         mean_correlation=members.mean_correlation,
         selection=members.procedure,
-        lineage={agent: ancestry(agent, outcome.parents) for agent in members.ids},
+        lineage={agent: tuple(ancestry(agent, outcome.parents)) for agent in members.ids},
     )
 
 
 def _timing(outcome: Outcome, total: float) -> Timing:
     rate = outcome.samples / max(outcome.train_seconds, 1e-9)
-    return Timing(outcome.samples, outcome.train_seconds, rate, total)
+    return Timing(
+        samples=outcome.samples,
+        train_seconds=outcome.train_seconds,
+        samples_per_second=rate,
+        total_seconds=total,
+    )
 
 
 def _stages(progress: ProgressCallback) -> Callable[..., None]:

@@ -24,6 +24,7 @@ from finrl_pod_app.report.charts import (
 )
 from finrl_pod_app.report.columns import display_name, percent
 from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.records import Band, Histogram
 from finrl_pod_app.report.tables import MONTHS
 
 MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone
@@ -33,14 +34,14 @@ DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0
 Styles = Mapping[str, Style]
 
 
-def equity(curves: Mapping[str, Curve], styles: Styles, band: Mapping[str, Any] | None = None) -> Any:
+def equity(curves: Mapping[str, Curve], styles: Styles, band: Band | None = None) -> Any:
     """Growth of 1 on a log axis. band: of the first strategy, as `bootstrap_band` gives it."""
     multiples = {name: growth(curve.equity) for name, curve in curves.items()}
     figure = _lines(curves, multiples, styles, "%{y:.3f}×")
     set_log_axis(figure, multiples)
     if band is not None:
         first = next(iter(curves))
-        name = f"{100 * band['level']:.0f}% bootstrap band of {theme.escape_html(display_name(first))}"
+        name = f"{100 * band.level:.0f}% bootstrap band of {theme.escape_html(display_name(first))}"
         add_band(figure, curves[first].times, band, name=name)
     figure.update_yaxes(title="growth of 1, log scale")
     return figure
@@ -137,7 +138,7 @@ def costs(results: Sequence[BacktestResult], styles: Styles) -> Any:
     return figure
 
 
-def pbo_logits(histogram: Mapping[str, Sequence[float]]) -> Any:
+def pbo_logits(histogram: Histogram) -> Any:
     """Histogram of PBO logits. Left of zero the in-sample best ranks below the out-of-sample median."""
     import plotly.graph_objects as go
 

@@ -12,14 +12,13 @@ from finrl_pod.evaluate.metrics import bars_per_year, drawdown
 from finrl_pod.evaluate.tearsheet import rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats
 from finrl_pod_app.report import charts
-from finrl_pod_app.report.document import subject_of
+from finrl_pod_app.report.builder import subject_of
+from finrl_pod_app.report.records import Band, RunReport
 
 SMALL_POINTS = 60
 
 
-def equity(
-    results: Mapping[str, BacktestResult], band: Mapping[str, Any] | None = None, *, all_baselines: bool = False
-) -> Any:
+def equity(results: Mapping[str, BacktestResult], band: Band | None = None, *, all_baselines: bool = False) -> Any:
     """The report's chart of equity and drawdown, with a legend. all_baselines: beyond the report's references."""
     figure = charts.equity_and_drawdown(results, band)
     if not all_baselines:
@@ -36,10 +35,10 @@ def allocation(result: BacktestResult) -> Any:
     return figure
 
 
-def small_lines(results: Mapping[str, BacktestResult], document: Mapping[str, Any]) -> dict[str, list[float]]:
+def small_lines(results: Mapping[str, BacktestResult], report: RunReport) -> dict[str, list[float]]:
     """A thinned line per key figure, by its key: how it came about over the test period."""
     own = results[subject_of(results)]
-    base = results.get(str((document.get("added") or {}).get("base") or document["test"].get("benchmark")))
+    base = results.get(report.base)
     growth = own.equity / own.equity[0]
     lines: dict[str, Floats] = {
         "cumulative_return": growth,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
     from finrl_pod.settings.run import RunConfig
     from finrl_pod.types import Panel
+    from finrl_pod_app.report.records import Band, RunReport, Verdict
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
 MAX_REPORTS = 16
@@ -87,14 +88,14 @@ def default_config() -> RunConfig:
 
 
 @lru_cache(maxsize=MAX_RUNS)
-def verdict(run: runs.RunFiles) -> dict[str, Any] | None:
+def verdict(run: runs.RunFiles) -> Verdict | None:
     """A run's verdict, or None without one."""
     return runs.verdict(run)
 
 
 @lru_cache(maxsize=MAX_REPORTS)
-def report(run: runs.RunFiles) -> dict[str, Any]:
-    """A run's report; empty before it has finished."""
+def report(run: runs.RunFiles) -> RunReport:
+    """A run's report; without any parts before it has finished."""
     return runs.report(run)
 
 
@@ -112,12 +113,6 @@ def small_lines(run: runs.RunFiles) -> dict[str, list[float]]:
     from finrl_pod_app.dashboard.figures.run import small_lines
 
     return small_lines(curves(run), report(run))
-
-
-@lru_cache(maxsize=MAX_RUNS)
-def mandate_parts(run: runs.RunFiles) -> dict[str, Any]:
-    """The parts of a run's report on its mandate; empty without a report."""
-    return runs.mandate_parts(run)
 
 
 @st.cache_resource(max_entries=MAX_DECISIONS, show_spinner=False)
@@ -140,9 +135,9 @@ def decisions(
 
 
 @st.cache_data(max_entries=50, show_spinner=False)
-def bootstrap_band(equity: Any) -> dict[str, Any] | None:
+def bootstrap_band(equity: Any) -> Band | None:
     """The bootstrap band of an equity curve, or None if it is too short, flat or ruined."""
-    from finrl_pod_app.report.document import bootstrap_band
+    from finrl_pod_app.report.builder import bootstrap_band
 
     return bootstrap_band(equity)
 

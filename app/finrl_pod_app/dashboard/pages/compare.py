@@ -172,6 +172,6 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
             continue
         paragraph = " ".join(paragraph_of(run, verdict))
         st.markdown(f"{name}: {theme.escape_markdown(paragraph)}")
-        outcome = "promoted" if verdict["promoted"] else "not promoted"
+        outcome = "promoted" if verdict.promoted else "not promoted"
         with st.expander(f"{name}: {outcome}", expanded=len(champions) == 1):
             show_rules(run, verdict)

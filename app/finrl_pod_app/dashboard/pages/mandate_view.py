@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -20,25 +19,26 @@ from finrl_pod_app.report.mandate_text import (
     usage_periods,
     usage_rows,
 )
+from finrl_pod_app.report.records import Added, MandateUsage
 
 
 def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
     """Draw a section with the comparison with the base and the mandate's tables, if the run has them."""
-    parts = cached.mandate_parts(run)
-    if not parts.get("mandate"):
+    report = cached.report(run)
+    if not report.mandate:
         return
     with st.expander("Mandate", expanded=expanded):
-        if parts.get("added"):
-            _show_added(parts["added"])
+        if report.added:
+            _show_added(report.added)
             st.caption(theme.escape_markdown(METHODS))
-        if parts.get("mandate_usage"):
-            _show_usage(parts["mandate_usage"])
-        settings = mandate_settings(parts["mandate"])
+        if report.mandate_usage:
+            _show_usage(report.mandate_usage)
+        settings = mandate_settings(report.mandate)
         st.caption(theme.escape_markdown(", ".join(f"{name} {value}" for name, value in settings.items())))
 
 
-def _show_added(added: Mapping[str, Any]) -> None:
-    base = display_name(added["base"])
+def _show_added(added: Added) -> None:
+    base = display_name(added.base)
     rows = [
         {"statistic": measure.label, "value": value, "interval": interval, "note": measure.note}
         for measure, value, interval in added_rows(added)
@@ -46,13 +46,13 @@ def _show_added(added: Mapping[str, Any]) -> None:
     headings = {
         "statistic": f"Against {base}",
         "value": "Value",
-        "interval": f"{100 * added['level']:.0f}% interval",
+        "interval": f"{100 * added.level:.0f}% interval",
         "note": "Definition",
     }
     show_text_table(pd.DataFrame(rows), headings, alt=f"Test returns of the champion against those of {base}.")
 
 
-def _show_usage(usage: Mapping[str, Mapping[str, float | None]]) -> None:
+def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
     periods = usage_periods(usage)
     rows = [
         {"measure": measure.label, **dict(zip(periods, cells, strict=True)), "note": measure.note}

@@ -18,7 +18,9 @@ from finrl_pod_app.dashboard.pages.verdict_view import show_verdict
 from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.headline import key_figures
+from finrl_pod_app.report.records import RunReport
 
 VIEWS = ("Performance", "Allocation", "Profit", "Mandate", "Training", "Config")
 CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
@@ -54,11 +56,13 @@ def render(settings: Settings) -> None:
         show_outcome(run, status)
         show_training(settings, run.name)
         return
-    document = cached.report(run)
-    _show_key_figures(run, document)
+    report = cached.report(run)
+    for damage in report.damage:
+        st.warning(theme.escape_markdown(f"{runs.REPORT}: {damage}"), icon=":material/broken_image:")
+    _show_key_figures(run, report)
     show_verdict(run, cached.verdict(run))
     show_next_steps(settings, run)
-    _show_views(settings, run, document)
+    _show_views(settings, run, report)
     _show_report(run)
 
 
@@ -79,11 +83,11 @@ def _show_heading(run: runs.RunFiles, summary: runs.RunSummary, status: runs.Sta
     show_tags(run, summary.tags)
 
 
-def _show_key_figures(run: runs.RunFiles, document: dict[str, Any]) -> None:
+def _show_key_figures(run: runs.RunFiles, report: RunReport) -> None:
     """Draw a card per figure: value, comparison with the base, and how it came about over the test period."""
     lines = cached.small_lines(run)
     with st.container(horizontal=True):
-        for figure in key_figures(document):
+        for figure in key_figures(report):
             with st.container(border=True, width=CARD_WIDTH, height="stretch", gap="xsmall"):
                 st.metric(figure.label, figure.text, help=f"{figure.note[:1].upper()}{figure.note[1:]}.")
                 if figure.below:
@@ -92,15 +96,15 @@ def _show_key_figures(run: runs.RunFiles, document: dict[str, Any]) -> None:
                     st.html(theme.sparkline(line, f"{figure.label} over the test period"))
 
 
-def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]) -> None:
+def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> None:
     """Draw the choice of a view and the chosen one."""
     view = st.segmented_control("View", VIEWS, default=VIEWS[0], required=True, key=f"run: view of {run.name}")
     if view == "Performance":
-        _show_performance(run, document)
+        _show_performance(run, report)
     elif view == "Allocation":
         _show_allocation(run)
     elif view == "Profit":
-        show_profit(run, document)
+        show_profit(run, report)
     elif view == "Mandate":
         show_mandate(run, expanded=True)
     elif view == "Training":
@@ -109,17 +113,17 @@ def _show_views(settings: Settings, run: runs.RunFiles, document: dict[str, Any]
         _show_config(run)
 
 
-def _show_performance(run: runs.RunFiles, document: dict[str, Any]) -> None:
+def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
     others = st.toggle("All baselines", key="run: all baselines")
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
     RUN_FIGURES.show(_equity_figure, (run, others), "equity and drawdown", alt=alt, height=560)
-    band = document["test"].get("band")
-    grey = f" Grey: {100 * band['level']:.0f}% bootstrap band of the champion." if band else ""
-    st.caption(f"Test period {theme.escape_markdown(' to '.join(document['splits']['test']))}, after costs.{grey}")
+    band = report.test.band
+    grey = f" Grey: {100 * band.level:.0f}% bootstrap band of the champion." if band else ""
+    st.caption(f"Test period {theme.escape_markdown(' to '.join(report.splits.test))}, after costs.{grey}")
 
 
 def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
-    return figures.equity(cached.curves(run), cached.report(run)["test"].get("band"), all_baselines=all_baselines)
+    return figures.equity(cached.curves(run), cached.report(run).test.band, all_baselines=all_baselines)
 
 
 def _show_allocation(run: runs.RunFiles) -> None:
@@ -129,7 +133,7 @@ def _show_allocation(run: runs.RunFiles) -> None:
 
 
 def _allocation_figure(run: runs.RunFiles) -> Any:
-    return figures.allocation(cached.curves(run)[cached.report(run)["test"]["tearsheet"]["of"]])
+    return figures.allocation(cached.curves(run)[cached.report(run).subject or CHAMPION])
 
 
 def _show_config(run: runs.RunFiles) -> None:

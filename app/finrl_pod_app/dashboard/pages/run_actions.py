@@ -50,7 +50,7 @@ def show_next_steps(settings: Settings, run: runs.RunFiles) -> None:
 @st.dialog("Trade this on paper", width="large")
 def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
     verdict = cached.verdict(run)
-    promoted = bool(verdict and verdict["promoted"])
+    promoted = verdict is not None and verdict.promoted
     if not promoted:
         st.warning(
             "The champion is not promoted: the daemon refuses it with an Alpaca account. The config below replays it "

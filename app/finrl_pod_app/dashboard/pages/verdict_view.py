@@ -13,12 +13,12 @@ from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
 from finrl_pod_app.dashboard.pages.widgets import show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.report.edge_text import verdict_paragraph
-from finrl_pod_app.report.verdict_text import deciding_test
+from finrl_pod_app.report.records import Verdict
 
 METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
 
 
-def show_verdict(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
+def show_verdict(run: runs.RunFiles, verdict: Verdict | None) -> None:
     """Draw the first paragraph of the verdict with the rules that failed, and all rules collapsed."""
     show_paragraph(run, verdict)
     if verdict is not None:
@@ -26,31 +26,31 @@ def show_verdict(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
             show_rules(run, verdict)
 
 
-def show_paragraph(run: runs.RunFiles, verdict: dict[str, Any] | None) -> None:
+def show_paragraph(run: runs.RunFiles, verdict: Verdict | None) -> None:
     """Draw the first paragraph of the verdict, in amber with the rules that failed unless it is a promotion."""
     if verdict is None:
         st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
         return
     paragraph = [theme.escape_markdown(line) for line in paragraph_of(run, verdict)]
-    if verdict["promoted"] and not verdict["edge"].get("is_demonstration"):
+    if verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration):
         st.success("\n\n".join(paragraph), icon=":material/verified:")
         return
-    failed = [rule for rule in verdict["rules"] if not rule["passed"]]
+    failed = [rule for rule in verdict.rules if not rule.passed]
     if failed:
-        paragraph.append(f"{len(failed)} of {len(verdict['rules'])} promotion rules failed:")
-        paragraph.append("\n".join(f"- {theme.escape_markdown(rule['sentence'])}" for rule in failed))
+        paragraph.append(f"{len(failed)} of {len(verdict.rules)} promotion rules failed:")
+        paragraph.append("\n".join(f"- {theme.escape_markdown(rule.sentence)}" for rule in failed))
     st.warning("\n\n".join(paragraph), icon=":material/gavel:")
 
 
-def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
+def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
     """Draw the counted trials, each rule with its outcome, and the histogram of overfitting."""
-    trials = verdict["trials"]
-    metrics = {
-        "Trials": (trials.get("raw"), definition("trials")),
-        "Distinct trials": (trials.get("clustered"), definition("distinct_trials")),
+    trials = verdict.trials
+    metrics: dict[str, tuple[float | None, str]] = {
+        "Trials": (trials.raw if trials else None, definition("trials")),
+        "Distinct trials": (trials.clustered if trials else None, definition("distinct_trials")),
         "Effective trials": (_effective_trials(verdict), definition("effective_trials")),
-        "Runs": (trials.get("runs"), "Runs that the trials came from."),
-        "Looks at the test": (verdict["looks"], definition("looks")),
+        "Runs": (trials.runs if trials else None, "Runs that the trials came from."),
+        "Looks at the test": (verdict.looks, definition("looks")),
     }
     with st.container(horizontal=True):
         for label, (value, help_text) in metrics.items():
@@ -59,25 +59,26 @@ def show_rules(run: runs.RunFiles, verdict: dict[str, Any]) -> None:
     headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
     alt = "The promotion rules: result, name and explanation of each."
     show_text_table(checks.rules_table(verdict), headings, alt=alt)
-    histogram = checks.pbo_logits(verdict)
-    if histogram is not None:
+    overfitting = verdict.statistics.overfitting
+    if overfitting and overfitting.logits:
         st.markdown("Probability of backtest overfitting", help=definition("pbo"))
         alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
         RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
         st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
 
 
-def paragraph_of(run: runs.RunFiles, verdict: dict[str, Any]) -> list[str]:
+def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
     """The first paragraph of a run's verdict."""
-    return verdict_paragraph({"verdict": verdict, **cached.mandate_parts(run)})
+    return verdict_paragraph(cached.report(run).model_copy(update={"verdict": verdict}))
 
 
-def _effective_trials(verdict: dict[str, Any]) -> float | None:
-    found = (deciding_test(verdict) or {}).get("effective_trials")
-    return None if found is None else float(found)
+def _effective_trials(verdict: Verdict) -> float | None:
+    return verdict.edge.tests.deciding.effective_trials if verdict.edge else None
 
 
 def _logits_figure(run: runs.RunFiles) -> Any:
     from finrl_pod_app.dashboard.figures.comparison import pbo_logits
 
-    return pbo_logits(checks.pbo_logits(cached.verdict(run) or {}) or {})
+    verdict = cached.verdict(run)
+    overfitting = verdict.statistics.overfitting if verdict else None
+    return pbo_logits(overfitting.logits) if overfitting and overfitting.logits else None

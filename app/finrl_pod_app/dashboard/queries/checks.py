@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from finrl_pod_app.report.records import Verdict
+
 _AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
 AUDIT_LABELS = {
     "fail": "✗\N{NO-BREAK SPACE}failed",
@@ -54,25 +56,19 @@ def doctor_table(findings: Sequence[Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["status", "group", "name", "value", "fix"])
 
 
-def rules_table(verdict: Mapping[str, Any]) -> pd.DataFrame:
+def rules_table(verdict: Verdict) -> pd.DataFrame:
     """One row per promotion rule of a verdict: passed (a label), rule, value, limit, sentence."""
     rows = [
         {
-            "passed": RULE_PASSED if rule["passed"] else RULE_FAILED,
-            "rule": str(rule["name"]).replace("_", " "),
-            "value": rule.get("value"),
-            "limit": rule.get("limit"),
-            "sentence": rule["sentence"][:1].upper() + rule["sentence"][1:],
+            "passed": RULE_PASSED if rule.passed else RULE_FAILED,
+            "rule": rule.name.replace("_", " "),
+            "value": rule.value,
+            "limit": rule.limit,
+            "sentence": rule.sentence[:1].upper() + rule.sentence[1:],
         }
-        for rule in verdict["rules"]
+        for rule in verdict.rules
     ]
     return pd.DataFrame(rows, columns=["passed", "rule", "value", "limit", "sentence"])
-
-
-def pbo_logits(verdict: Mapping[str, Any]) -> Mapping[str, Sequence[float]] | None:
-    """The histogram of PBO logits in a verdict, {"counts": [B], "edges": [B + 1]}, or None."""
-    logits = (verdict["statistics"].get("overfitting") or {}).get("logits")
-    return logits if isinstance(logits, dict) else None
 
 
 def _explanation(finding: Mapping[str, Any]) -> str:

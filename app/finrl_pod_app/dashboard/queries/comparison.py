@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,6 @@ from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, simple_retur
 from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.evaluate.variations import simulate_recorded
-from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats, Tensor, Times
 from finrl_pod_app.evaluation.backtests import prepare
@@ -32,6 +30,7 @@ from finrl_pod_app.evaluation.sweeps import (
     record_decisions,
     replay_job,
 )
+from finrl_pod_app.report.records import Attribution
 
 STRATEGIES = (*BASELINES, *SEEDED_BASELINES)
 SLOW_STRATEGIES = ("mean_variance", "minimum_variance", "hierarchical_risk_parity")  # optimise at every rebalancing
@@ -118,11 +117,10 @@ def trades_of(name: str, result: BacktestResult, decisions: DecisionTable, cost_
     return trades
 
 
-def profit_of(result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> dict[str, Any]:
-    """The attribution of `backtest_of`, in an object as reports have it."""
+def profit_of(result: BacktestResult, decisions: DecisionTable, cost_bps: float | None) -> Attribution:
+    """The attribution of `backtest_of`."""
     rules = replay_job(decisions, 0, _cost(decisions, cost_bps)).rules
-    found: dict[str, Any] = to_plain({"attribution": attribution(result, decisions.market, rules).plain()})
-    return found
+    return Attribution.model_validate(attribution(result, decisions.market, rules).plain())
 
 
 def metrics_table(curves: Mapping[str, Curve]) -> pd.DataFrame:
@@ -167,7 +165,7 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
 
 def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cost_bps: float | None) -> str:
     """The comparison as a self-contained HTML report. decisions: of the first strategy, whose rules are stated."""
-    from finrl_pod_app.report.document import bootstrap_band, build_document
+    from finrl_pod_app.report.builder import bootstrap_band, build_report
     from finrl_pod_app.report.html import render
     from finrl_pod_app.setup.doctor import installed_versions
 
@@ -175,16 +173,16 @@ def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cos
     config = decisions.prepared.config
     environment = dataclasses.replace(config.environment, cost_bps=_cost(decisions, cost_bps))
     days = [str(result.times[place].astype("datetime64[D]")) for result in results[:1] for place in (0, -1)]
-    document = build_document(
+    report = build_report(
         config=dataclasses.replace(config, environment=environment),
         panel=decisions.prepared.panel,
         splits={"test": days},
         results=by_name,
         versions=installed_versions(),
+        band=bootstrap_band(results[0].equity),
+        parts={},
     )
-    document["test"]["band"] = bootstrap_band(results[0].equity)
-    plain: dict[str, Any] = to_plain(document)
-    return render(plain, by_name)
+    return render(report, by_name)
 
 
 def _cost(decisions: DecisionTable, cost_bps: float | None) -> float:

@@ -34,7 +34,7 @@ from finrl_pod_app.dashboard.queries.run_files import (
     read_object,
 )
 from finrl_pod_app.report.columns import CHAMPION, diversity_of
-from finrl_pod_app.report.edge_text import PARAGRAPH_PARTS
+from finrl_pod_app.report.records import RunReport, Verdict, parse_report
 from finrl_pod_app.setup import progress_file
 
 __all__ = [
@@ -45,8 +45,6 @@ __all__ = [
 RESULT = "result.json"  # of a tournament on an environment without a market
 PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 MAX_PAGE_BYTES = 32_000_000  # of report.html
-_VERDICT_FIELDS = ("promoted", "rules", "trials", "looks", "edge", "statistics")
-_MANDATE_PARTS = ("mandate", "added", "mandate_usage", *PARAGRAPH_PARTS)
 LOG_TAIL_BYTES = 4096
 
 # Fields of a summary and the names of the champion's metrics on test.
@@ -167,23 +165,24 @@ def damage(run: RunFiles, error: Exception) -> str:
     return f"the run is damaged: a field is missing or invalid ({type(error).__name__})"
 
 
-def report(run: RunFiles) -> dict[str, Any]:
-    """The object of report.json; empty before the run has finished. Raises RunError if it is damaged."""
-    return read_object(run.path / REPORT) if run.has(REPORT) else {}
+def report(run: RunFiles) -> RunReport:
+    """The report; without any parts before the run has finished. Raises RunError if the file is no JSON object."""
+    return parse_report(read_object(run.path / REPORT)) if run.has(REPORT) else RunReport()
 
 
-def base_score(run: RunFiles, report: Mapping[str, Any]) -> float | None:
+def base_score(run: RunFiles, report: RunReport) -> float | None:
     """Sharpe ratio of the base portfolio on validation before costs, from the report or else a running training.
 
     None if neither has it: off a market, and after a run that stopped or was not tested. report: of `report`.
     """
-    score = report["base_score"] if "base_score" in report else (progress_of(run) or {}).get("base")
+    score = (progress_of(run) or {}).get("base") if report.base_score is None else report.base_score
     return score if isinstance(score, int | float) else None
 
 
 def champions(run: RunFiles) -> tuple[str, ...]:
     """Members of a finished run's champion; empty before. Raises RunError for a damaged report."""
-    return tuple((report(run).get("champion") or {}).get("members", ()))
+    champion = report(run).champion
+    return champion.members if champion else ()
 
 
 def champion_diversity(run: RunFiles) -> str:
@@ -191,17 +190,10 @@ def champion_diversity(run: RunFiles) -> str:
 
     Raises RunError for a damaged report.
     """
-    champion = report(run).get("champion")
-    return f"The champion's members descend{diversity_of(champion)}." if champion else ""
-
-
-def mandate_parts(run: RunFiles) -> dict[str, Any]:
-    """The parts of a finished run's report on its mandate, and those that the first paragraph of a verdict needs.
-
-    Empty before. Raises RunError for a damaged report.
-    """
-    found = report(run)
-    return {name: found[name] for name in _MANDATE_PARTS if name in found}
+    champion = report(run).champion
+    if champion is None:
+        return ""
+    return f"The champion's members descend{diversity_of(champion.roots, champion.mean_correlation)}."
 
 
 def config(run: RunFiles) -> RunConfig:
@@ -212,14 +204,14 @@ def config(run: RunFiles) -> RunConfig:
     return parse(values, f"the config of the run in {run.path}")
 
 
-def verdict(run: RunFiles) -> dict[str, Any] | None:
-    """The object of verdict.json, or None without a verdict. Raises RunError if it is damaged."""
+def verdict(run: RunFiles) -> Verdict | None:
+    """The verdict, or None without one. Raises RunError if it is damaged."""
     if not run.has(VERDICT):
         return None
-    values = read_object(run.path / VERDICT)
-    if missing := [name for name in _VERDICT_FIELDS if name not in values]:
-        raise RunError(f"{run.path / VERDICT} is damaged: {missing[0]} is missing; evaluate the run again")
-    return values
+    report = parse_report({"verdict": read_object(run.path / VERDICT)})
+    if report.verdict is None or report.damage:
+        raise RunError(f"{run.path / VERDICT} is damaged: {report.damage[0]}; evaluate the run again")
+    return report.verdict
 
 
 def matches(summary: RunSummary, text: str, tags: Sequence[str] = ()) -> bool:
@@ -259,15 +251,15 @@ def _summary(run: RunFiles) -> RunSummary:
     if run.has(STATE):
         values |= _state_values(read_object(run.path / STATE))
     if run.has(VERDICT):
-        judged = verdict(run) or {}
-        tested = judged["statistics"].get("test_intervals") or {}
-        values |= {field: _number((tested.get(name) or {}).get("value")) for field, name in _TEST_METRICS.items()}
-        values |= {"promoted": bool(judged["promoted"])}
+        judged = verdict(run)
+        tested = (judged.statistics.test_intervals if judged else None) or {}
+        values |= {field: tested[name].value for field, name in _TEST_METRICS.items() if name in tested}
+        values |= {"promoted": judged is not None and judged.promoted}
     if run.has(REPORT):
-        test = report(run).get("test") or {}
-        metrics = (test.get("strategies") or {}).get(CHAMPION) or {}
-        values |= {field: number for field, name in _TEST_METRICS.items() if (number := _number(metrics.get(name)))}
-        values |= {"line": tuple(_number(value) or math.nan for value in test.get("line") or ())}
+        test = report(run).test
+        metrics = test.strategies.get(CHAMPION, {})
+        values |= {field: number for field, name in _TEST_METRICS.items() if (number := metrics.get(name))}
+        values |= {"line": tuple(value or math.nan for value in test.line)}
     if run.has(PAGE):
         _check_page(run)
     return RunSummary(run.name, run.changed, **values)

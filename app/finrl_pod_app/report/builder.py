@@ -1,15 +1,11 @@
-"""Build the object of report.json: data, splits, rules, results, tear sheet and verdict, as plain JSON values."""
+"""Build the report of a run: data, splits, rules, results, tear sheet, verdict and other parts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from finrl_pod import files
 from finrl_pod.evaluate.benchmark_metrics import benchmark_metrics, holdings_metrics
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.tearsheet import (
@@ -24,70 +20,51 @@ from finrl_pod.evaluate.tearsheet import (
     return_distribution,
     rolling_sharpe,
 )
-from finrl_pod.files import to_plain
 from finrl_pod.promotion.gate import Verdict
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from finrl_pod.types import BacktestResult, Floats, Panel, Score, Times
 from finrl_pod_app.report.columns import CHAMPION
+from finrl_pod_app.report.records import (
+    Band,
+    Costs,
+    Drawdown,
+    LeaderboardRow,
+    RollingSharpe,
+    RunReport,
+    Tearsheet,
+    make_report,
+)
 
 BENCHMARKS = ("index", "equal_weight")
-DAILY, UNUSUAL = (
-    252,
-    1.6,
-)  # bars of a year; other panels have this factor more or fewer (365: a market that never closes)
+DAILY = 252  # bars of a year
+UNUSUAL = 1.6  # other panels have this factor more or fewer bars (365: a market that never closes)
 LINE_POINTS = 60  # of a line in a cell of a table
 
 
-@dataclass(frozen=True)
-class Champion:
-    """The ensemble under test.
-
-    roots: first ancestor of each member. mean_correlation: of the members' active returns on validation, None for a
-    single member. selection: procedure that selected the members. lineage: ancestors of each member, parent first.
-    """
-
-    id: str
-    algorithm: str
-    members: tuple[str, ...]
-    shares: tuple[float, ...]
-    roots: tuple[str, ...]
-    mean_correlation: float | None
-    selection: str
-    lineage: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Environment steps and wall-clock seconds of a run."""
-
-    samples: int
-    train_seconds: float
-    samples_per_second: float
-    total_seconds: float
-
-
-def build_document(
+def build_report(
     *,
     config: RunConfig,
     panel: Panel,
     splits: Mapping[str, Sequence[str]],
     results: Mapping[str, BacktestResult],
     versions: Mapping[str, str],
-    champion: Champion | None = None,
     leaderboard: Sequence[Score] = (),
     verdict: Verdict | None = None,
-    timing: Timing | None = None,
     cost_curve: Sequence[Mapping[str, float]] | None = None,
+    cost_bps: float | None = None,
     benchmark: str | None = None,
-) -> dict[str, Any]:
-    """The object of report.json. A plain backtest leaves out champion, leaderboard, verdict and timing.
+    band: Band | None = None,
+    parts: Mapping[str, object],
+) -> RunReport:
+    """The report of a run or, without champion, leaderboard, verdict and timing, of a backtest.
 
-    splits: first and last date of each as ISO text, "test" required. results: test results by strategy. cost_curve:
-    of the strategy that the report is about, from `sensitivity.cost_curve`. benchmark: result that the others are
-    compared with, by default the first of `BENCHMARKS` that was tested. NaN and infinity become null.
+    splits: first and last date of each in ISO format, "test" required. results: test results by strategy. cost_curve:
+    of the strategy that the report is about, from `variations.cost_curve`. cost_bps: proportional cost, by default of
+    the config. benchmark: result that the others are compared with, by default the first of `BENCHMARKS` that was
+    tested. parts: other parts of `RunReport` by name; `rules` replaces the sentences on the market.
     """
     benchmark = benchmark or next((name for name in BENCHMARKS if name in results), None)
-    document = {
+    values = {
         "data": {
             "name": panel.name,
             "sha256": panel.sha256,
@@ -103,7 +80,6 @@ def build_document(
         },
         "splits": {**splits, "embargo": config.splits.embargo},
         "rules": rule_sentences(config.environment, panel),
-        "champion": None if champion is None else vars(champion),
         "leaderboard": leaderboard_rows(leaderboard),
         "test": {
             "strategies": {name: strategy_metrics(result, results, benchmark) for name, result in results.items()},
@@ -112,32 +88,23 @@ def build_document(
             "tearsheet": tear_sheet(results),
             "line": small_line(results[subject_of(results)].equity),
             "cost_curve": cost_curve,
-            "cost_bps": config.environment.cost_bps,
+            "cost_bps": config.environment.cost_bps if cost_bps is None else cost_bps,
+            "band": band,
         },
         "verdict": None if verdict is None else verdict.to_dict(),
-        "timing": None if timing is None else vars(timing),
         "seed": config.seed,
         "versions": versions,
         "config_sha256": config.sha256,
     }
-    plain: dict[str, Any] = to_plain(document)
-    return plain
+    return make_report({**values, **parts})
 
 
-def leaderboard_rows(leaderboard: Sequence[Score]) -> list[dict[str, Any]]:
-    """The leaderboard as plain values: one row for each agent."""
-    rows: list[dict[str, Any]] = to_plain(
-        [
-            vars(score)
-            | {
-                "assignment": score.generation,
-                "hyperparameters": dict(score.hyperparameters),
-                "metrics": dict(score.metrics),
-            }
-            for score in leaderboard
-        ]
+def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[LeaderboardRow, ...]:
+    """The rows of the report's leaderboard."""
+    return tuple(
+        LeaderboardRow.model_validate(vars(score) | {"assignment": score.generation, "metrics": dict(score.metrics)})
+        for score in leaderboard
     )
-    return rows
 
 
 def strategy_metrics(
@@ -264,7 +231,7 @@ def small_line(equity: Floats) -> list[float]:
     return [round(float(value), 4) for value in equity[places] / equity[0]]
 
 
-def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
+def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
     """The tear sheet's numbers.
 
     of: the strategy that the report is about, whose drawdowns and monthly returns are listed. Rolling Sharpe ratio,
@@ -272,36 +239,36 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> dict[str, Any]:
     """
     subject = subject_of(results)
     result = results[subject]
-    return {
-        "of": subject,
-        "drawdowns": [asdict(row) for row in drawdowns(result.times, result.equity)],
-        "longest_drawdown": {name: longest_drawdown(other.times, other.equity) for name, other in results.items()},
-        "monthly": monthly_returns(result.times, result.equity),
-        "rolling_sharpe": {name: _rolling_sharpe_range(other) for name, other in results.items()},
-        "distribution": {name: return_distribution(other.equity) for name, other in results.items()},
-        "costs": {name: cost_summary(other) for name, other in results.items()},
-    }
+    return Tearsheet(
+        of=subject,
+        drawdowns=tuple(Drawdown(**vars(row)) for row in drawdowns(result.times, result.equity)),
+        longest_drawdown={name: longest_drawdown(other.times, other.equity) for name, other in results.items()},
+        monthly=monthly_returns(result.times, result.equity),
+        rolling_sharpe={name: _rolling_sharpe_range(other) for name, other in results.items()},
+        distribution={name: return_distribution(other.equity) for name, other in results.items()},
+        costs={name: Costs.model_validate(cost_summary(other)) for name, other in results.items()},
+    )
 
 
-def subject_of(names: Mapping[str, Any]) -> str:
+def subject_of(names: Mapping[str, object]) -> str:
     """The strategy that a report is about: the champion, else the first."""
     return CHAMPION if CHAMPION in names else next(iter(names))
 
 
-def bootstrap_band(equity: Floats, seed: int = 0) -> dict[str, Any] | None:
+def bootstrap_band(equity: Floats, seed: int = 0) -> Band | None:
     """The bootstrap band of an equity curve with its level, or None if the curve is too short, flat or ruined."""
     if len(equity) <= MIN_BAND_RETURNS or (equity <= 0).any() or np.ptp(equity) == 0:
         return None
-    return {"level": BAND_LEVEL, **equity_band(equity, seed)}
+    return Band.model_validate({"level": BAND_LEVEL, **equity_band(equity, seed)})
 
 
-def _rolling_sharpe_range(result: BacktestResult) -> dict[str, float | int | None]:
+def _rolling_sharpe_range(result: BacktestResult) -> RollingSharpe:
     """Window, last, lowest and highest rolling Sharpe ratio; None where no window is complete."""
     ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
     known = ratios[np.isfinite(ratios)]
     if not known.size:
-        return {"window": ROLLING_BARS, "last": None, "low": None, "high": None}
-    return {"window": ROLLING_BARS, "last": float(known[-1]), "low": float(known.min()), "high": float(known.max())}
+        return RollingSharpe(window=ROLLING_BARS, last=None, low=None, high=None)
+    return RollingSharpe(window=ROLLING_BARS, last=float(known[-1]), low=float(known.min()), high=float(known.max()))
 
 
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
@@ -315,11 +282,6 @@ def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:
     with np.errstate(divide="ignore", invalid="ignore"):
         returns = values[1:] / values[:-1] - 1
     return {str(years[i]): float(value) for i, value in zip(lasts, returns, strict=True)}
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write a report's object as JSON with sorted keys, NaN as null, atomically. Raises RunError."""
-    return files.write_json(path, to_plain(document), indent=2)
 
 
 def _date(time: np.datetime64) -> str:

@@ -1,0 +1,675 @@
+"""The report of a run as a record of frozen parts: the contents of report.json, with its version and JSON Schema.
+
+The attributes are the keys of report.json. A part that a report does not have is None or empty.
+
+python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from finrl_pod.errors import RunError
+from finrl_pod.files import read_json, to_plain
+from finrl_pod.settings.run import GateConfig
+from finrl_pod_app.report.columns import CHAMPION
+
+if TYPE_CHECKING:
+    from finrl_pod.promotion import gate
+
+VERSION: Literal[1] = 1
+REPORT_FILE = "report.json"
+# Bars of a report by their split, in headings and at the end of sentences; None: dates of the user's choice.
+PERIODS = {
+    "train": ("training", "on the training period"),
+    "validation": ("validation", "on the validation period"),
+    "test": ("test", "on the test period"),
+    "all": ("all bars", "on all bars"),
+    None: ("chosen dates", "on the chosen dates"),
+}
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _none_if_empty(value: object) -> object:
+    return value or None
+
+
+Number = Annotated[float | None, BeforeValidator(_finite)]  # NaN and infinity become None, null in JSON
+Metrics = Mapping[str, Number]  # metric or other statistic -> value
+
+
+class Part(BaseModel):
+    """A frozen part of a report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Estimate(Part):
+    """A value with the ends of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class PartialEstimate(Part):
+    """An estimate whose value or ends may be undefined or infinite."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+# ---------------------------------------------------------------------- prices and training
+
+
+class Data(Part):
+    """The panel of prices. start, end: dates of its first and last bar."""
+
+    name: str
+    sha256: str
+    symbols: tuple[str, ...]
+    start: str
+    end: str
+    bars: int
+    columns: tuple[str, ...]
+    adjusted: bool
+    source: str
+    flaws: tuple[str, ...]
+    price_only_index: bool = False
+
+
+NO_DATA = Data(
+    name="", sha256="", symbols=(), start="", end="", bars=0, columns=(), adjusted=False, source="", flaws=()
+)
+
+
+class SplitDates(Part):
+    """First and last date of each split. embargo: bars dropped from the end of train and validation."""
+
+    train: tuple[str, str] | None = None
+    validation: tuple[str, str] | None = None
+    test: tuple[str, str]
+    embargo: int = 0
+
+    def spans(self) -> dict[str, tuple[str, str]]:
+        """The dates of each split that exists, by name."""
+        dates = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: span for name, span in dates.items() if span is not None}
+
+
+class Champion(Part):
+    """The ensemble under test.
+
+    roots: first ancestor of each member. mean_correlation: of the active returns of the members on validation, None for
+    a single member. selection: procedure that selected the members. lineage: ancestors of each member, parent first.
+    """
+
+    id: str
+    algorithm: str
+    members: tuple[str, ...]
+    shares: tuple[float, ...]
+    roots: tuple[str, ...]
+    mean_correlation: Number
+    selection: str
+    lineage: Mapping[str, tuple[str, ...]]
+
+
+class LeaderboardRow(Part):
+    """One agent of the leaderboard, see `finrl_pod.types.Score`."""
+
+    id: str
+    parent: str | None
+    generation: int
+    assignment: int
+    slot: int
+    samples: int
+    score: Number
+    hyperparameters: Mapping[str, int | float | None]
+    metrics: Metrics
+    root: str
+
+
+class Timing(Part):
+    """Environment steps and wall-clock seconds of a run."""
+
+    samples: int
+    train_seconds: float
+    samples_per_second: float
+    total_seconds: float
+
+
+# ---------------------------------------------------------------------- results
+
+
+class CostPoint(Part):
+    """Metrics of the same decisions at another proportional cost."""
+
+    cost_bps: float
+    cumulative_return: Number
+    annual_return: Number
+    sharpe: Number
+    max_drawdown: Number
+    costs_paid: Number
+
+
+class Drawdown(Part):
+    """A fall from a peak. bars: from the peak to the recovery or to the end."""
+
+    peak: str
+    trough: str
+    recovered: str | None
+    depth: float
+    bars: int
+
+
+class RollingSharpe(Part):
+    """Last, lowest and highest rolling Sharpe ratio; None if no window is complete."""
+
+    window: int
+    last: Number
+    low: Number
+    high: Number
+
+
+class Costs(Part):
+    """Costs by kind in currency, mean annual share of equity, interest less fees, and dividends."""
+
+    parts: Metrics
+    drag: Number
+    carry: Number
+    dividends: Number
+
+
+class Tearsheet(Part):
+    """Figures of all strategies. of: the strategy whose drawdowns and monthly returns are listed."""
+
+    of: str
+    drawdowns: tuple[Drawdown, ...]
+    longest_drawdown: Mapping[str, int]
+    monthly: Mapping[str, Mapping[str, float]]
+    rolling_sharpe: Mapping[str, RollingSharpe]
+    distribution: Mapping[str, Metrics]
+    costs: Mapping[str, Costs]
+
+
+NO_TEARSHEET = Tearsheet(
+    of="", drawdowns=(), longest_drawdown={}, monthly={}, rolling_sharpe={}, distribution={}, costs={}
+)
+
+
+class Band(Part):
+    """Bootstrap band of an equity curve. places: bars. low, high: multiples of the first mark. level: coverage."""
+
+    level: float
+    places: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class TestResults(Part):
+    """Results on the tested bars: metrics and yearly returns by strategy. line: thinned growth of 1 for tables."""
+
+    __test__ = False  # not a class of tests
+
+    strategies: Mapping[str, Metrics] = {}
+    benchmark: str | None = None
+    yearly: Mapping[str, Metrics] = {}
+    tearsheet: Tearsheet = NO_TEARSHEET
+    line: tuple[Number, ...] = ()
+    cost_curve: tuple[CostPoint, ...] | None = None
+    cost_bps: float = 0.0
+    band: Band | None = None
+
+
+class ValidationResults(Part):
+    """Metrics on validation by strategy."""
+
+    strategies: Mapping[str, Metrics]
+
+
+class YearProfit(Part):
+    """Profit before costs of one year, its costs, interest less fees, and return on the equity that it began with."""
+
+    year: int
+    profit: Number
+    costs: Number
+    carry: Number
+    year_return: Number = Field(alias="return")
+
+
+class Attribution(Part):
+    """Profit by asset, the largest first, and by year."""
+
+    by_asset: Metrics
+    by_year: tuple[YearProfit, ...]
+
+
+class CapacityPoint(Part):
+    """Annual active growth of an account of one size, its interval, and its costs."""
+
+    account: float
+    active_growth: Number
+    low: Number
+    high: Number
+    cost: Number
+
+
+class Capacity(Part):
+    """Active growth over a base by account size. half, zero: size at which it is half, or gone; None if infinite."""
+
+    base: str
+    adv: Number
+    impact: float
+    participation: float
+    level: float
+    curve: tuple[CapacityPoint, ...]
+    half: PartialEstimate
+    zero: PartialEstimate
+
+
+# ---------------------------------------------------------------------- mandate
+
+
+class ActiveReturn(Part):
+    """Mean return of a strategy over a base per year. level: coverage of its interval."""
+
+    base: str
+    level: float
+    active_return: Estimate | None = None
+
+
+class Comparison(ActiveReturn):
+    """A strategy against a baseline on this period alone. p_value: of no edge."""
+
+    of: str
+    p_value: float
+
+
+class SharpePair(Part):
+    """Sharpe ratios of the champion and of its base."""
+
+    champion: Number
+    base: Number
+
+
+class Added(ActiveReturn):
+    """Statistics of a champion against its base. value, low, high: difference of the Sharpe ratios."""
+
+    value: Number
+    low: Number
+    high: Number
+    sharpe: SharpePair
+    information_ratio: PartialEstimate
+    alpha: PartialEstimate
+    beta: PartialEstimate
+    tracking_error: Number
+    years_to_show: Number
+
+
+class MandateUsage(Part):
+    """How much of a mandate was used in a period, relative to the mandate at tilt 0 with the same trading."""
+
+    mean_absolute_tilt: Number = None
+    active_share: Number = None
+    effective_holdings: Number = None
+    effective_holdings_low: Number = None
+    turnover: Number = None
+    turnover_at_tilt_zero: Number = None
+    tracking_error: Number = None
+    transfer_coefficient: Number = None
+
+
+class YearDifference(Part):
+    """A calendar year and its return over the base on the account of the examples, in dollars."""
+
+    year: str
+    dollars: float
+
+
+class PracticallyBase(Part):
+    """Whether a champion hardly differs from its base, and why; see `services.mandate_report.practically_base`."""
+
+    flag: bool
+    active_share: float
+    allowed: float
+    desired_share: Number
+    tracking_error: float
+    cause: Literal["small_weights", "tilt_bound", "slow_trading"]
+    best_year: YearDifference
+    worst_year: YearDifference
+    base_return: Number
+
+
+class StopRule(Part):
+    """Lower edge of the active return after each number of bars. level: probability below it."""
+
+    level: float
+    lower: tuple[float, ...]
+
+
+class RungPeriod(Part):
+    """A rung of the ladder on one period, per year and relative to the base; the turnover is not relative."""
+
+    active_return: Number
+    alpha: Number
+    tracking_error: Number
+    sharpe_difference: Number
+    turnover: Number
+
+
+class Rung(Part):
+    """One step of the ladder. deployed: True if it is the champion."""
+
+    rung: str
+    deployed: bool
+    validation: RungPeriod
+    test: RungPeriod
+
+
+class StartFold(Part):
+    """Choice of the number of updates of the start policy by one cohort."""
+
+    cohort: int
+    start: Number
+    shares: tuple[float, ...]
+    ratios: tuple[Number, ...]
+    chosen: float
+
+
+class Start(Part):
+    """The trained ensemble against the policy that it started from, on validation. level: largest p-value to deploy."""
+
+    active_return: Number
+    p_value: float
+    level: float
+    folds: tuple[StartFold, ...] = ()
+    samples_per_generation: tuple[int, ...] = ()
+
+
+# ---------------------------------------------------------------------- verdict
+
+
+class RuleResult(Part):
+    """One promotion rule."""
+
+    name: str
+    value: Number
+    limit: Number
+    passed: bool
+    sentence: str
+
+
+class Trials(Part):
+    """Counts of trials on the data: all, distinct ones, and the runs that they come from."""
+
+    raw: int
+    clustered: int
+    runs: int
+
+
+class AccountRisk(Part):
+    """Annual Sharpe ratio and volatility, and maximum drawdown (negative)."""
+
+    sharpe: Number
+    volatility: float
+    drawdown: float
+
+
+class CombinedTest(Part):
+    """A one-sided test of test and validation together, see `finrl_pod.promotion.edge_significance.CombinedTest`."""
+
+    p_value: float
+    z_score: Number
+    test: Number
+    validation: Number = None
+    validation_selected: Number = None
+    expected_from_selection: Number = None
+    effective_trials: Number = None
+
+
+class EdgeTests(Part):
+    """Both tests for an edge, of the mean active return and of alpha."""
+
+    active: CombinedTest
+    alpha: CombinedTest
+    beta: Number
+    validation_weight: float = 0.0
+    selections: float = 1.0
+
+    @property
+    def deciding(self) -> CombinedTest:
+        """The test with the larger p-value."""
+        return self.active if self.active.p_value >= self.alpha.p_value else self.alpha
+
+
+class Edge(Part):
+    """The edge of a champion over its reference on test, see `finrl_pod.promotion.edge.Edge`."""
+
+    case: Literal["worse", "shown", "too_small", "too_little_data", "nothing_shown"]
+    p_active: float
+    p_alpha: float
+    p_value: float
+    level: float
+    beta: float
+    active_return: Estimate
+    alpha: Estimate
+    tracking_error: float
+    information_ratio: Number
+    detectable_ratio: float
+    years: float
+    minimum: float
+    account: AccountRisk
+    base: AccountRisk
+    tests: EdgeTests
+    interval_level: float
+    reference: str
+    portfolio: str
+    where: str
+    is_demonstration: bool
+
+
+class Histogram(Part):
+    """Counts [B] between edges [B + 1]."""
+
+    counts: tuple[float, ...]
+    edges: tuple[float, ...]
+
+
+class Overfitting(Part):
+    """Probability of backtest overfitting over a number of splits, and the logits of the ranks.
+
+    loss: probability of a loss out of sample. blocks: of the period. trials: that were compared.
+    """
+
+    pbo: float
+    splits: int
+    loss: Number = None
+    blocks: int = 0
+    trials: int = 0
+    logits: Histogram | None = None
+
+
+class Statistics(Part):
+    """Diagnostics of a verdict, see `finrl_pod.promotion.diagnostics`; None where they cannot be computed."""
+
+    test_intervals: Mapping[str, PartialEstimate] | None = None
+    active_sharpe: Number = None
+    deflated_sharpe: Number = None
+    deflated_sharpe_clustered: Number = None
+    overfitting: Overfitting | None = None
+    probabilistic_sharpe: Number = None
+    minimum_track_record: Number = None
+    superior_ability: Metrics = {}
+    reality_check: Number = None
+    audit_warnings: tuple[str, ...] = ()
+
+
+class Verdict(Part):
+    """Whether a champion is promoted, and why, see `finrl_pod.promotion.gate.Verdict`."""
+
+    promoted: bool
+    reasons: tuple[str, ...]
+    rules: tuple[RuleResult, ...] = ()
+    trials: Annotated[Trials | None, BeforeValidator(_none_if_empty)] = None
+    looks: int = 0
+    edge: Annotated[Edge | None, BeforeValidator(_none_if_empty)] = None
+    statistics: Statistics = Statistics()
+
+
+# ---------------------------------------------------------------------- the report
+
+
+class RunReport(Part):
+    """The report of a run or a backtest.
+
+    split: name of the tested split, None for dates of choice. period, bars, in_sample: sentences. base_score:
+    validation Sharpe ratio of the base. search: scope of the hyperparameter search. orders: number of orders by
+    strategy. damage: parts of a file that do not fit the schema, each with the reason; not written.
+    """
+
+    version: Literal[1] = 1
+    data: Data = NO_DATA
+    splits: SplitDates = SplitDates(test=("", ""))
+    rules: tuple[str, ...] = ()
+    champion: Champion | None = None
+    leaderboard: tuple[LeaderboardRow, ...] = ()
+    test: TestResults = TestResults()
+    verdict: Verdict | None = None
+    timing: Timing | None = None
+    seed: int | None = None
+    versions: Mapping[str, str] = {}
+    config_sha256: str = ""
+    validation: ValidationResults | None = None
+    attribution: Attribution | None = None
+    capacity: Capacity | None = None
+    comparison: Comparison | None = None
+    mandate: Mapping[str, str | float | int] | None = None
+    added: Added | None = None
+    mandate_usage: Mapping[str, MandateUsage] | None = None
+    practically_base: PracticallyBase | None = None
+    stop_rule: StopRule | None = None
+    ladder: tuple[Rung, ...] = ()
+    start: Start | None = None
+    base_score: Number = None
+    search: str = "off"
+    looks: int | None = None
+    looks_so_far: int = 0
+    split: Literal["train", "validation", "test", "all"] | None = "test"
+    period: str = ""
+    bars: str = ""
+    in_sample: str = ""
+    execution: Literal["weights", "paper"] = "weights"
+    orders: Mapping[str, int] = {}
+    damage: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @property
+    def base(self) -> str:
+        """The strategy that the subject is compared with; empty if there is none."""
+        active = self.added or self.comparison
+        return active.base if active else self.test.benchmark or ""
+
+    @property
+    def period_words(self) -> tuple[str, str]:
+        """The tested bars in headings, and as the end of a sentence: ("test", "on the test period")."""
+        return ("in sample", "in sample") if self.in_sample else PERIODS[self.split]
+
+    @property
+    def level(self) -> float:
+        """Significance level of the test for an edge at this look."""
+        verdict = self.verdict
+        limits = [rule.limit for rule in verdict.rules if rule.name == "edge"] if verdict else []
+        if limits and limits[0] is not None:
+            return limits[0]
+        return GateConfig().significance_level / max(self.looks_at_test, 1)
+
+    @property
+    def looks_at_test(self) -> int:
+        """Number of this look at the test period; 0 if the test is not shown."""
+        return (self.verdict.looks if self.verdict else 0) or self.looks or 0
+
+    @property
+    def next_level(self) -> float:
+        """Significance level of the test at the next look."""
+        looks = max(self.looks_at_test, 1)
+        return self.level * looks / (max(looks, self.looks_so_far) + 1)
+
+    @property
+    def subject(self) -> str:
+        """The strategy that the report is about: the champion, else the first."""
+        return CHAMPION if CHAMPION in self.test.strategies else next(iter(self.test.strategies), "")
+
+    def with_verdict(self, verdict: gate.Verdict) -> RunReport:
+        """A copy with a verdict of the gate."""
+        return self.model_copy(update={"verdict": Verdict.model_validate(verdict.to_dict())})
+
+    def verdict_context(self) -> dict[str, object]:
+        """The parts that the first paragraph of a verdict needs besides the verdict, as JSON values."""
+        return dict(to_plain(self.model_dump(by_alias=True, include={"practically_base", "ladder", "looks_so_far"})))
+
+    def to_dict(self) -> dict[str, object]:
+        """The contents of report.json: the parts that were set, NaN and infinity as None."""
+        return dict(to_plain(self.model_dump(by_alias=True, exclude_unset=True)))
+
+
+def make_report(values: Mapping[str, object]) -> RunReport:
+    """A report from its parts, records or plain values. Raises ValidationError for a part that does not fit."""
+    return RunReport.model_validate({"version": VERSION, **values})
+
+
+def parse_report(values: Mapping[str, object]) -> RunReport:
+    """The report in the contents of report.json; what does not fit the schema is left out and named in `damage`."""
+    contents: dict[str, object] = to_plain(values)
+    damage: dict[str, str] = {}
+    while True:
+        try:
+            report = RunReport.model_validate(contents)
+            return report.model_copy(update={"damage": tuple(f"{name}: {why}" for name, why in damage.items())})
+        except ValidationError as error:
+            for item in error.errors(include_url=False, include_input=False):
+                damage.setdefault(".".join(map(str, item["loc"])), item["msg"])
+                _remove(contents, item["loc"])
+
+
+def read_report(folder: Path) -> RunReport:
+    """The report in a folder. Raises RunError if the file is missing or is not a JSON object."""
+    return parse_report(read_json(folder / REPORT_FILE))
+
+
+def report_of_run(folder: Path) -> RunReport:
+    """The report in the folder of a run; without any parts if the file is missing or damaged."""
+    try:
+        return read_report(folder)
+    except RunError:
+        return RunReport()
+
+
+def _remove(contents: dict[str, object], location: tuple[int | str, ...]) -> None:
+    """Remove the innermost entry of a mapping at or above an error."""
+    entry: object = contents
+    mapping, key = contents, str(location[0])
+    for name in location:
+        if not isinstance(entry, dict) or name not in entry:
+            break
+        mapping, key = entry, str(name)
+        entry = entry[name]
+    mapping.pop(key, None)
+
+
+def schema() -> str:
+    """The JSON Schema of report.json as text."""
+    return json.dumps(RunReport.model_json_schema(by_alias=True), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema())
