@@ -21,18 +21,27 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, to_bytes({name: x.cpu().contiguous() for name, x in tensors.items()}))
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read name -> tensor on the CPU. Raises RunError if the file is missing or damaged."""
-    from safetensors import SafetensorError
+def decode_tensors(data: bytes) -> dict[str, Tensor]:
+    """Return name -> tensor on the CPU, in the order of the names. Raises SafetensorError for other bytes.
+
+    safetensors returns the tensors in another order in each process.
+    """
     from safetensors.torch import load as from_bytes
 
+    tensors: dict[str, Tensor] = from_bytes(data)
+    return dict(sorted(tensors.items()))
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read name -> tensor, in the order of the names. Raises RunError if the file is missing or damaged."""
+    from safetensors import SafetensorError
+
     try:
-        tensors: dict[str, Tensor] = from_bytes(path.read_bytes())
+        return decode_tensors(path.read_bytes())
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from None
     except SafetensorError:
         raise RunError(f"{path} is damaged: not a safetensors file; restore it or start a new run") from None
-    return tensors
 
 
 def snapshot_parts(snapshot: AgentSnapshot) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -80,7 +89,6 @@ def save(folder: Path, snapshot: AgentSnapshot) -> Path:
 def load(path: Path) -> AgentSnapshot:
     """Read a snapshot from the path of its JSON file. Raises RunError if it is missing or damaged."""
     from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
 
     facts = read_json(path)
     user_files.keep(facts.pop("own_files", {}))
@@ -93,7 +101,7 @@ def load(path: Path) -> AgentSnapshot:
     if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
         raise damaged
     try:
-        return snapshot_from_parts(facts, from_bytes(data))
+        return snapshot_from_parts(facts, decode_tensors(data))
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise damaged from None
 

@@ -146,3 +146,11 @@ def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write .*; name another folder"):
         snapshots.save(tmp_path / "file" / "below", snapshot())
+
+
+def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    names = [f"agent{i:02d}" for i in range(20)]
+    save_file({name: torch.zeros(1 + i % 3) for i, name in enumerate(reversed(names))}, tmp_path / "x.safetensors")
+    assert list(snapshots.load_tensors(tmp_path / "x.safetensors")) == names

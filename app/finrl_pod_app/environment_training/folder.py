@@ -15,6 +15,7 @@ import torch
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json, write_bytes, write_json, write_kept_files
+from finrl_pod.tournament.snapshots import decode_tensors
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 
@@ -94,10 +95,9 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Tensor]:
         from safetensors import SafetensorError
-        from safetensors.torch import load as from_bytes
 
         try:
-            return from_bytes((self.path / name).read_bytes())
+            return decode_tensors((self.path / name).read_bytes())
         except (OSError, SafetensorError):
             raise RunError(f"{self.path / name} is missing or damaged; start a new run in another folder") from None
 

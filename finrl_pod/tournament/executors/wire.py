@@ -18,7 +18,7 @@ from finrl_pod.errors import RunError
 from finrl_pod.files import to_plain
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult, Group, ReplaySegment
 from finrl_pod.tournament.next_generation import SlotInit
-from finrl_pod.tournament.snapshots import snapshot_from_parts, snapshot_parts
+from finrl_pod.tournament.snapshots import decode_tensors, snapshot_from_parts, snapshot_parts
 from finrl_pod.types import AgentSnapshot, Score, Tensor
 
 HEADER = "finrl_pod"
@@ -132,10 +132,9 @@ def _pack(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
 
 def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError
-    from safetensors.torch import load
 
     try:
-        tensors = load(data)
+        tensors = decode_tensors(data)
         length = int.from_bytes(data[:8], "little")  # of the JSON header, by the safetensors format
         facts = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][HEADER])
     except (SafetensorError, ValueError, KeyError):
