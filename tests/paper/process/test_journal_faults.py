@@ -124,7 +124,8 @@ def books(harness: DaemonHarness) -> tuple[Any, ...]:
     found = status(store, load(harness.toml))
     rows = sorted((o.client_order_id, o.symbol, o.side, str(o.quantity), float(o.filled)) for o in order_rows(store))
     store.close()
-    return found.positions, found.cash, found.counts["fills"], rows
+    positions = {symbol: str(shares) for symbol, shares in found.positions.items()}
+    return positions, str(found.cash), found.counts["fills"], rows
 
 
 def adopted(harness: DaemonHarness, *options: str) -> dict[str, Any]:
