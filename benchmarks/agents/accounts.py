@@ -127,12 +127,15 @@ def at_score_scale(problem: Problem, agents: Agents) -> Agents:
     account = torch.cat([torch.zeros(len(rows), 1), base], -1).expand(members, -1, -1).unsqueeze(2)
     features = problem.market.features[rows].expand(members, -1, -1, -1)
     mask = None if bool(tradable.all()) else tradable.expand(members, -1, -1)
-    with torch.no_grad():
-        scores = agents.actor.action(agents.params, features, account, mask)[:, :, 0]
-    deviations = scores - (scores * tradable).sum(-1, keepdim=True) / tradable.sum(-1, keepdim=True)
-    spread = deviations[:, tradable].std(1).clamp(min=1e-6)
-    scale = (SCORE_SCALE / spread).unsqueeze(-1)
     assert spec.kind == "equivariant"
     assert not spec.has_extras
-    scaled_params = {name: agents.params[name] * scale for name in ("score_w", "linear_w")}
-    return Agents(agents.actor, {**agents.params, **scaled_params})
+    # Heads of an actor pass through a tanh, whose spread is reached in steps; scores of a policy are linear in them.
+    heads = ("score_w", "linear_w") if "score_w" in agents.params else ("head_w", "head_b", "linear_w")
+    params = dict(agents.params)
+    for _ in range(20):
+        with torch.no_grad():
+            scores = agents.actor.action(params, features, account, mask)[:, :, 0]
+        deviations = scores - (scores * tradable).sum(-1, keepdim=True) / tradable.sum(-1, keepdim=True)
+        scale = SCORE_SCALE / deviations[:, tradable].std(1).clamp(min=1e-6)
+        params |= {name: params[name] * scale.view(-1, *[1] * (params[name].dim() - 1)) for name in heads}
+    return Agents(agents.actor, params)

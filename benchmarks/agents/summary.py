@@ -18,8 +18,9 @@ HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
 
 
 def summary(rows: Sequence[Row], previous_rows: Sequence[Row]) -> list[Row]:
-    """All rows with pooled ones. previous_rows: last summary; its pooled rows stay if there are no returns."""
-    pooled_rows = [*_pool_cells(rows)] or [row for row in previous_rows if row["name"] == POOLED]
+    """All rows with pooled ones. previous_rows: last summary; a pooled row stays if returns of its cells are gone."""
+    pooled = {_identity(row): row for row in previous_rows if row["name"] == POOLED}
+    pooled_rows = [*(pooled | {_identity(row): row for row in _pool_cells(rows)}).values()]
     return [*rows, *pooled_rows, *_placebo(rows, pooled_rows), *_beyond_linear(rows), *_no_edge(rows)]
 
 

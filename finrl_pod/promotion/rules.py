@@ -124,8 +124,8 @@ def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) ->
     looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
     base = f" ({readable(evidence.base)}, traded as slowly as the agents trade)" if evidence.base else ""
     sentence = (
-        f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g}, the larger of those of the mean active "
-        f"return ({edge.p_active:.2g}) and of alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
+        f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g} (one-sided, from validation and test "
+        f"together), the larger one of mean active return ({edge.p_active:.2g}) and alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
         f"{looks if evidence.looks > 1 else ''}"
     )
     if edge.p_value > edge.level:
