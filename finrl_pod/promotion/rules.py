@@ -123,9 +123,10 @@ def edge_rule(evidence: PromotionEvidence, gate: GateConfig) -> tuple[Rule, Edge
 def _edge_sentence(edge: Edge, evidence: PromotionEvidence, gate: GateConfig) -> str:
     looks = f" ({gate.significance_level:g} / {evidence.looks}, at look {evidence.looks} at the test period)"
     base = f" ({readable(evidence.base)}, traded as slowly as the agents trade)" if evidence.base else ""
+    periods = "test alone" if evidence.validation is None else "validation and test together"
     sentence = (
-        f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g} (one-sided, from validation and test "
-        f"together), the larger one of mean active return ({edge.p_active:.2g}) and alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
+        f"p-value of no edge over {_name(evidence)}{base}: {edge.p_value:.4g} (one-sided, from {periods}), the larger "
+        f"of mean active return ({edge.p_active:.2g}) and alpha ({edge.p_alpha:.2g}); must be at most {edge.level:.4g}"
         f"{looks if evidence.looks > 1 else ''}"
     )
     if edge.p_value > edge.level:
