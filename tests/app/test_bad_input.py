@@ -88,12 +88,12 @@ CONFIG_FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "huge number": (("pods = 3", f"pods = {'9' * 5000}"), "is not TOML"),
     "unknown policy": (
         ('policy = "equivariant"', 'policy = "lstm"'),
-        "agent.policy must be equivariant, linear, mlp or file.py:Class, got 'lstm'",
+        "agent.policy must be one of equivariant, linear, mlp, got 'lstm'",
     ),
     "unknown key": (("pods = 3", "podz = 3"), "unknown key tournament.podz; did you mean pods?"),
     "unknown section": (("[agent]", "[agents]"), "unknown key agents; did you mean agent?"),
     "unknown top-level key": (("seed = 5", "sead = 5"), "unknown key sead; did you mean seed?"),
-    "invalid TOML": (("pods = 3", "pods = "), "tournament.pods has no value"),
+    "invalid TOML": (("pods = 3", "pods = "), "config.toml is not TOML: Invalid value (at line"),
     "string instead of a number": (
         ("cost_bps = 10.0", 'cost_bps = "cheap"'),
         "environment.cost_bps must be a number, got",

@@ -180,5 +180,5 @@ def test_every_hidden_layer_has_parameters(kind: str, hidden: tuple[int, ...]) -
 
 
 def test_unknown_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"must be equivariant, linear, mlp or file\.py:Class, got 'transformer'"):
+    with pytest.raises(ConfigError, match=r"must be one of equivariant, linear, mlp, got 'transformer'"):
         make_policy(PolicySpec("transformer", N, F, N, (8,)))

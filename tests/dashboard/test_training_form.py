@@ -36,7 +36,7 @@ def test_further_settings_override_the_form() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("pods = ", "the further settings, line 1: pods has no value"),
+        ("pods = ", "the further settings"),
         ("[tournament]\npod = 3", "unknown key tournament.pod; did you mean pods"),
         ("[environment]\ncost_bps = 'high'", "environment.cost_bps"),
         ("[agent]\nclip_range = 0.1", "ddpg has no such setting"),

@@ -312,7 +312,7 @@ def test_non_positive_samples_are_rejected(samples: int) -> None:
         ({"target_kl": -1.0}, "agent.target_kl is out of its range, got -1.0"),
         (
             {"policy": "transformer"},
-            "agent.policy must be equivariant, linear, mlp or file.py:Class, got 'transformer'",
+            "agent.policy must be one of equivariant, linear, mlp, got 'transformer'",
         ),
     ],
 )
