@@ -50,7 +50,7 @@ def test_path_is_taken_from_the_folder_of_the_config(folder: Path, monkeypatch: 
     loaded = strategy_source(settings).current()
     assert loaded.strategy.name == "Mine"
     assert Path(str(plain(settings)["strategy"]).rpartition(":")[0]).is_absolute()
-    with pytest.raises(InputError, match="no class Missing"):
+    with pytest.raises(InputError, match="has no Missing"):
         strategy_source(load(folder / "Missing.toml"))
 
 
