@@ -52,15 +52,15 @@ def test_orders_and_equity_equal_those_of_a_replay(
 
     start, end = (date.fromisoformat(day) for day in SPAN)
     replayed = run_replay(load(config), start, end, tmp_path / "replay.sqlite")
-    assert replayed["orders"] > 5
+    assert replayed.orders > 5
     arguments = ["backtest", "--strategy", "momentum_12_1", "--execution", "paper", "--paper", str(config)]
     assert run([*arguments, "--start", SPAN[0], "--end", SPAN[1], "--json"]) == 0
     tested = json.loads(capsys.readouterr().out)
     assert tested["execution"] == "paper"
-    assert tested["orders"]["momentum_12_1"] == replayed["orders"]
-    years = (replayed["sessions"] - 1) / 252
+    assert tested["orders"]["momentum_12_1"] == replayed.orders
+    years = (replayed.sessions - 1) / 252
     equity = 50_000.0 * (1 + tested["test"]["strategies"]["momentum_12_1"]["annual_return"]) ** years
-    assert f"{equity:.2f}" == replayed["equity"]
+    assert f"{equity:.2f}" == f"{replayed.equity:.2f}"
     assert tested["test"]["cost_bps"] == 3.0
     assert tested["data"]["symbols"] == ["AAPL", "JPM", "KO", "XOM"]
     assert any("5% of equity kept in cash" in rule for rule in tested["rules"])
