@@ -57,8 +57,6 @@ generations = 1
 samples_per_generation = 64
 leaderboard = 2
 champion = 1
-[gate]
-audit = false
 """
 
 
