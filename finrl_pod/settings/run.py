@@ -210,6 +210,9 @@ class MandateConfig:
     )
 
 
+MAX_ROOT_SHARE = 0.25  # of a leaderboard: descendants of one root
+
+
 @dataclass(frozen=True)
 class TournamentConfig:
     """Population, budget and selection."""

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from finrl_pod.errors import RunError
-from finrl_pod.settings.run import TournamentConfig
+from finrl_pod.settings.run import MAX_ROOT_SHARE, TournamentConfig
 from finrl_pod.types import Score
 
-MAX_ROOT_SHARE = 0.25  # of the leaderboard of a run
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finrl_pod_app import api
+from finrl_pod_app.api import setup as api
 from finrl_pod_app.training.walkforward import run_walkforward
 
 from finrl_pod.data.store import Store

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import RunError
-from finrl_pod.tournament.leaderboard import MAX_ROOT_SHARE
+from finrl_pod.settings.run import MAX_ROOT_SHARE
 from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
