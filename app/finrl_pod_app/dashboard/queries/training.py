@@ -108,16 +108,16 @@ def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.
     return ordered
 
 
-def leaderboard(agents: pd.DataFrame, size: int, max_root_share: float = MAX_ROOT_SHARE) -> pd.DataFrame:
+def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
     """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id.
 
-    max_root_share: as in `tournament.leaderboard`: agents of one root beyond this share come after all others.
+    Agents of one root beyond `MAX_ROOT_SHARE` of the places come after all others, as in `tournament.leaderboard`.
     """
     order = {"by": ["score", SAMPLES, "id"], "ascending": [False, True, True], "ignore_index": True}
     scored = agents[np.isfinite(agents["score"])].sort_values(**order)
     parents = dict(zip(agents["id"], agents["parent"], strict=True))
     roots = scored["id"].map(lambda agent: _root(agent, parents))
-    limit = max(1, math.floor(max_root_share * size + ROUNDING))
+    limit = max(1, math.floor(MAX_ROOT_SHARE * size + ROUNDING))
     beyond = scored.groupby(roots).cumcount() >= limit
     best: pd.DataFrame = pd.concat([scored[~beyond], scored[beyond]]).head(size).sort_values(**order)
     best.insert(0, "rank", np.arange(1, len(best) + 1))
