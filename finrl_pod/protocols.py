@@ -8,14 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 import pandas as pd
 import torch
 
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import (
     EnvStep,
     Floats,
     JointObservation,
     JointStep,
-    MarketTensor,
-    Observation,
     Panel,
     Positions,
     Tensor,
@@ -133,54 +130,6 @@ class PooledVecEnv(VecEnv, Protocol):
 
 
 @runtime_checkable
-class MarketVecEnv(ResumableVecEnv, Protocol):
-    """A VecEnv on a market of N assets, with E = G * A accounts per member.
-
-    Observations are (bar, account): the A accounts of each of G groups share a bar, whose features are read from the
-    market's table instead of being copied into every row.
-    mandate: bounds on holdings and trades, or None. extras: numbers of an account that are observed after cash and
-    holdings, per asset and per account (`market.account_extras`). groups, accounts: G and A. episode_bars: bars of an
-    episode. first, last: range of decision bars.
-    """
-
-    market: MarketTensor
-    config: EnvironmentConfig
-    mandate: MandateConfig | None
-    extras: tuple[int, int]
-    groups: int
-    accounts: int
-    episode_bars: int
-    first: int
-    last: int
-
-    def reset(self, seed: int, *, stagger: bool = True) -> Observation:
-        """Start new episodes; with `stagger` the first ones have random lengths, which spreads later resets."""
-        ...
-
-    def reuse_buffers(self, enabled: bool) -> None:
-        """If True, step() alternates between two sets of output buffers; callers must copy what they keep."""
-        ...
-
-
-@runtime_checkable
-class DifferentiableVecEnv(MarketVecEnv, Protocol):
-    """A market environment whose rewards are differentiable with respect to earlier actions."""
-
-    def step_differentiable(self, action: Tensor) -> EnvStep:
-        """`step` that records gradients of rewards and accounts with respect to `action`."""
-        ...
-
-    def detach(self) -> None:
-        """Cut the gradient graph: later steps have no derivative with respect to earlier actions."""
-        ...
-
-
-def group_shape(env: VecEnv) -> tuple[int, int, int]:
-    """(P, G, A): members, groups that share a bar, accounts per group. Without a market each environment is a group."""
-    return (env.members, env.groups, env.accounts) if isinstance(env, MarketVecEnv) else (env.members, env.envs, 1)
-
-
-@runtime_checkable
 class Strategy(Protocol):
     """Computes target weights from past prices. Backtest, audit and paper trading all call it.
 
@@ -201,22 +150,4 @@ class Strategy(Protocol):
 
     def target_weights(self, window: Window, positions: Positions) -> Floats | None:
         """Target weights [N] as fractions of equity (the rest is cash), or None to leave the positions unchanged."""
-        ...
-
-
-@runtime_checkable
-class MandatedStrategy(Strategy, Protocol):
-    """A strategy that may have a mandate, whose virtual holdings outlive the process."""
-
-    @property
-    def mandate(self) -> MandateConfig | None:
-        """None if it trades without bounds."""
-        ...
-
-    def state(self) -> Mapping[str, Any] | None:
-        """What continues after a restart, such as virtual holdings, as plain JSON values; None without any."""
-        ...
-
-    def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state` with the account's symbols; None forgets what was before."""
         ...

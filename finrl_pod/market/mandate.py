@@ -7,7 +7,6 @@ over leading dimensions, and differentiable almost everywhere; environments use 
     u = tilt * tanh(scores)                                       scores [.., N]
     w = B * b exp(u) / sum(b exp(u))                              over tradable assets; b: base weights
     w = min(max_weight, c w), c such that the sum is kept         what cannot be placed is cash
-    w = b + min(1, max_tracking_error / te) (w - b)               te, sigma: trailing estimates, annualised
     w = min(1, volatility_target / sigma) w
     v = v + trade_speed (w - v)                                   v: virtual holdings, drifted with prices
 
@@ -104,14 +103,6 @@ def desired_weights(
 ) -> Tensor:
     """Desired weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
     desired = tilted(scores, bar, held, config, leverage)
-    if bar.returns is None:
-        return desired
-    if config.max_tracking_error:
-        base = base_weights(bar, held, config, leverage)
-        active_weights = desired - base
-        desired = base + active_weights * _risk_factor(
-            active_weights, bar.returns, config.max_tracking_error, bars_per_year
-        )
     return _at_volatility(desired, bar, config, bars_per_year)
 
 
@@ -290,7 +281,7 @@ class MandateTable:
 
 def needs_returns(config: MandateConfig) -> bool:
     """Whether a mandate estimates risk from trailing returns."""
-    return config.max_tracking_error > 0 or config.volatility_target > 0
+    return config.volatility_target > 0
 
 
 def equal_base(tradable: Tensor) -> Tensor:

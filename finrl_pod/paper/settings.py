@@ -104,7 +104,6 @@ class SlicingSettings:
     fallback: Literal["market", "next_session"] = setting(
         "market", "what is left after the last slice: a market order for the session, or ordered in the next session"
     )
-    history: int = setting(20, "sessions whose minute bars give the usual volume", between(1, 60))
 
 
 @dataclass(frozen=True)
@@ -182,9 +181,6 @@ class DataSettings:
         "sessions (with intraday.minutes: bars) of adjusted history fetched for each decision; 0: all sessions",
         Constraint("0 (all) or 2 to 100,000 sessions", lambda x: x == 0 or 2 <= x <= 100_000),
     )
-    max_jump: float = setting(
-        0.4, "larger relative price changes between sessions need a corporate action or a second fetch", POSITIVE_FINITE
-    )
 
 
 @dataclass(frozen=True)
@@ -192,16 +188,6 @@ class TimingSettings:
     """Intervals and time-outs in seconds of the daemon clock."""
 
     poll: float = setting(5.0, "between two polls of open orders", above_and_at_most(0, DAY))
-    lookup: float = setting(
-        30.0, "an order of unknown outcome counts as not accepted after it", above_and_at_most(0, DAY)
-    )
-    stale_stream: float = setting(
-        90.0,
-        "silence of the stream after polling found a change; then an alert and a reconnect",
-        above_and_at_most(0, DAY),
-    )
-    shutdown: float = setting(30.0, "for cancels at shutdown", above_and_at_most(0, DAY))
-    drift: float = setting(60.0, "difference to the broker's clock that raises an alert", above_and_at_most(0, DAY))
 
 
 @dataclass(frozen=True)
@@ -210,19 +196,12 @@ class MonitoringSettings:
 
     heartbeat: str = setting("", "heartbeat file, rewritten while the daemon runs; empty: none")
     port: int = setting(0, "loopback port of health and metrics; 0: none", between(0, 65_535))
-    ping_seconds: float = setting(
-        60.0, "between two requests to FINRL_POD_PING_URL while all is well", above_and_at_most(0, DAY)
-    )
     summary_minutes: float = setting(
         20.0, "minutes after each close until the end-of-day summary is sent; 0: none", between(0, 600)
-    )
-    unexplained: float = setting(
-        0.001, "share of equity; a larger unexplained difference from the backtest is an alarm", at_least(0)
     )
     telegram_users: tuple[int, ...] = setting(
         (), "ids of Telegram users who may send commands; the bot's token is read from FINRL_POD_TELEGRAM_TOKEN"
     )
-    telegram_url: str = setting("https://api.telegram.org", "address of Telegram's Bot API")
     webhook: str = setting("", "address for signed alerts; their secret is read from FINRL_POD_WEBHOOK_SECRET")
 
 

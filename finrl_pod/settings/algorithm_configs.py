@@ -209,9 +209,7 @@ class SACConfig(OffPolicyConfig):
         "min", "target value: minimum or mean of the critics, or minimum of a random subset"
     )
     critic_subset: int = setting(2, "critics in the random subset")
-    auto_entropy: bool = setting(True, "learn the temperature, so that the entropy meets target_entropy")
     temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
-    target_entropy: float = setting(-1.0, "target entropy per action dimension", FINITE)
 
 
 @dataclass(frozen=True)
@@ -234,9 +232,7 @@ class REDQConfig(OffPolicyConfig):
     )
     critic_subset: int = setting(2, "critics in the random subset")
     policy_delay: int = setting(20, "critic updates per update of the actor", at_least(1))
-    auto_entropy: bool = setting(True, "learn the temperature, so that the entropy meets target_entropy")
     temperature: float = setting(1.0, "initial weight of the entropy (alpha)", POSITIVE)
-    target_entropy: float = setting(-1.0, "target entropy per action dimension", FINITE)
 
 
 @dataclass(frozen=True)

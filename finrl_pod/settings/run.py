@@ -205,9 +205,6 @@ class MandateConfig:
     volatility_target: float = setting(
         0.0, "annual volatility above which weights are scaled into cash; 0: off", at_least(0)
     )
-    max_tracking_error: float = setting(
-        0.0, "limit on the annual tracking error to the base, by the trailing covariance; 0: off", at_least(0)
-    )
 
 
 MAX_ROOT_SHARE = 0.25  # of a leaderboard: descendants of one root
@@ -230,7 +227,7 @@ class TournamentConfig:
     )
     search: Literal["full", "narrow", "off"] = setting(
         "full",
-        "hyperparameters that are searched: all, without entropy, value coefficient and temperature, or none",
+        "hyperparameters that are searched: all, without entropy and value coefficient, or none",
     )
     selection: Literal["cross_validated", "greedy", "best", "all"] = setting(
         "cross_validated",

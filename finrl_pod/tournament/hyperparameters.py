@@ -28,9 +28,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "tau": (1e-4, 1.0),
     "entropy_coefficient": (0.0, 0.1),
     "value_coefficient": (0.05, 5.0),
-    "temperature": (1e-3, 10.0),
 }
-WIDE = ("entropy_coefficient", "value_coefficient", "temperature")  # left out of a narrow search
+WIDE = ("entropy_coefficient", "value_coefficient")  # left out of a narrow search
 HORIZONS, SENSITIVE = ("gamma", "gae_lambda"), ("clip_range", "exploration_noise")
 # Log-uniform range from which a value of 0 is sampled when it changes. Below it a value becomes 0.
 FROM_ZERO: Mapping[str, tuple[float, float]] = {"entropy_coefficient": (1e-4, 1e-2)}
@@ -39,11 +38,9 @@ FROM_ZERO: Mapping[str, tuple[float, float]] = {"entropy_coefficient": (1e-4, 1e
 def searched(config: AgentConfig, search: Search = "full") -> tuple[str, ...]:
     """Names of the hyperparameters that are searched for a config, of all `BOUNDS` or, if narrow, without `WIDE`.
 
-    A temperature is only searched where it is fixed (`auto_entropy` learns it), an entropy coefficient unless negative.
+    An entropy coefficient is searched unless it is negative.
     """
     left_out = {*BOUNDS} if search == "off" else {*WIDE} if search == "narrow" else set()
-    if getattr(config, "auto_entropy", False):
-        left_out.add("temperature")
     names = [name for name in BOUNDS if name not in left_out and hasattr(config, name)]
     return tuple(name for name in names if getattr(config, name) >= 0)
 

@@ -233,8 +233,7 @@ def test_another_strategy_than_the_one_traded_is_unexplained(tmp_path: Path, mon
     found = track(sim, monkeypatch, strategy=Changed())
     assert abs(found.attribution["unexplained"]) > 0.9 * abs(sum(found.attribution.values()))
     assert found.alarm
-    loose = dataclasses.replace(sim.config, monitoring=dataclasses.replace(sim.config.monitoring, unexplained=1.0))
-    sim.config = loose
+    monkeypatch.setattr(backtest_difference, "MAX_UNEXPLAINED", 1.0)
     assert not track(sim, monkeypatch, strategy=Changed()).alarm
 
 

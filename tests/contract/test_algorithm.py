@@ -30,7 +30,7 @@ def settings_of(name: str) -> list[dict[str, float]]:
         {"learning_rate": 1e-2, "gamma": 0.9},
         {"learning_rate": 2e-2, "gamma": 0.5, "tau": 0.3, "exploration_noise": 0.3, "final_epsilon": 0.5},
         {"learning_rate": 5e-3, "max_grad_norm": 0.05, "temperature": 0.2, "target_noise": 0.5, "gae_lambda": 0.5},
-        {"learning_rate": 3e-3, "target_entropy": -2.0, "noise_clip": 0.1, "clip_range": 0.1, "tau": 1.0},
+        {"learning_rate": 3e-3, "noise_clip": 0.1, "clip_range": 0.1, "tau": 1.0},
     ]
     return [{key: x for key, x in values.items() if key in member_settings(name)} for values in settings]
 

@@ -163,7 +163,7 @@ def test_unsupported_settings_use_torch() -> None:
 
     assert Idle(market, config)._native is None
     assert make_env(market, config, mandate=MandateConfig())._native is not None
-    for limit in ({"volatility_target": 0.1}, {"max_tracking_error": 0.02}):
+    for limit in ({"volatility_target": 0.1},):
         assert make_env(market, config, mandate=MandateConfig(**limit))._native is None
 
 

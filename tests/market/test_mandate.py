@@ -12,7 +12,6 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.market.mandate import (
     MandateBar,
     bar_returns,
-    base_weights,
     capped,
     decision_bars,
     desired_weights,
@@ -110,19 +109,15 @@ def test_risk_limits_hold_with_equality_when_binding():
     def volatility(weights):
         return float((returns @ weights).numpy().std() * np.sqrt(YEAR))
 
-    base = base_weights(bar, held, MandateConfig(), 1.0)
-    config = MandateConfig(tilt=2.0, max_tracking_error=0.02)
-    bounded = desired_weights(scores, bar, held, config, 1.0, YEAR)
-    assert volatility(bounded - base) == pytest.approx(0.02)
     target = MandateConfig(tilt=2.0, volatility_target=0.05)
     assert volatility(desired_weights(scores, bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
     assert volatility(entry_weights(bar, held, target, 1.0, YEAR)) == pytest.approx(0.05)
-    wide = MandateConfig(tilt=2.0, volatility_target=9.0, max_tracking_error=9.0)
+    wide = MandateConfig(tilt=2.0, volatility_target=9.0)
     unlimited = desired_weights(scores, bar, held, MandateConfig(tilt=2.0), 1.0, YEAR)
     np.testing.assert_allclose(desired_weights(scores, bar, held, wide, 1.0, YEAR), unlimited, rtol=1e-14)
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_weight": 0.3}, {"max_tracking_error": 0.01}, {"volatility_target": 0.05}])
+@pytest.mark.parametrize("limits", [{}, {"max_weight": 0.3}, {"volatility_target": 0.05}])
 def test_target_weights_have_exact_gradients(limits):
     rng = np.random.default_rng(1)
     bar = bar_of(rng.dirichlet(np.ones(5) * 5), returns=torch.from_numpy(rng.normal(0, 0.02, (40, 5))))

@@ -93,7 +93,6 @@ def test_loss_breach_reports_percentages(risk: RiskManager) -> None:
         ({"broker": {"cost_bps": -1.0}}, "config: broker.cost_bps is out of its range, got -1.0"),
         ({"orders": {"min_value": -1.0}}, "orders.min_value is out of its range"),
         ({"orders": {"collar": 1.0}}, "orders.collar is out of its range, got 1.0: it must be 0 or more and below 1"),
-        ({"data": {"max_jump": 0.0}}, "data.max_jump is out of its range"),
         ({"data": {"window": 10**9}}, "data.window is out of its range"),
         ({"monitoring": {"port": 70_000}}, "monitoring.port is out of its range, got 70000: it must be 0 to 65,535"),
         ({"timing": {"poll": 0.0}}, "timing.poll is out of its range"),

@@ -30,7 +30,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("sac", {"hidden": (256, 256), "batch_size": 256}),
     ("sac", {"critic_rule": "mean", "critics": 3}),
     ("sac", {"critic_rule": "subset", "critics": 4}),
-    ("sac", {"auto_entropy": False, "temperature": 0.3}),
+    ("sac", {"temperature": 0.3}),
     ("redq", {"critics": 5, "policy_delay": 2}),
     ("redq", {"critics": 3, "critic_rule": "min", "policy_delay": 2}),
     ("td3", {}),

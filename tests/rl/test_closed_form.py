@@ -115,7 +115,7 @@ def test_a_planted_feature_gets_the_weight_and_scores_have_their_scale() -> None
     [
         ({"half_spread_bps": 5.0, "per_share": 0.01}, {"tilt": 1.0, "max_weight": 0.5}),
         ({"leverage": 0.8}, {"max_turnover": 20.0}),
-        ({}, {"volatility_target": 0.1, "max_tracking_error": 0.05}),
+        ({}, {"volatility_target": 0.1}),
     ],
 )
 def test_costs_and_limits_of_the_mandate_count(rules: dict[str, Any], mandate: dict[str, Any]) -> None:

@@ -264,12 +264,6 @@ def test_snapshot_trained_with_shorts_is_rejected_without_shorts() -> None:
         other.restore(one.snapshot())
 
 
-def test_fixed_temperature_is_not_restored() -> None:
-    one, other = (all_algorithms.small_learner("sac", auto_entropy=False, temperature=t) for t in (0.3, 0.05))
-    other.restore(one.snapshot())
-    assert other.algorithm.temperature.tolist() == pytest.approx([0.05])
-
-
 def test_snapshot_with_other_feature_names_is_rejected() -> None:
     learner = small_learner()
     normaliser = learner.env.market.normaliser

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig, SACConfig
+from finrl_pod.settings.algorithm_configs import A2CConfig, PPOConfig
 from finrl_pod.tournament.hyperparameters import (
     BOUNDS,
     FROM_ZERO,
@@ -125,9 +125,7 @@ def test_an_entropy_coefficient_of_zero_leaves_zero_half_of_the_time_and_comes_b
     assert 20 < sum(value == 0 for value in initial) < 80
 
 
-def test_temperature_is_searched_where_it_is_fixed_and_a_negative_entropy_coefficient_is_not() -> None:
-    assert "temperature" not in searched(SACConfig())
-    assert "temperature" in searched(SACConfig(auto_entropy=False))
+def test_a_negative_entropy_coefficient_is_not_searched() -> None:
     assert {"entropy_coefficient", "value_coefficient"} < set(searched(AGENT))
     assert "entropy_coefficient" not in searched(PPOConfig(entropy_coefficient=-0.01))
     assert searched(AGENT, "narrow") == ("learning_rate", "gamma", "gae_lambda", "clip_range")

@@ -268,7 +268,7 @@ def track(
 ) -> None:
     """Compare the account with the backtest that sends the same orders, and attribute the difference to its causes.
 
-    Exit code 1 if more than monitoring.unexplained of equity has no known cause.
+    Exit code 1 if more than a thousandth of equity has no known cause.
     """
     import dataclasses
 

@@ -34,6 +34,8 @@ from finrl_pod_app.paper.replay_report import account_equity, backtest_account, 
 from finrl_pod_app.paper.sources import strategy_sources
 from finrl_pod_app.paper.traded_prices import traded_prices
 
+MAX_UNEXPLAINED = 0.001  # share of equity; a larger unexplained difference from the backtest is an alarm
+
 
 def difference_file(journal: Path) -> Path:
     """Return the path of the saved result, next to the journal."""
@@ -165,7 +167,7 @@ def compare_with_backtest(config: PaperConfig, store: Store, panel: Panel) -> Ba
     else:
         differences = compare(marks, backtests[config.name], sent_orders)
     expected_equity = dict(zip(days[first : last + 1].astype(object), account_equity(config, backtests), strict=True))
-    limit = config.monitoring.unexplained * float(marks[-1][1])
+    limit = MAX_UNEXPLAINED * float(marks[-1][1])
     return BacktestDifference(tuple(marks), expected_equity, differences, tuple(strategies), limit, panel)
 
 

@@ -23,7 +23,7 @@ from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import JournalLock, Store
-from finrl_pod.paper.monitoring.alerts import PING, Alerts, DeadManPing
+from finrl_pod.paper.monitoring.alerts import PING, PING_SECONDS, Alerts, DeadManPing
 from finrl_pod.paper.monitoring.health import HealthServer, Heartbeat
 from finrl_pod.paper.monitoring.logs import open_log
 from finrl_pod.paper.monitoring.status import metrics, status_text
@@ -85,13 +85,12 @@ def run_daemon(
         process = DaemonProcess(build_daemon(config, *components))
         if os.environ.get(PING):
             well = functools.partial(_is_well, heartbeat, process)
-            ping = DeadManPing(os.environ[PING], config.monitoring.ping_seconds, well, log)
+            ping = DeadManPing(os.environ[PING], PING_SECONDS, well, log)
             closing.callback(ping.close)
         if os.environ.get(TOKEN):
             status = functools.partial(status_text, store, config)
             users = config.monitoring.telegram_users
-            url = config.monitoring.telegram_url
-            closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log, url).close)
+            closing.callback(TelegramCommands(os.environ[TOKEN], users, store, status, log).close)
         risk = RiskManager(store, limits, config.orders)
         log.info("started", name=config.name, journal=config.journal, broker=broker.name, feed=feed.name)
         with _handle_signals(process) as received_signals, _halt_thread(store, risk, broker, clock, log):

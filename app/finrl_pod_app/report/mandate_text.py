@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from finrl_pod_app.report.records import ActiveReturn, Added, Comparison, Estimate, MandateUsage, RunReport
 
 PERIODS = ("validation", "test")
-OFF_AT_ZERO = ("max_turnover", "volatility_target", "max_tracking_error")
+OFF_AT_ZERO = ("max_turnover", "volatility_target")
 
 
 @dataclass(frozen=True)

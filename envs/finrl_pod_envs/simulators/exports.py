@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError, SetupError
-from finrl_pod.protocols import MarketVecEnv, VecEnv
+from finrl_pod.market.protocols import MarketVecEnv
+from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.networks.observation_adapter import action_scale
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.observation import flat, flat_size

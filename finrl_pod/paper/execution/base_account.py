@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from finrl_pod.evaluate.backtest import lookback_of, window_at
+from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.journal.decision_state import BaseAccount
-from finrl_pod.protocols import MandatedStrategy
 from finrl_pod.types import Floats, Panel, Positions, Window
 
 

@@ -17,13 +17,14 @@ import torch
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
+from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.market.weights import weights_error
 from finrl_pod.paper.domain.port import BarTable, DataFeed
 from finrl_pod.paper.domain.records import CorporateAction
-from finrl_pod.paper.execution.price_check import CheckedPrices, check_prices
+from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_prices
 from finrl_pod.paper.journal.decision_state import StrategyState
 from finrl_pod.paper.settings import DataSettings
-from finrl_pod.protocols import MandatedStrategy, Strategy
+from finrl_pod.protocols import Strategy
 from finrl_pod.types import Floats, Positions
 from finrl_pod.user_files import error_text, is_interrupt
 
@@ -93,7 +94,7 @@ def fetch_checked_prices(
     raw = _last_bars(feed.bars(symbols, bar - RAW_HISTORY, bar, "raw"), 0)
     for table, adjustment in ((adjusted, "all"), (raw, "raw")):
         record_fetch(table, adjustment, table_sha256(table))
-    return check_prices(adjusted, raw, bar, actions, settings.max_jump)
+    return check_prices(adjusted, raw, bar, actions, MAX_JUMP)
 
 
 def decide(

@@ -9,8 +9,9 @@ from typing import Any
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.backtest import lookback_of
 from finrl_pod.market.mandate import active_mandate, largest_weight
+from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.settings import OrderSettings, PaperConfig, RiskSettings, allocations
-from finrl_pod.protocols import MandatedStrategy, Strategy
+from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 
 DRIFT_ALLOWANCE = 1.5  # a position may grow to this multiple of the largest desired weight under the mandate

@@ -13,7 +13,7 @@ from finrl_pod.paper.domain.port import BarTable, DataFeed
 from finrl_pod.paper.domain.records import Session
 from finrl_pod.paper.domain.schedule import Calendar, TradingCycle
 from finrl_pod.paper.execution.decision import PriceFetchRecorder, table_sha256
-from finrl_pod.paper.execution.price_check import CheckedPrices, check_minute_prices
+from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_minute_prices
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
 
@@ -50,7 +50,7 @@ def fetch_minute_prices(
     day = np.datetime64(cycle.session.open.replace(tzinfo=None), "ns")
     today = bars.times >= day
     window = max(last + 1 - config.data.window, 0)
-    prices = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, config.data.max_jump)
+    prices = check_minute_prices(_rows(bars, slice(window, None)), time - length, minutes, MAX_JUMP)
     return MinutePrices(
         prices,
         _first_valid(bars.symbols, bars.open[today]),

@@ -25,6 +25,7 @@ Alert = Callable[[str, str, str], None]  # level, kind, message
 ExposureOf = Callable[[LedgerEntry], Callable[[], Exposure]]  # exposure without the intent's own live order
 MIN_LOOKUP_PAUSE = 1.0  # seconds between two look-ups
 MAX_LOOKUP_PAUSE = 8.0
+LOOKUP_SECONDS = 30.0  # after which an order of unknown outcome counts as not accepted
 MAX_RESENDS = 3  # of one order under its id
 MAX_REFUSALS = 3  # orders of one intent that were refused for a temporary reason
 _UNCONFIRMED = (OrderState.SENDING, OrderState.UNKNOWN)
@@ -108,7 +109,7 @@ class OrderManager:
                 return outcome.reason
             if isinstance(outcome, Ambiguous):
                 self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
-                if not self._is_absent(order, self.look_up([order], self.timing.lookup)[order.id]):
+                if not self._is_absent(order, self.look_up([order], LOOKUP_SECONDS)[order.id]):
                     return None  # still unknown: `resolve_unknown` looks it up on the next iteration
             else:
                 self._apply(order, order_state.mark_unknown(order), "post", outcome.message)
@@ -125,13 +126,13 @@ class OrderManager:
         self.look_up([order for _, order in self._unknown_orders()], 0.0)
 
     def resolve_unknown(self, exposure_of: ExposureOf, *, may_send: bool) -> None:
-        """Look up every order with an unknown submit outcome, for up to `timing.lookup` seconds.
+        """Look up every order with an unknown submit outcome, for up to `LOOKUP_SECONDS`.
 
         An order that is not at the broker is sent again if `may_send` and the limits allow it, and given up after its
         deadline.
         """
         unknown = self._unknown_orders()
-        lookups = self.look_up([order for _, order in unknown], self.timing.lookup)
+        lookups = self.look_up([order for _, order in unknown], LOOKUP_SECONDS)
         for entry, order in unknown:
             if not self._is_absent(order, lookups[order.id]):
                 continue
@@ -247,7 +248,7 @@ class OrderManager:
         while True:
             live = self.ledger.live_orders()
             unknown = [order for _, order in live if order.state is not OrderState.WORKING]
-            lookups = self.look_up(unknown, self.timing.lookup)
+            lookups = self.look_up(unknown, LOOKUP_SECONDS)
             for entry, order in live:
                 if order.state is OrderState.WORKING:
                     self.cancel(order)

@@ -16,6 +16,8 @@ from finrl_pod.paper.domain.port import BarTable
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.types import Bools, Floats, Panel
 
+MAX_JUMP = 0.4  # larger relative price changes between sessions need a corporate action or a second fetch
+
 
 @dataclass(frozen=True, eq=False)
 class CheckedPrices:

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.execution.order_manager import Alert
 
+STALE_STREAM_SECONDS = 90.0  # silence of the stream after polling found a change; then an alert and a reconnect
+
 
 class StreamMonitor:
     """Alerts once when the stream becomes stale, and once when it is back. stale_after: seconds of the clock."""

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.stop_rule import ActiveBand
 from finrl_pod.market.orders import FRACTION, WHOLE, distance_to_target, missing_shares
+from finrl_pod.market.protocols import MandatedStrategy
 from finrl_pod.paper.domain.intents import Intent
 from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.domain.records import Asset, CorporateAction, Side
@@ -45,7 +46,7 @@ from finrl_pod.paper.journal.targets import (
     write_target,
 )
 from finrl_pod.paper.settings import PaperConfig
-from finrl_pod.protocols import MandatedStrategy, Strategy
+from finrl_pod.protocols import Strategy
 
 ZERO = Decimal(0)
 

@@ -15,6 +15,8 @@ from finrl_pod.paper.domain.slicing import SliceWindow
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.types import Floats
 
+HISTORY_SESSIONS = 20  # whose minute bars give the usual volume
+
 
 @dataclass(frozen=True)
 class UsualVolume:
@@ -25,13 +27,13 @@ class UsualVolume:
 
 
 def usual_volumes(feed: DataFeed, config: PaperConfig, session: date, window: SliceWindow) -> dict[str, UsualVolume]:
-    """Return the means over the `slicing.history` sessions before one, by symbol; symbols without volume are missing.
+    """Return the means over the `HISTORY_SESSIONS` before one, by symbol; symbols without volume are missing.
 
     Sessions whose window is shorter, such as half days, are left out. Raises BrokerError if the feed does not answer.
     """
-    history = config.slicing.history
     calendar = calendar_of(config)
-    days = calendar.sessions(session - timedelta(days=2 * history + 10), session - timedelta(days=1))[-history:]
+    days = calendar.sessions(session - timedelta(days=2 * HISTORY_SESSIONS + 10), session - timedelta(days=1))
+    days = days[-HISTORY_SESSIONS:]
     windows = [calendar.slice_window(day, config.schedule, config.slicing) for day in days]
     windows = [previous_window for previous_window in windows if previous_window.steps == window.steps]
     if not windows:

@@ -29,6 +29,7 @@ from finrl_pod.paper.monitoring.receivers import (
 SECRET = "FINRL_POD_WEBHOOK_SECRET"
 URLS = "FINRL_POD_ALERT_URLS"
 PING = "FINRL_POD_PING_URL"
+PING_SECONDS = 60.0  # between two requests to the address of PING while all is well
 TIMEOUT = 10.0  # seconds of one attempt, whatever a receiver sends
 CLOSE_SECONDS = 5.0
 FIRST_PAUSE = 2.0  # seconds between two attempts at one alert

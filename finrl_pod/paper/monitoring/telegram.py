@@ -52,7 +52,7 @@ class TelegramCommands:
 
         Raises ConfigError without users, or for an address that is neither https nor on this machine.
         """
-        check_address(url, "monitoring.telegram_url")
+        check_address(url, "the address of Telegram")
         if not users:
             raise ConfigError(
                 f"{TOKEN} is set, but monitoring.telegram_users is empty: list the ids of the users who may send "

@@ -11,7 +11,7 @@ from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import RiskManager
-from finrl_pod.paper.execution.stream_monitor import StreamMonitor
+from finrl_pod.paper.execution.stream_monitor import STALE_STREAM_SECONDS, StreamMonitor
 from finrl_pod.paper.execution.trader import StrategySource, TradingComponents
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger
@@ -43,7 +43,7 @@ def build_daemon(
             send_alert(level, kind, message)
 
     idle: list[Callable[[float], None]] = []  # idle function of the daemon, built last
-    stream = StreamMonitor(broker, time, config.timing.stale_stream, alert)
+    stream = StreamMonitor(broker, time, STALE_STREAM_SECONDS, alert)
     orders = OrderManager(
         broker, ledger, risk, time, config.timing, alert, [config.name, *(part.name for part in allocations(config))],
         lambda seconds: idle[0](seconds), stream.report_polled_change,

@@ -28,6 +28,8 @@ from finrl_pod.paper.settings import PaperConfig
 if TYPE_CHECKING:
     from finrl_pod.paper.domain.port import Broker, Clock
 
+SHUTDOWN_SECONDS = 30.0  # for cancels at shutdown
+
 
 class Stoppable(Protocol):
     """A daemon that a command can stop."""
@@ -43,7 +45,7 @@ class CommandHandler:
         self._risk = risk
         self._reconciler = reconciler
         self._config = config
-        self._cancel_seconds = config.timing.shutdown
+        self._cancel_seconds = SHUTDOWN_SECONDS
 
     def execute(self, command: Command, daemon: Stoppable) -> None:
         """Execute a command and record its result. Raises BrokerError if it could not be; it then stays pending."""

@@ -35,8 +35,9 @@ from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, pending_commands
 from finrl_pod.paper.journal.store import moment
 from finrl_pod.paper.monitoring.summary import DaySummary, summarise_day
-from finrl_pod.paper.runtime.control import CommandHandler
+from finrl_pod.paper.runtime.control import SHUTDOWN_SECONDS, CommandHandler
 
+MAX_CLOCK_DRIFT = 60.0  # seconds of difference to the broker's clock without an alert
 COMMAND_POLL = 0.2  # real seconds between two checks for commands while waiting
 AUCTION_POLL = 60.0  # seconds between two polls of orders waiting for an auction, if the stream is healthy
 LOSS_CHECK_INTERVAL = timedelta(minutes=1)
@@ -123,8 +124,8 @@ class Daemon:
 
         Raises AuthenticationError.
         """
-        end = self._time.monotonic() + self._c.config.timing.shutdown
-        seconds = self._c.config.timing.shutdown
+        end = self._time.monotonic() + SHUTDOWN_SECONDS
+        seconds = SHUTDOWN_SECONDS
         while True:
             try:
                 if not self._c.orders.cancel_all(max(end - self._time.monotonic(), 0.0)):
@@ -295,7 +296,7 @@ class Daemon:
         if now - self._loss_checked >= LOSS_CHECK_INTERVAL and self._c.config.intraday.max_loss:
             self._loss_checked = now
             self.trader.check_day_loss(session)
-        self.trader.day_loss.enforce(session.date, now, self._c.config.timing.shutdown)
+        self.trader.day_loss.enforce(session.date, now, SHUTDOWN_SECONDS)
 
     def _seconds_to_loss_check(self, cycle: TradingCycle) -> float:
         """Return seconds until the loss of the day is checked again, infinite if it is not."""
@@ -373,7 +374,7 @@ class Daemon:
             raise BrokerUnavailable(f"the broker's clock shows {answer.now:%Y-%m-%d %H:%M} UTC, which cannot be")
         drift = self._time.set(answer.now, before).total_seconds()
         self._clock_checked = self._time.now()
-        limit = self._c.config.timing.drift
+        limit = MAX_CLOCK_DRIFT
         if abs(drift) <= limit:
             self._alerted_drift = 0.0
         elif abs(drift - self._alerted_drift) > limit:
@@ -393,7 +394,7 @@ class Daemon:
     def _cancel_after_failure(self) -> bool:
         """Cancel own orders as at a stop, or without the journal if that fails too. Returns True if none is live."""
         try:
-            return self._c.orders.cancel_all(self._c.config.timing.shutdown)
+            return self._c.orders.cancel_all(SHUTDOWN_SECONDS)
         except Exception:  # noqa: BLE001 - the error that ended the daemon may occur again here
             self._cancel_unjournaled()
             return False

@@ -9,7 +9,7 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.paper.settings import PaperConfig
 
 SECTIONS = ("risk", "orders", "data", "timing")  # every setting of these may change
-SETTINGS = ("monitoring.summary_minutes", "monitoring.unexplained")
+SETTINGS = ("monitoring.summary_minutes",)
 
 
 def changed_settings(old_config: PaperConfig, new_config: PaperConfig) -> list[str]:

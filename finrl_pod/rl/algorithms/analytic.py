@@ -17,8 +17,8 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.market.protocols import DifferentiableVecEnv, MarketVecEnv
 from finrl_pod.native.philox import random_source
-from finrl_pod.protocols import DifferentiableVecEnv, MarketVecEnv
 from finrl_pod.random import RandomState, generators, members_of
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (

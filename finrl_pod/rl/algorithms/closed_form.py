@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.protocols import MarketVecEnv
+from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import RandomState, generators
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics

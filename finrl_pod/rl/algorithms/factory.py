@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
+from finrl_pod.market.protocols import MarketVecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
 from finrl_pod.rl.acting.actor import Actor, MeanActor
 from finrl_pod.rl.acting.closed_form import solved_weights
 from finrl_pod.rl.algorithms import actor_critic, analytic, off_policy, on_policy, shac

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.market.protocols import group_shape
 from finrl_pod.native.philox import random_source
-from finrl_pod.protocols import VecEnv, group_shape
+from finrl_pod.protocols import VecEnv
 from finrl_pod.random import RandomState, generators, members_of
 from finrl_pod.rl.acting.actor import Actor
 from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Metrics, scale_of_rewards, settings_of

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
+from finrl_pod.market.protocols import MarketVecEnv, group_shape
+from finrl_pod.protocols import VecEnv
 from finrl_pod.random import RandomSource, RandomState, members_of
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import Metrics

@@ -21,6 +21,7 @@ from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.types import Tensor
 
+TARGET_ENTROPY = -1.0  # per action dimension
 LOG_STD_BOUNDS = (-20.0, 2.0)  # bounds of the logarithm of the standard deviation before the tanh
 
 
@@ -66,7 +67,7 @@ class SAC(ActorCritic):
     """Each update fits the critics to the soft value, moves the actor up them, and adapts the temperature."""
 
     config: SACConfig | REDQConfig
-    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature", "target_entropy")
+    MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "temperature")
     METRICS = (*OffPolicy.METRICS, "actor_loss", "temperature", "entropy")
     OUTPUTS_PER_ACTION = 2
     KERNEL = True
@@ -74,11 +75,6 @@ class SAC(ActorCritic):
     def _build(self, generators: Sequence[torch.Generator]) -> None:
         super()._build(generators)
         self.train_state.add("temperature", [{"log": x.log().view(1).cpu()} for x in self.settings["temperature"]])
-
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        super().load_member(p, weights, rest)
-        if not self.config.auto_entropy:  # a fixed temperature is a setting, and settings belong to the slot
-            self.train_state.parts["temperature"].parameters.flat[p] = self.settings["temperature"][p].log()
 
     @property
     def actor_rule(self) -> str:
@@ -140,9 +136,7 @@ class SAC(ActorCritic):
     @torch.no_grad()
     def _update_temperature(self, entropy: Tensor, factor: RateFactor, scores: Tensor | int) -> None:
         """One gradient step of log alpha on J(alpha) = E[-alpha (log pi + target)]. entropy: [P]; scores: mean D."""
-        if not self.config.auto_entropy:
-            return
-        excess = entropy - self.settings["target_entropy"] * scores
+        excess = entropy - TARGET_ENTROPY * scores
         log = self.train_state.parts["temperature"].parameters.flat
         # The loss log alpha * excess has the gradient `excess`.
         self.train_state.apply_gradient("temperature", excess.unsqueeze(1), log[:, 0] * excess, factor)

@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 
 from finrl_pod.errors import ConfigError
+from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.native.device import on_device
-from finrl_pod.protocols import MarketVecEnv
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.experience.rollout import gae

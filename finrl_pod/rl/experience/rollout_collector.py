@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
+from finrl_pod.market.protocols import MarketVecEnv, group_shape
 from finrl_pod.native.device import on_device
-from finrl_pod.protocols import MarketVecEnv, VecEnv, group_shape
+from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.experience.rollout import Rollout
 from finrl_pod.rl.optimisation.normalisation import IdentityNormaliser
 from finrl_pod.types import EnvStep, Observation, Tensor

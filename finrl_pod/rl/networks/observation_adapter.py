@@ -13,7 +13,8 @@ import torch
 
 from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
-from finrl_pod.protocols import CentralCriticVecEnv, MarketVecEnv, VecEnv
+from finrl_pod.market.protocols import MarketVecEnv
+from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
 from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
 from finrl_pod.rl.networks.lookback import LookbackEncoder
 from finrl_pod.rl.networks.policies import PolicySpec

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from finrl_pod.protocols import MarketVecEnv
+from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import RandomState
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.ppo import PPO

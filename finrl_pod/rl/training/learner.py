@@ -16,10 +16,11 @@ import torch
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.memory import keep_freed_memory
 from finrl_pod.native.device import matmul_precision
 from finrl_pod.native.threads import use_threads
-from finrl_pod.protocols import MarketVecEnv, ResumableVecEnv, VecEnv
+from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.experience.rollout_collector import RolloutCollector

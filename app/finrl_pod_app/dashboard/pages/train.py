@@ -22,7 +22,7 @@ from finrl_pod_app.setup.presets import PRESETS, PURPOSES, config_text, for_pane
 
 MONITOR, CONFIGURE = "Monitor", "New training"
 MIN_DATE = date(1900, 1, 1)
-MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatility_target", "max_tracking_error")
+MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatility_target")
 
 
 def render(settings: Settings) -> None:
