@@ -2,7 +2,6 @@
 
     python -m benchmarks cluster                       # all parts; half an hour on two idle cores
     python -m benchmarks cluster --only leaderboard snapshot schedulers
-    python -m benchmarks cluster --only waiting        # points for cluster-simulation
 
 Every part replaces its entry in cluster.json; rows are the numbers of a part.
 """
@@ -32,7 +31,6 @@ from finrl_pod_app.setup.presets import PRESETS
 from finrl_pod_app.training.engines import shard_trainer
 from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
-from benchmarks.cluster import simulation as cluster_simulation
 from benchmarks.harness.results import FOLDER
 from benchmarks.harness.rows import CPU, Row, describe, log_progress, single_row
 from finrl_pod.data.sample_panel import load_sample
@@ -120,7 +118,7 @@ def ray_results() -> dict[str, Any]:
     pods = 64
     batches = 20
     with local_cluster(1, cpus=2) as cluster:
-        executor = RayExecutor(partial(waiting_trainer, 0.0, pods), shards=2, address=cluster.address)
+        executor = RayExecutor(partial(waiting_trainer, 0.0), shards=2, address=cluster.address)
         try:
             inits = tuple(SlotInit(slot, "reinit", None, {"learning_rate": 1e-3}) for slot in range(pods))
             board = Leaderboard(64)
@@ -143,11 +141,9 @@ def ray_results() -> dict[str, Any]:
             executor.close()
 
 
-def waiting_trainer(seconds: float, pods: int, number: int, slow: float = 0.0) -> WaitingTrainer:
-    """A shard whose assignments take so many seconds; twice as long on the last shard where `slow` is above 0."""
-    del pods
-    factor = 2.0 if slow and number == round(1 / slow) - 1 else 1.0
-    return WaitingTrainer(lambda _: seconds * factor, PARAMETERS)
+def waiting_trainer(seconds: float, _: int) -> WaitingTrainer:
+    """A shard whose assignments take so many seconds."""
+    return WaitingTrainer(lambda _: seconds, PARAMETERS)
 
 
 def waiting_config(scheduler: Scheduler, shards: int, pods: int, rounds: int) -> RunConfig:
@@ -163,47 +159,6 @@ def time_run(config: RunConfig, executor: Executor, folder: Path, shards: int) -
     outcome = Tournament(config, run, executor, groups=make_groups(config, shards)).run()
     events = [event for event in read_events(folder / "events.jsonl") if event["event"] in ("assigned", "result")]
     return events[-1]["time"] - events[0]["time"], outcome
-
-
-def waiting_points() -> dict[str, Any]:
-    """Throughput of shards that wait for a recorded time, in processes; one and two shards calibrate the simulation."""
-    points = []
-    seconds = 1.0
-    rounds = 8
-    for shards, pods, slow in (
-        (1, 4, 0.0),
-        (1, 16, 0.0),
-        (2, 4, 0.0),
-        (2, 16, 0.0),
-        (3, 4, 0.0),
-        (4, 4, 0.0),
-        (4, 4, 0.25),
-    ):
-        for scheduler in SCHEDULERS[:1] if slow else SCHEDULERS:
-            with tempfile.TemporaryDirectory() as folder:
-                executor = ProcessExecutor(partial(_waiting_shard, seconds, slow), shards)
-                try:
-                    _wait_until_ready(executor, shards)
-                    # The first results of a process load libraries: they do not count.
-                    time_run(waiting_config(scheduler, shards, pods, 1), executor, Path(folder) / "first", shards)
-                    config = waiting_config(scheduler, shards, pods, rounds)
-                    duration, _ = time_run(config, executor, Path(folder) / "run", shards)
-                finally:
-                    executor.close()
-            points.append(
-                {
-                    "shards": shards, "scheduler": scheduler, "slow": slow, "train": seconds, "pods": pods,
-                    "rounds": rounds, "results": shards * pods * rounds / duration, "calibration": shards <= 2,
-                }
-            )  # fmt: skip
-            log_progress(f"{points[-1]}")
-    agent = float(snapshot_times()["bytes"])
-    costs = dataclasses.asdict(cluster_simulation.calibrate([point for point in points if point["calibration"]], agent))
-    return {"points": points, "costs": costs}
-
-
-def _waiting_shard(seconds: float, slow: float, number: int) -> WaitingTrainer:
-    return waiting_trainer(seconds, 0, number, slow)
 
 
 def _wait_until_ready(executor: Executor, shards: int) -> None:
@@ -284,7 +239,7 @@ def _recovery(cluster: LocalCluster, kill: Callable[[LocalCluster], None]) -> fl
     config = waiting_config("asynchronous", 2, 1, 8)
     kill_times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        executor = RayExecutor(partial(_waiting_shard, 3.0, 0.0), shards=2, address=cluster.address)
+        executor = RayExecutor(partial(waiting_trainer, 3.0), shards=2, address=cluster.address)
         log = Path(folder) / "run" / "events.jsonl"
 
         def when_busy() -> None:
@@ -382,7 +337,6 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "leaderboard": leaderboard_rates,
     "snapshot": snapshot_times,
     "ray_results": ray_results,
-    "waiting": waiting_points,
     "overhead": overhead,
     "recovery": recovery,
     "schedulers": schedulers,
@@ -390,7 +344,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-Part = Literal["leaderboard", "snapshot", "ray_results", "waiting", "overhead", "recovery", "schedulers", "losses"]
+Part = Literal["leaderboard", "snapshot", "ray_results", "overhead", "recovery", "schedulers", "losses"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
     python -m benchmarks markets                                        # the recorded results; trains what they lack
     python -m benchmarks markets --only execution --results mine.jsonl  # measure again; continues where it stopped
-    python -m benchmarks markets --picture docs/images/many-agents.svg
 
 Every training is a line of markets.jsonl and is not repeated; several processes may share a file. Rows are made from
 what the file contains.
@@ -27,7 +26,6 @@ from finrl_pod_envs.multi_agent.making import MakingMarket
 
 from benchmarks.harness.results import FOLDER, Job, Record, append, read, run_missing
 from benchmarks.harness.rows import Row, log_progress, single_row
-from benchmarks.many_agents.picture import draw
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.execution_games import predatory_holdings
 from finrl_pod.market.intraday import SCHEDULES, simulated_sessions
@@ -56,12 +54,11 @@ Measure = Callable[[JointPolicy, Recipe], Record]
 
 @dataclass(frozen=True)
 class MarketStudy:
-    """Settings of `markets`. only: prefixes of the names of trainings; empty for all. picture: SVG file to draw."""
+    """Settings of `markets`. only: prefixes of the names of trainings; empty for all."""
 
     only: tuple[str, ...] = ()
     results: Path = RESULTS_FILE
     table: bool = False
-    picture: Path | None = None
 
 
 def market_rows(study: MarketStudy) -> list[Row]:
@@ -72,10 +69,7 @@ def market_rows(study: MarketStudy) -> list[Row]:
     if not study.table:
         run_missing(study.results, (job for job in jobs() if _is_selected(job.key["name"], study)))
         _run_intraday(study)
-    records = read(study.results)
-    if study.picture is not None:
-        draw(records, study.picture)
-    if rows := rows_of(records):
+    if rows := rows_of(read(study.results)):
         return rows
     raise ConfigError(f"{study.results} has no results of markets; run without --table, or name another --results file")
 

@@ -36,7 +36,6 @@ from finrl_pod_envs.gymnasium_pool.spaces import to_action
 
 from benchmarks.harness.results import FOLDER, Job, Record, read, run_missing
 from benchmarks.harness.rows import Row
-from benchmarks.studies.statistics import LEVEL
 from benchmarks.studies.zoo_settings import STAGES, Cell, linear, ours
 from finrl_pod.evaluate.seed_statistics import difference_interval, interquartile_mean
 from finrl_pod.rl.training.learner import Learner
@@ -46,6 +45,7 @@ THEIRS = "stable_baselines3"
 # evaluation seeds, far from the training seeds
 EPISODES = 20
 FIRST_EPISODE = 1_000_000
+LEVEL = 0.90
 PACKAGES = ("finrl_pod", "stable_baselines3", "torch", "gymnasium", "mujoco")
 
 Act = Callable[[np.ndarray], Any]

@@ -18,7 +18,6 @@ from finrl_pod.errors import ConfigError
 from finrl_pod.market.intraday import SCHEDULES
 
 RECORDED = Path(__file__).parents[3] / "benchmarks" / "markets.jsonl"
-PICTURE = Path(__file__).parents[3] / "docs" / "images" / "many-agents.svg"
 
 
 def small(recipe: recipes.Recipe) -> recipes.Recipe:
@@ -67,11 +66,6 @@ def test_the_agent_is_judged_on_later_sessions(monkeypatch: pytest.MonkeyPatch) 
     assert set(markets.intraday_study(0, samples=4000)) == {*SCHEDULES, "ppo"}
     assert dates[0][-1] < dates[1][0]
     assert not set(dates[0]) & set(dates[1])
-
-
-def test_recorded_results_are_drawn(tmp_path: Path) -> None:
-    assert market_rows(MarketStudy(picture=tmp_path / "picture.svg", table=True))
-    assert (tmp_path / "picture.svg").read_text() == PICTURE.read_text()
 
 
 def test_recorded_schedules_are_near_the_closed_form() -> None:
