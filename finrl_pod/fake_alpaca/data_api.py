@@ -1,17 +1,19 @@
-"""Market data API: bars in pages, latest trades, quotes and bars, snapshots, corporate actions.
+"""Market data API: daily and minute bars in pages, latest trades, corporate actions.
 
 Methods return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from finrl_pod.fake_alpaca.minute_bars import bar_starts, minute_bar, minutes_of
+import numpy as np
+
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.sessions import Session, new_york
 from finrl_pod.fake_alpaca.settings import CorporateAction
@@ -23,8 +25,9 @@ _DEFAULT_ACTIONS_PER_PAGE = 100
 _MAX_ACTIONS_PER_PAGE = 1_000
 _ADJUSTMENTS = ("raw", "split", "dividend", "all")
 _FEEDS = ("sip", "iex", "delayed_sip", "otc", "boats", "overnight")
-_HALF_SPREAD = 0.00005  # of the price
 _BAR_KEYS = {"open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
+_TIMEFRAME = re.compile(r"(\d{1,2})(Min|T)$")
+_LENGTHS = (1, 2, 3, 5, 6, 10, 15, 30)  # divide half an hour, so that bars start on the clock and at the open
 _RECENT_SIP_SECONDS = timedelta(minutes=15).total_seconds()
 
 
@@ -48,10 +51,10 @@ class MarketData:
         self.flaws = BarFlaws()
         self._sip = sip
 
-    def bars(self, query: Mapping[str, str], moment: float, symbols: list[str] | None = None) -> dict[str, Any]:
+    def bars(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET stocks/bars: sorted by symbol, then time, so that the first page may hold a single symbol."""
         parameters = _parameters(query)
-        requested = self._symbols(query) if symbols is None else symbols
+        requested = self._symbols(query)
         timeframe = query.get("timeframe") or ""
         minutes = 0 if timeframe in ("1Day", "1D") else self._minutes_of(timeframe)
         adjustment = query.get("adjustment") or "raw"
@@ -108,39 +111,11 @@ class MarketData:
             return True
         return any(edits.get((symbol, day)) == {} for day in ("", session.date.isoformat()))
 
-    def history(
-        self, what: str, query: Mapping[str, str], moment: float, symbols: list[str] | None = None
-    ) -> dict[str, Any]:
-        """GET stocks/{trades|quotes}: one at each minute of a session, on its price path, by symbol, then time."""
-        parameters = _parameters(query)
-        requested = sorted(self._symbols(query) if symbols is None else symbols)
-        limit = parameters.integer("limit", _DEFAULT_BARS_PER_PAGE, _MAX_BARS_PER_PAGE)
-        start, end = self._range(parameters, moment)
-        self._check_feed(query, end, moment)
-        minutes = self._minutes(start, end)
-        if query.get("sort") == "desc":
-            minutes.reverse()
-        first = parameters.page_start()
-        total = len(minutes) * len(requested)
-        build = {"trades": self._trade, "quotes": self._quote}[what]
-        page: dict[str, list[dict[str, Any]]] = {}
-        for place in range(first, min(first + limit, total)):
-            symbol = requested[place // len(minutes)]
-            minute = minutes[place % len(minutes)]
-            record = build(symbol, minute)
-            if record is not None and record["t"] == timestamp(minute):
-                page.setdefault(symbol, []).append(record)
-        return {what: page, "next_page_token": next_page_token(first, limit, total)}
-
-    def latest(
-        self, what: str, query: Mapping[str, str], moment: float, symbols: list[str] | None = None
-    ) -> dict[str, Any]:
-        """GET stocks/{trades|quotes|bars}/latest and snapshots: {symbol: record}, without symbols that have none."""
+    def latest_trades(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
+        """GET stocks/trades/latest: {symbol: trade}, without symbols that have none."""
         self._check_feed(query, moment - _RECENT_SIP_SECONDS - 1, moment)
-        builders = {"trades": self._trade, "quotes": self._quote, "bars": self._last_bar, "snapshots": self._snapshot}
-        build = builders[what]
-        found = {s: build(s, moment) for s in (self._symbols(query) if symbols is None else symbols)}
-        return {s: record for s, record in found.items() if record is not None}
+        trades = {symbol: self._trade(symbol, moment) for symbol in self._symbols(query)}
+        return {symbol: trade for symbol, trade in trades.items() if trade is not None}
 
     def corporate_actions(self, query: Mapping[str, str], moment: float) -> dict[str, Any]:
         """GET /v1/corporate-actions: those with an ex-date from start to end, past or announced."""
@@ -165,12 +140,6 @@ class MarketData:
             page.setdefault(group, []).append(entry)
         return {"corporate_actions": page, "next_page_token": next_page_token(first, limit, len(found))}
 
-    def check_symbol(self, symbol: str) -> list[str]:
-        """The symbol in a list, for paths that name one. Raises ApiError if the panel lacks it."""
-        if not self.prices.has_symbol(symbol):
-            raise ApiError(400, None, f"invalid symbol: {symbol}")
-        return [symbol]
-
     def _symbols(self, query: Mapping[str, str]) -> list[str]:
         names = [s for s in (query.get("symbols") or "").split(",") if s]
         if not names:
@@ -184,18 +153,6 @@ class MarketData:
         start = parameters.epoch_seconds("start")
         end = parameters.epoch_seconds("end")
         return (midnight if start is None else start), min(moment if end is None else end, moment)
-
-    def _minutes(self, start: float, end: float) -> list[float]:
-        """Whole minutes of sessions from start to end, UTC epoch seconds."""
-        if start > end:
-            return []
-        days = self.prices.sessions.between(new_york(start).date(), new_york(end).date())
-        return [
-            session.open + 60.0 * minute
-            for session in days
-            for minute in range(int((session.close - session.open) // 60))
-            if start <= session.open + 60.0 * minute <= end
-        ]
 
     def _check_feed(self, query: Mapping[str, str], end: float, moment: float) -> None:
         feed = query.get("feed") or ("sip" if self._sip else "iex")
@@ -288,34 +245,6 @@ class MarketData:
             return None
         return {"t": timestamp(at), "x": "V", "p": price, "s": 100, "c": ["@"], "i": int(at), "z": "C"}
 
-    def _quote(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        trade = self._trade(symbol, moment)
-        if trade is None:
-            return None
-        bid = trade["p"] * (1 - _HALF_SPREAD)
-        ask = trade["p"] * (1 + _HALF_SPREAD)
-        sides = {"bp": round(bid, 4), "bs": 1, "bx": "V", "ap": round(ask, 4), "as": 1, "ax": "V"}
-        return {"t": trade["t"], **sides, "c": ["R"], "z": "C"}
-
-    def _last_bar(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        session = self._last_session(symbol, moment)
-        return None if session is None else self._bar(symbol, session, "raw", moment, self._as_of(moment))
-
-    def _snapshot(self, symbol: str, moment: float) -> dict[str, Any] | None:
-        session = self._last_session(symbol, moment)
-        if session is None:
-            return None
-        before = self._last_session(symbol, session.open - 1)
-        today = self._bar(symbol, session, "raw", moment, self._as_of(moment))
-        parts = {
-            "latestTrade": self._trade(symbol, moment),
-            "latestQuote": self._quote(symbol, moment),
-            "minuteBar": today,
-            "dailyBar": today,
-            "prevDailyBar": None if before is None else self._bar(symbol, before, "raw", moment, self._as_of(moment)),
-        }
-        return {name: part for name, part in parts.items() if part is not None}
-
 
 def _parameters(query: Mapping[str, str]) -> QueryParameters:
     """Query of the market data API, whose errors have status 400 and no code."""
@@ -340,3 +269,61 @@ def _action_json(action: CorporateAction, kind: str) -> dict[str, Any]:
         return entry | {"cusip": "", "rate": action.cash, "special": False, "foreign": False}
     cusips = {"cusip": ""} if kind == "forward_split" else {"old_cusip": "", "new_cusip": ""}
     return entry | {"new_rate": action.new, "old_rate": action.old} | cusips
+
+
+# ---- minute bars --------------------------------------------------------------------------------------------------
+
+
+def minutes_of(timeframe: str) -> int:
+    """Minutes of a timeframe such as "1Min" or "5T". Raises ApiError for one that is not served."""
+    found = _TIMEFRAME.match(timeframe)
+    if found is None or int(found[1]) not in _LENGTHS:
+        served = ", ".join(f"{n}Min" for n in _LENGTHS)
+        raise ApiError(400, None, f"invalid timeframe: {timeframe[:20]!r}; this fake server has 1Day and {served}")
+    return int(found[1])
+
+
+def bar_starts(sessions: Sequence[Session], minutes: int, start: float, end: float, now: float) -> list[float]:
+    """Starts of the bars with start <= their start <= end that are complete at `now`."""
+    length = 60.0 * minutes
+    return [
+        at
+        for session in sessions
+        for at in (session.open + length * k for k in range(int((session.close - session.open) // length)))
+        if start <= at <= end and at + length <= now
+    ]
+
+
+def minute_bar(
+    prices: Prices, symbol: str, session: Session, start: float, minutes: int, adjustment: str = "raw", as_of: int = -1
+) -> dict[str, Any] | None:
+    """Bar of `minutes` from `start`; None if the symbol has no bar that day. as_of: row that it is adjusted as of."""
+    path = prices.path(symbol, session)
+    row = prices.row_of(session.date)
+    if path is None or row is None:
+        return None
+    day = prices.bar(symbol, row, "raw", as_of)
+    adjusted = prices.bar(symbol, row, adjustment, as_of)
+    if day is None or adjusted is None:
+        return None
+    factor = adjusted["close"] / day["close"] if day["close"] else 1.0
+    end = start + 60.0 * minutes
+    times = [t for t, _ in path]
+    values = [p for _, p in path]
+    first, last = (float(np.interp(t, times, values)) for t in (start, end))
+    corners = [p for t, p in path if start < t < end]
+    reached = [p * factor for p in (first, last, *corners)]
+    volume = adjusted["volume"] * _volume_share(session, start, end)
+    bar = {"t": timestamp(start)[:19] + "Z", "o": first * factor, "h": max(reached), "l": min(reached)}
+    return bar | {"c": last * factor, "v": int(volume), "n": minutes, "vw": (first + last) / 2 * factor}
+
+
+def _volume_share(session: Session, start: float, end: float) -> float:
+    """Share of the volume of the day between two moments: the integral of a parabola with its low at midday."""
+    length = session.close - session.open
+
+    def until(moment: float) -> float:
+        x = (moment - session.open) / length - 0.5
+        return 0.6 * x + 4 / 3 * x**3
+
+    return (until(end) - until(start)) / (until(session.close) - until(session.open))

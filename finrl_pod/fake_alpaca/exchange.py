@@ -15,9 +15,8 @@ from typing import Any
 from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca import order_validation as validation
 from finrl_pod.fake_alpaca.account import Account, Balances, compute_balances
-from finrl_pod.fake_alpaca.complex_orders import check_complex, leg_tickets, parse_exits
 from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle
-from finrl_pod.fake_alpaca.orders import Order, OrderTicket
+from finrl_pod.fake_alpaca.orders import Order
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.sessions import new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
@@ -46,10 +45,9 @@ class Exchange(Account):
         self.prices = prices
         self.settings = settings
         self.conditions = MarketConditions.from_settings(settings)
-        self.day_trades = validation.DayTradeRule(prices.sessions)
         self.now = start
         self._queue = EventQueue()
-        self._lifecycle = OrderLifecycle(self, prices, settings, self.conditions, self._queue, self.day_trades)
+        self._lifecycle = OrderLifecycle(self, prices, settings, self.conditions, self._queue)
         self._handlers: dict[str, Callable[[str, float], None]] = {
             **self._lifecycle.handlers,
             "close": self._on_close,
@@ -63,7 +61,6 @@ class Exchange(Account):
         """Accept an order. Its status is `pending_new` during a session and `accepted` outside."""
         self.advance(moment)
         ticket = validation.parse_order(body, self.settings)
-        exits = parse_exits(body, ticket.order_class)
         if not self.prices.has_symbol(ticket.symbol):
             raise ApiError(422, UNPROCESSABLE, f'asset "{ticket.symbol}" not found')
         self._check_unique(ticket.client_order_id)
@@ -75,33 +72,16 @@ class Exchange(Account):
         validation.check_auction_hours(ticket.time_in_force, moment, today)
         price = self.price(ticket.symbol, moment)
         validation.check_min_notional(ticket, price)
-        check_complex(ticket, exits, ticket.limit_price or price)
         expires = self._lifecycle.expiry(ticket, moment)
         order = self.create_order(ticket, moment, expires, ticket.limit_price or price, origin)
         validation.check_wash_trade(order, self.open_orders())
         self._check_affordable(order, moment)
-        if self.settings.day_trading_rule:
-            self.day_trades.check(order, moment, self.balances(moment).equity)
         self.add_order(order)
         if self.prices.sessions.current(moment) is None:
             order.status = "accepted"
-        legs = [self._add_leg(order, leg, moment) for leg in leg_tickets(order, exits)]
-        order.legs = [leg.id for leg in legs]
         self.publish_order_event("pending_new", order, moment)
         self._lifecycle.start(order, moment)
-        if order.order_class == "oco":
-            for leg in legs:
-                self._lifecycle.watch(leg, moment)
         return order
-
-    def _add_leg(self, parent: Order, ticket: OrderTicket, moment: float) -> Order:
-        price = ticket.limit_price or ticket.stop_price
-        assert price is not None
-        leg = self.create_order(ticket, moment, parent.expires, price, parent.origin)
-        leg.parent = parent.id
-        leg.status = "held"
-        self.add_order(leg)
-        return leg
 
     def cancel(self, order_id: str, moment: float) -> Order:
         """Request a cancel. It takes effect after `cancel_delay`, unless a fill comes first."""
@@ -128,14 +108,10 @@ class Exchange(Account):
             )
         if not isinstance(body, Mapping) or not body:
             raise ApiError(422, INVALID_PARAMETER, "at least one field must be replaced")
-        if old.order_class != "simple":
-            raise ApiError(422, INVALID_PARAMETER, f"{old.order_class} orders cannot be replaced on this fake server")
         if old.notional is not None:
             raise ApiError(422, INVALID_PARAMETER, "notional orders cannot be replaced")
         qty = validation.parse_decimal(body, "qty") or old.qty
         assert qty is not None
-        if self.settings.replace_counts_filled:
-            qty -= old.filled
         if qty <= 0:
             raise ApiError(422, INVALID_PARAMETER, "qty must be > filled qty")
         limit = validation.parse_decimal(body, "limit_price") or old.limit_price
@@ -183,7 +159,7 @@ class Exchange(Account):
     def balances(self, moment: float, without: Order | None = None) -> Balances:
         """Equity and buying power at the prices of a time, as if the order `without` did not exist."""
         prices = {s: self.price(s, moment) for s in self.ledger.holdings}
-        open_orders = [o for o in self.open_orders() if o is not without and o.reserves]
+        open_orders = [o for o in self.open_orders() if o is not without]
         return compute_balances(self.ledger, prices, open_orders, self.settings.multiplier)
 
     def reset(self, cash: Decimal, moment: float) -> None:
@@ -240,7 +216,7 @@ class Exchange(Account):
                 self._queue.add(day.at(_SPLIT_HOUR), "split", str(number))
 
     def _on_close(self, _: str, moment: float) -> None:
-        self.ledger.record_close(moment, self.balances(moment).equity)
+        self.ledger.last_equity = self.balances(moment).equity
         event = {
             "event": "close",
             "equity": decimal_text(self.ledger.last_equity),
@@ -274,8 +250,6 @@ class Exchange(Account):
             **super().state(),
             "due": self._queue.state(),
             "now": self.now,
-            "bought_on": self.day_trades.bought_on,
-            "day_trades": self.day_trades.days,
             "halted": sorted(self.conditions.halted),
             "untradable": sorted(self.conditions.untradable),
         }
@@ -286,8 +260,6 @@ class Exchange(Account):
             super().restore(values)
             self._queue.restore(values["due"])
             self.now = values["now"]
-            self.day_trades.bought_on = dict(values["bought_on"])
-            self.day_trades.days = list(values["day_trades"])
             self.conditions.halted = set(values["halted"])
             self.conditions.untradable = set(values["untradable"])
         except (KeyError, TypeError, ValueError):

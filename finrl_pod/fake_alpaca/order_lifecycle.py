@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from finrl_pod.fake_alpaca import matching
 from finrl_pod.fake_alpaca.account import Account
-from finrl_pod.fake_alpaca.order_validation import DayTradeRule
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.sessions import Session, new_york
@@ -73,15 +72,13 @@ class OrderLifecycle:
     """Schedules and carries out the events of orders. handlers: what to call for each kind of event when it is due."""
 
     def __init__(
-        self, account: Account, prices: Prices, settings: Settings, conditions: MarketConditions, queue: EventQueue,
-        day_trades: DayTradeRule,
-    ) -> None:  # fmt: skip
+        self, account: Account, prices: Prices, settings: Settings, conditions: MarketConditions, queue: EventQueue
+    ) -> None:
         self._account = account
         self._prices = prices
         self._settings = settings
         self._conditions = conditions
         self._queue = queue
-        self._day_trades = day_trades
         self.handlers: dict[str, Callable[[str, float], None]] = {
             "new": self._on_new,
             "fill": self._on_fill,
@@ -148,31 +145,6 @@ class OrderLifecycle:
         order.updated = moment
         order.moments["failed" if status == "rejected" else status] = moment
         self._account.publish_order_event(status, order, moment)
-        self._end_others(order, moment)
-
-    def _end_others(self, order: Order, moment: float) -> None:
-        """Cancel the others of an order with exits, or activate the exits of a filled entry."""
-        parent = order if order.parent is None else self._account.orders[order.parent]
-        if order.status == "filled" and order is parent and order.order_class in ("bracket", "oto"):
-            for leg in order.legs:
-                self._activate(self._account.orders[leg], moment)
-            return
-        for other in (parent, *(self._account.orders[leg] for leg in parent.legs)):
-            if other.open and other is not order:
-                self.close(other, "canceled", moment)
-
-    def watch(self, order: Order, moment: float) -> None:
-        """Let an exit that stays `held` fill when its price is reached, and expire."""
-        self.schedule_fill(order, moment)
-        self._queue.add(order.expires, "expire", order.id)
-
-    def _activate(self, leg: Order, moment: float) -> None:
-        if not leg.open:
-            return
-        if leg.type == "limit":
-            leg.status = "new"
-            self._account.publish_order_event("new", leg, moment)
-        self.watch(leg, moment)
 
     # ---- event handlers -------------------------------------------------------------------------------------------
 
@@ -258,7 +230,6 @@ class OrderLifecycle:
         order.updated = moment
         if complete:
             order.moments["filled"] = moment
-        self._day_trades.record_fill(order, moment)
         self._account.ledger.book_fill(order, quantity, price, moment, self._settings.cost_bps)
         self._account.publish_order_event(
             "fill" if complete else "partial_fill",
@@ -270,8 +241,6 @@ class OrderLifecycle:
         )
         if complete and pending == "pending_cancel":
             self._account.publish_order_event("order_cancel_rejected", order, moment)
-        if complete:
-            self._end_others(order, moment)
 
     def _is_halted(self, symbol: str, session: Session) -> bool:
         return symbol in self._conditions.halted or not self._prices.trades_on(symbol, session.date)

@@ -10,15 +10,13 @@ from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.account import opening_quantity
-from finrl_pod.fake_alpaca.complex_orders import ORDER_CLASSES
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.sessions import Session, Sessions, new_york
+from finrl_pod.fake_alpaca.sessions import Session
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.wire_format import (
     FORBIDDEN,
     INVALID_PARAMETER,
     MALFORMED_BODY,
-    PATTERN_DAY_TRADING,
     UNPROCESSABLE,
     ApiError,
     decimal_text,
@@ -36,9 +34,6 @@ _SUB_DOLLAR_DECIMALS = 4
 _OPG_CUTOFF = (9, 28)  # New York time
 _CLS_CUTOFF_SECONDS = 600.0  # before the close
 _AUCTION_ORDERS_REOPEN_HOUR = 19  # New York time
-_MAX_DAY_TRADES = 3
-_DAY_TRADE_SESSIONS = 5
-_DAY_TRADER_MIN_EQUITY = Decimal(25_000)
 
 
 # ---- parameters ---------------------------------------------------------------------------------------------------
@@ -52,8 +47,8 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
     if not isinstance(symbol, str) or not symbol:
         raise _invalid("symbol is required")
     order_class = body.get("order_class") or "simple"
-    if order_class not in ORDER_CLASSES or body.get("legs"):
-        raise _invalid(f"invalid order_class: {str(order_class)[:40]}")
+    if order_class != "simple" or any(body.get(name) for name in ("legs", "take_profit", "stop_loss")):
+        raise _invalid(f"invalid order_class: {str(order_class)[:40]}; this fake server has simple orders only")
     side = _parse_choice(body, "side", ("buy", "sell"))
     order_type = _parse_choice(body, "type", _ORDER_TYPES)
     time_in_force = _parse_choice(body, "time_in_force", _CRYPTO_TIMES if settings.crypto else _TIMES_IN_FORCE)
@@ -72,8 +67,6 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         raise _invalid("notional value must be limited to 2 decimal places")
     limit = parse_decimal(body, "limit_price")
     stop = parse_decimal(body, "stop_price")
-    if order_class == "oco" and limit is None and isinstance(body.get("take_profit"), Mapping):
-        limit = parse_decimal(body["take_profit"], "limit_price")  # the parent is the take-profit
     client_order_id = str(body.get("client_order_id") or "")
     if len(client_order_id) > settings.max_client_order_id_length:
         raise _invalid(f"client_order_id must be no more than {settings.max_client_order_id_length} characters")
@@ -89,7 +82,6 @@ def parse_order(body: Any, settings: Settings) -> OrderTicket:
         stop_price=stop,
         extended_hours=body.get("extended_hours") is True,
         position_intent=body.get("position_intent"),
-        order_class=order_class,
     )
     _check_prices(ticket, crypto=settings.crypto)
     return ticket
@@ -183,7 +175,7 @@ def check_min_notional(ticket: OrderTicket, price: Decimal) -> None:
 def check_wash_trade(order: Order, others: Iterable[Order]) -> None:
     """Refuse an order that could trade with an open order of the other side."""
     for other in others:
-        if other.symbol != order.symbol or other.side == order.side or not other.reserves:
+        if other.symbol != order.symbol or other.side == order.side:
             continue
         limits = {o.side: o.limit_price for o in (order, other)}
         buy = limits["buy"]
@@ -234,35 +226,3 @@ def check_buying_power(order: Order, held: Decimal, buying_power: Decimal) -> No
             buying_power=decimal_text(buying_power),
             cost_basis=decimal_text(cost),
         )
-
-
-class DayTradeRule:
-    """Pattern day trading rule as applied until 2026: refuses a fourth day trade in five sessions to small accounts.
-
-    A day trade is a purchase and a sale of one symbol on one day.
-    """
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-        self.bought_on: dict[str, str] = {}  # symbol -> date of the last purchase
-        self.days: list[str] = []  # dates of the day trades
-
-    def record_fill(self, order: Order, moment: float) -> None:
-        """Count a fill of an order that may complete a day trade."""
-        today = new_york(moment).date().isoformat()
-        if order.side == "buy":
-            self.bought_on[order.symbol] = today
-        elif self.bought_on.get(order.symbol) == today and order.status == "filled":
-            self.days.append(today)
-
-    def count(self, moment: float) -> int:
-        """Number of day trades in the last five sessions."""
-        recent = self._sessions.between(self._sessions.all[0].date, new_york(moment).date())[-_DAY_TRADE_SESSIONS:]
-        return sum(day in {s.date.isoformat() for s in recent} for day in self.days)
-
-    def check(self, order: Order, moment: float, equity: Decimal) -> None:
-        """Refuse a sale that would exceed the number of day trades."""
-        today = new_york(moment).date().isoformat()
-        same_day = order.side == "sell" and self.bought_on.get(order.symbol) == today
-        if same_day and equity < _DAY_TRADER_MIN_EQUITY and self.count(moment) >= _MAX_DAY_TRADES:
-            raise ApiError(403, PATTERN_DAY_TRADING, "trade denied due to pattern day trading protection")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.wire_format import NANO, asset_id, decimal_text, floor_shares, timestamp
 
-OPEN_STATUSES = (
-    "new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace", "held",
-)  # fmt: skip
+OPEN_STATUSES = ("new", "partially_filled", "accepted", "pending_new", "pending_cancel", "pending_replace")
 
 
 @dataclass(kw_only=True)
@@ -30,7 +28,6 @@ class OrderTicket:
     stop_price: Decimal | None
     extended_hours: bool
     position_intent: str | None
-    order_class: str = "simple"
 
     @property
     def fractional(self) -> bool:
@@ -44,7 +41,6 @@ class Order(OrderTicket):
 
     reserve: price at which an open order reserves buying power. filled: shares; value: dollars paid for them.
     origin: "client" for the trading API, "foreign" for orders of the control API.
-    parent: order that this one is a leg of. legs: ids of its legs, for an order with exits.
     moments: time of each status it reached; "filling" is the earliest time of the next partial fill.
 
     The field names are part of the state file.
@@ -62,8 +58,6 @@ class Order(OrderTicket):
     replaces: str | None = None
     replaced_by: str | None = None
     origin: str = "client"
-    parent: str | None = None
-    legs: list[str] = field(default_factory=list)
     moments: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -77,11 +71,6 @@ class Order(OrderTicket):
         return 1 if self.side == "buy" else -1
 
     @property
-    def reserves(self) -> bool:
-        """Whether the open order reserves shares or buying power; of two exits only one can fill."""
-        return self.status != "held"
-
-    @property
     def remaining(self) -> Decimal:
         """Shares not yet filled; for a dollar amount, those that it buys at the reserve price."""
         if self.qty is not None:
@@ -89,8 +78,8 @@ class Order(OrderTicket):
         assert self.notional is not None
         return floor_shares((self.notional - self.value) / self.reserve)
 
-    def to_json(self, legs: Sequence[Order] = ()) -> dict[str, Any]:
-        """JSON of the order in the REST API and the stream. legs: shown within it."""
+    def to_json(self) -> dict[str, Any]:
+        """JSON of the order in the REST API and the stream."""
         moments = {name: self._timestamp(name) for name in ("filled", "expired", "canceled", "failed", "replaced")}
         average = self.value / self.filled if self.filled else None
         return {
@@ -109,7 +98,7 @@ class Order(OrderTicket):
             "qty": decimal_text(self.qty),
             "filled_qty": decimal_text(self.filled),
             "filled_avg_price": None if average is None else decimal_text(average.quantize(NANO)),
-            "order_class": self.order_class,
+            "order_class": "simple",
             "order_type": self.type,
             "type": self.type,
             "side": self.side,
@@ -119,7 +108,7 @@ class Order(OrderTicket):
             "stop_price": decimal_text(self.stop_price),
             "status": self.status,
             "extended_hours": self.extended_hours,
-            "legs": [leg.to_json() for leg in legs] or None,
+            "legs": None,
             "trail_percent": None,
             "trail_price": None,
             "hwm": None,

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finrl_pod.fake_alpaca import reference_api as reference
 from finrl_pod.fake_alpaca import trading_api as trading
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.fake_alpaca.watchlists import Watchlists
 from finrl_pod.fake_alpaca.wire_format import ApiError
 
 OK = 200
@@ -40,28 +38,27 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the trading API."""
 
     def submit(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.submit(request.body, request.moment))
+        return OK, exchange.submit(request.body, request.moment).to_json()
 
     def cancel(request: ApiRequest) -> ApiResponse:
         exchange.cancel(request.names["order_id"], request.moment)
         return NO_CONTENT, None
 
     def cancel_all(request: ApiRequest) -> ApiResponse:
-        cancelled = (o for o in exchange.open_orders() if o.open)  # an order with exits cancels them
-        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in cancelled]
+        return MULTI_STATUS, [_cancel_one(exchange, order, request.moment) for order in exchange.open_orders()]
 
     def find_by_client_id(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.find_by_client_id(request.query.get("client_order_id", "")))
+        return OK, exchange.find_by_client_id(request.query.get("client_order_id", "")).to_json()
 
     def close_all(request: ApiRequest) -> ApiResponse:
         if request.query.get("cancel_orders") in ("true", "True"):
-            for order in (o for o in exchange.open_orders() if o.open):
+            for order in exchange.open_orders():
                 _cancel_one(exchange, order, request.moment)
         symbols = sorted(exchange.ledger.holdings)
         return MULTI_STATUS, [_close_one(exchange, symbol, request.moment) for symbol in symbols]
 
     def find(request: ApiRequest) -> ApiResponse:
-        return OK, exchange.order_json(exchange.find(request.names["order_id"]))
+        return OK, exchange.find(request.names["order_id"]).to_json()
 
     def replace(request: ApiRequest) -> ApiResponse:
         return OK, exchange.replace(request.names["order_id"], request.body, request.moment).to_json()
@@ -77,13 +74,12 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("GET", "/v2/account", lambda r: (OK, trading.account(exchange, r.moment))),
         ("GET", "/v2/account/activities", lambda r: (OK, trading.activities(exchange, r.query))),
         ("GET", "/v2/account/activities/{kind}", activities_of_kind),
-        ("GET", "/v2/account/portfolio/history", lambda r: (OK, trading.portfolio_history(exchange, r.moment))),
         ("GET", "/v2/account/configurations", lambda _: (OK, trading.configurations(exchange))),
         ("PATCH", "/v2/account/configurations", lambda r: (OK, trading.configure(exchange, r.body))),
-        ("GET", "/v2/clock", lambda r: (OK, reference.clock(exchange, r.moment + exchange.conditions.clock_skew))),
-        ("GET", "/v2/calendar", lambda r: (OK, reference.calendar(exchange, r.query))),
-        ("GET", "/v2/assets", lambda r: (OK, reference.assets(exchange, r.query, r.moment))),
-        ("GET", "/v2/assets/{symbol}", lambda r: (OK, reference.asset(exchange, r.names["symbol"], r.moment))),
+        ("GET", "/v2/clock", lambda r: (OK, trading.clock(exchange, r.moment + exchange.conditions.clock_skew))),
+        ("GET", "/v2/calendar", lambda r: (OK, trading.calendar(exchange, r.query))),
+        ("GET", "/v2/assets", lambda r: (OK, trading.assets(exchange, r.query, r.moment))),
+        ("GET", "/v2/assets/{symbol}", lambda r: (OK, trading.asset(exchange, r.names["symbol"], r.moment))),
         ("GET", "/v2/orders", lambda r: (OK, trading.order_list(exchange, r.query))),
         ("POST", "/v2/orders", submit),
         ("DELETE", "/v2/orders", cancel_all),
@@ -95,93 +91,18 @@ def trading_routes(exchange: Exchange) -> list[tuple[str, str, Handler]]:
         ("DELETE", "/v2/positions", close_all),
         ("GET", "/v2/positions/{symbol}", lambda r: (OK, trading.position(exchange, r.names["symbol"], r.moment))),
         ("DELETE", "/v2/positions/{symbol}", close_position),
-        ("GET", "/v2/corporate_actions/announcements", lambda r: (OK, reference.announcements(exchange, r.query))),
-    ]
-
-
-def watchlist_routes(lists: Watchlists) -> list[tuple[str, str, Handler]]:
-    """(method, path, handler) of watchlists, by id and by name."""
-
-    def delete(request: ApiRequest) -> ApiResponse:
-        lists.delete(request.names["watchlist_id"])
-        return NO_CONTENT, None
-
-    def delete_by_name(request: ApiRequest) -> ApiResponse:
-        lists.delete(_name(request), by_name=True)
-        return NO_CONTENT, None
-
-    def remove(request: ApiRequest) -> ApiResponse:
-        return OK, lists.remove(request.names["watchlist_id"], request.names["symbol"], request.moment)
-
-    def _id(request: ApiRequest) -> str:
-        return request.names["watchlist_id"]
-
-    def _name(request: ApiRequest) -> str:
-        return request.query.get("name", "")
-
-    return [
-        ("GET", "/v2/watchlists", lambda r: (OK, lists.all(r.moment))),
-        ("POST", "/v2/watchlists", lambda r: (OK, lists.create(r.body, r.moment))),
-        ("GET", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.find(_id(r), r.moment))),
-        ("PUT", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.update(_id(r), r.body, r.moment))),
-        ("POST", "/v2/watchlists/{watchlist_id}", lambda r: (OK, lists.add(_id(r), r.body, r.moment))),
-        ("DELETE", "/v2/watchlists/{watchlist_id}", delete),
-        ("DELETE", "/v2/watchlists/{watchlist_id}/{symbol}", remove),
-        ("GET", "/v2/watchlists:by_name", lambda r: (OK, lists.find(_name(r), r.moment, by_name=True))),
-        ("PUT", "/v2/watchlists:by_name", lambda r: (OK, lists.update(_name(r), r.body, r.moment, by_name=True))),
-        ("POST", "/v2/watchlists:by_name", lambda r: (OK, lists.add(_name(r), r.body, r.moment, by_name=True))),
-        ("DELETE", "/v2/watchlists:by_name", delete_by_name),
     ]
 
 
 def data_routes(data: MarketData) -> list[tuple[str, str, Handler]]:
     """(method, path, handler) of the market data API."""
-
-    def bars_of_symbol(request: ApiRequest) -> ApiResponse:
-        symbol = request.names["symbol"]
-        response = data.bars(request.query, request.moment, data.check_symbol(symbol))
-        return OK, {"symbol": symbol, **response, "bars": response["bars"].get(symbol, [])}
-
-    def latest(what: str) -> Handler:
-        return lambda r: (OK, {what: data.latest(what, r.query, r.moment)})
-
-    def latest_of_symbol(what: str) -> Handler:
-        def handle(request: ApiRequest) -> ApiResponse:
-            symbol = request.names["symbol"]
-            found = data.latest(what, request.query, request.moment, data.check_symbol(symbol))
-            if symbol not in found:
-                raise ApiError(404, None, f"no {what} found for {symbol}")
-            return OK, {"symbol": symbol, **(found[symbol] if what == "snapshots" else {what[:-1]: found[symbol]})}
-
-        return handle
-
-    def history(what: str) -> Handler:
-        return lambda r: (OK, data.history(what, r.query, r.moment))
-
-    def history_of_symbol(what: str) -> Handler:
-        def handle(request: ApiRequest) -> ApiResponse:
-            symbol = request.names["symbol"]
-            response = data.history(what, request.query, request.moment, data.check_symbol(symbol))
-            return OK, {"symbol": symbol, **response, what: response[what].get(symbol, [])}
-
-        return handle
-
-    routes: list[tuple[str, str, Handler]] = [
+    return [
         ("GET", "/v2/stocks/bars", lambda r: (OK, data.bars(r.query, r.moment))),
-        ("GET", "/v2/stocks/snapshots", lambda r: (OK, data.latest("snapshots", r.query, r.moment))),
-        ("GET", "/v2/stocks/{symbol}/bars", bars_of_symbol),
-        ("GET", "/v2/stocks/{symbol}/snapshot", latest_of_symbol("snapshots")),
+        ("GET", "/v2/stocks/trades/latest", lambda r: (OK, {"trades": data.latest_trades(r.query, r.moment)})),
         ("GET", "/v1beta3/crypto/us/bars", lambda r: (OK, data.bars(r.query, r.moment))),
-        ("GET", "/v1beta3/crypto/us/latest/trades", latest("trades")),
+        ("GET", "/v1beta3/crypto/us/latest/trades", lambda r: (OK, {"trades": data.latest_trades(r.query, r.moment)})),
         ("GET", "/v1/corporate-actions", lambda r: (OK, data.corporate_actions(r.query, r.moment))),
     ]
-    for what in ("trades", "quotes"):
-        routes.append(("GET", f"/v2/stocks/{what}", history(what)))
-        routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}", history_of_symbol(what)))
-    for what in ("bars", "trades", "quotes"):
-        routes.append(("GET", f"/v2/stocks/{what}/latest", latest(what)))
-        routes.append(("GET", f"/v2/stocks/{{symbol}}/{what}/latest", latest_of_symbol(what)))
-    return routes
 
 
 def _cancel_one(exchange: Exchange, order: Order, moment: float) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from finrl_pod.errors import InputError, SetupError
-from finrl_pod.fake_alpaca.bar_stream import BarHub
 from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
 from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
@@ -24,13 +23,12 @@ from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.prices import Prices
 from finrl_pod.fake_alpaca.request_pipeline import RequestPipeline, endpoint_not_found
-from finrl_pod.fake_alpaca.routes import data_routes, trading_routes, watchlist_routes
+from finrl_pod.fake_alpaca.routes import data_routes, trading_routes
 from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
 from finrl_pod.fake_alpaca.sessions import NEW_YORK
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
 from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
-from finrl_pod.fake_alpaca.watchlists import Watchlists
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 
@@ -84,9 +82,6 @@ class FakeAlpaca:
         self._counters = {name: RequestCounter(self.settings.rate_limit) for name in ("trading", "data")}
         self.hub = TradeUpdateHub(self.faults, self.log, self.clock.seconds, self._is_authorised)
         self._panel_sha256 = panel.sha256
-        self.bars = BarHub(
-            prices, self.clock.seconds, lambda at, act: self._pacer.schedule(at, act), self._is_authorised
-        )
         self._state = state
         self._port = port
         self._pacer = ClockPacer(self.clock, busy_speed)
@@ -148,7 +143,6 @@ class FakeAlpaca:
         finally:
             ticking.cancel()
             await self.hub.close()
-            await self.bars.close()
             await runner.cleanup()
             self.save()
             self.log.write("server", self.clock.seconds(), what="stopped")
@@ -247,13 +241,10 @@ class FakeAlpaca:
         pipeline = RequestPipeline(
             self.exchange, self.clock, self._pacer, self.faults, self.log, self._is_authorised, self._wake_tick
         )
-        trading = [*trading_routes(self.exchange), *watchlist_routes(Watchlists(self.exchange))]
-        for limit, routes in (("trading", trading), ("data", data_routes(self.data))):
+        for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:
                 application.router.add_route(method, path, pipeline.wrap(handler, self._counters[limit]))
         application.router.add_get("/stream", self.hub.serve)
-        for feed in ("iex", "sip"):
-            application.router.add_get(f"/v2/{feed}", self.bars.serve)
         application.add_routes(control_routes(self))
         application.router.add_route("*", "/{tail:.*}", pipeline.wrap(endpoint_not_found, self._counters["trading"]))
         return application

@@ -48,10 +48,6 @@ class Settings:
     rate_limit: requests per minute, for the trading API and the market data API each.
     duplicate_code: error code for a repeated client order id. max_client_order_id_length: 48 or 128.
     qty_and_notional_status: HTTP status for an order with both quantity and dollar amount, 400 or 422.
-    replace_counts_filled: the quantity of a replacement includes what the original order has filled.
-    day_trading_fields: serve the account day-trading fields that Alpaca removed in 2026.
-    day_trading_rule: refuse, as until 2026, the fourth day trade of an account below $25,000.
-    capitalised_action_types: write corporate announcements' types as "Split" (documentation), else "split" (client).
     sip: the account may read the consolidated feed. crypto: the panel symbols are pairs such as BTC/USD, which trade
     around the clock by GTC and IOC orders; it needs a bar of every day. actions: corporate actions of the panel.
 
@@ -73,10 +69,6 @@ class Settings:
     duplicate_code: int = 40010001
     max_client_order_id_length: int = 128
     qty_and_notional_status: int = 422
-    replace_counts_filled: bool = False
-    day_trading_fields: bool = False
-    day_trading_rule: bool = False
-    capitalised_action_types: bool = True
     sip: bool = True
     crypto: bool = False
     actions: tuple[CorporateAction, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""Trading API about the account: balances, positions, order list, activities, portfolio history, configuration.
+"""Trading API about the account: balances, positions, orders, activities, configuration; assets, clock and calendar.
 
 Functions return JSON values and raise ApiError for requests that Alpaca would refuse. Moments are UTC epoch seconds.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.fake_alpaca.sessions import new_york
+from finrl_pod.fake_alpaca.sessions import Session, new_york
 from finrl_pod.fake_alpaca.wire_format import (
     ID_NAMESPACE,
     INVALID_PARAMETER,
@@ -79,12 +79,6 @@ def account(exchange: Exchange, moment: float) -> dict[str, Any]:
         "sma": "0",
         "balance_asof": f"{new_york(moment).date()}",
     }
-    if settings.day_trading_fields:
-        fields |= {
-            "pattern_day_trader": False,
-            "daytrade_count": exchange.day_trades.count(moment),
-            "daytrading_buying_power": decimal_text(balances.buying_power * 2),
-        }
     return fields
 
 
@@ -143,7 +137,6 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
     after, until = (parameters.epoch_microseconds(name) for name in ("after", "until"))
     symbols = {s for s in (query.get("symbols") or "").split(",") if s}
     side = query.get("side")
-    nested = query.get("nested") in ("true", "True")
     first, last = (
         exchange.find(query[name]).number if query.get(name) else None for name in ("after_order_id", "before_order_id")
     )
@@ -155,13 +148,12 @@ def order_list(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, A
             and (until is None or microseconds(order.submitted) < until)
             and (not symbols or order.symbol in symbols)
             and side in (None, "", order.side)
-            and not (nested and order.parent)
             and (first is None or order.number > first)
             and (last is None or order.number < last)
         )
 
     selected = sorted(filter(matches, exchange.orders.values()), key=lambda o: o.number, reverse=direction == "desc")
-    return [exchange.order_json(o) if nested else o.to_json() for o in selected[:limit]]
+    return [order.to_json() for order in selected[:limit]]
 
 
 def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = None) -> list[dict[str, Any]]:
@@ -201,20 +193,6 @@ def activities(exchange: Exchange, query: Mapping[str, str], kind: str | None = 
             raise ApiError(422, INVALID_PARAMETER, f"invalid page_token: {token}")
         selected = selected[ids.index(token) + 1 :]
     return selected[:size]
-
-
-def portfolio_history(exchange: Exchange, moment: float) -> dict[str, Any]:
-    """GET account/portfolio/history: equity at the close of each session; other timeframes are not served."""
-    start = float(exchange.ledger.start)
-    closes = [(t, float(e)) for t, e in exchange.ledger.closes if t <= moment]
-    return {
-        "timestamp": [int(t) for t, _ in closes],
-        "equity": [e for _, e in closes],
-        "profit_loss": [e - start for _, e in closes],
-        "profit_loss_pct": [e / start - 1 for _, e in closes],
-        "base_value": start,
-        "timeframe": "1D",
-    }
 
 
 def close_position(exchange: Exchange, symbol: str, query: Mapping[str, str], moment: float) -> Order:
@@ -270,4 +248,77 @@ def configurations(exchange: Exchange) -> dict[str, Any]:
         "ptp_no_exception_entry": False,
         "suspend_trade": exchange.conditions.suspended,
         "trade_confirm_email": "all",
+    }
+
+
+# ---- the market ---------------------------------------------------------------------------------------------------
+
+
+def asset(exchange: Exchange, name: str, moment: float) -> dict[str, Any]:
+    """GET assets/{symbol or id}. Raises ApiError (404) for an unknown one."""
+    symbol = next((s for s in exchange.prices.symbols if name in (s, asset_id(s))), None)
+    if symbol is None:
+        raise ApiError(404, NOT_FOUND, f"asset not found for {name}")
+    return _asset(exchange, symbol, moment)
+
+
+def assets(exchange: Exchange, query: Mapping[str, str], moment: float) -> list[dict[str, Any]]:
+    """GET assets, filtered by status, class and exchange."""
+    found = [_asset(exchange, s, moment) for s in exchange.prices.symbols]
+    filters = {"status": query.get("status"), "class": query.get("asset_class"), "exchange": query.get("exchange")}
+    return [a for a in found if all(v in (None, "", a[k]) for k, v in filters.items())]
+
+
+def clock(exchange: Exchange, moment: float) -> dict[str, Any]:
+    """GET clock."""
+    sessions = exchange.prices.sessions
+    return {
+        "timestamp": timestamp(moment),
+        "is_open": sessions.current(moment) is not None,
+        "next_open": timestamp(sessions.next_open(moment).open),
+        "next_close": timestamp(sessions.next_close(moment).close),
+    }
+
+
+def calendar(exchange: Exchange, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """GET calendar; start and end default to the whole calendar of the panel."""
+    sessions = exchange.prices.sessions
+    parameters = QueryParameters(query)
+    start = parameters.day("start") or sessions.all[0].date
+    end = parameters.day("end") or sessions.all[-1].date
+    next_session = {a.date: b for a, b in zip(sessions.all, sessions.all[1:], strict=False)}
+    return [_calendar_day(s, next_session.get(s.date, s)) for s in sessions.between(start, end)]
+
+
+def _asset(exchange: Exchange, symbol: str, moment: float) -> dict[str, Any]:
+    tradable = exchange.tradable(symbol, moment)
+    return {
+        "id": asset_id(symbol),
+        "class": "crypto" if exchange.settings.crypto else "us_equity",
+        "exchange": "CRYPTO" if exchange.settings.crypto else "NASDAQ",
+        "symbol": symbol,
+        "name": f"{symbol} common stock",
+        "status": "active" if tradable else "inactive",
+        "tradable": tradable,
+        "marginable": True,
+        "shortable": exchange.shorting,
+        "easy_to_borrow": exchange.shorting,
+        "borrow_status": "easy_to_borrow",
+        "fractionable": True,
+        "margin_requirement_long": "50",
+        "margin_requirement_short": "50",
+        "attributes": [],
+    }
+
+
+def _calendar_day(session: Session, settlement: Session) -> dict[str, Any]:
+    opened = new_york(session.open)
+    closed = new_york(session.close)
+    return {
+        "date": session.date.isoformat(),
+        "open": f"{opened:%H:%M}",
+        "close": f"{closed:%H:%M}",
+        "session_open": "0400",
+        "session_close": "2000",
+        "settlement_date": settlement.date.isoformat(),
     }

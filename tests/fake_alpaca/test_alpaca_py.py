@@ -106,12 +106,7 @@ def test_errors_carry_alpacas_codes(trading: Any) -> None:
 def test_bars_latest_prices_and_corporate_actions(served: Client) -> None:
     from alpaca.data.historical import StockHistoricalDataClient
     from alpaca.data.historical.corporate_actions import CorporateActionsClient
-    from alpaca.data.requests import (
-        CorporateActionsRequest,
-        StockBarsRequest,
-        StockLatestTradeRequest,
-        StockSnapshotRequest,
-    )
+    from alpaca.data.requests import CorporateActionsRequest, StockBarsRequest, StockLatestTradeRequest
     from alpaca.data.timeframe import TimeFrame
 
     url = served.server.url
@@ -120,7 +115,6 @@ def test_bars_latest_prices_and_corporate_actions(served: Client) -> None:
     found = data.get_stock_bars(request)
     assert {symbol: len(bars) for symbol, bars in found.data.items()} == {"AAA": 20, "BBB": 20}
     assert data.get_stock_latest_trade(StockLatestTradeRequest(symbol_or_symbols="AAA"))["AAA"].price > 0
-    assert data.get_stock_snapshot(StockSnapshotRequest(symbol_or_symbols="AAA"))["AAA"].daily_bar.close > 0
     actions = CorporateActionsClient("key", "secret", url_override=url)
     day = datetime(2024, 3, 5).date()
     announced = actions.get_corporate_actions(CorporateActionsRequest(symbols=["AAA", "BBB"], start=day, end=day))

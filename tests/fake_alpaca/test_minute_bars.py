@@ -1,16 +1,11 @@
-"""Minute bars of the fake server: over REST, and streamed to Alpaca's own client library."""
+"""Minute bars of the fake server."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
 from tests.fake_alpaca.server_fixtures import Client, new_york
 
@@ -56,58 +51,3 @@ def test_only_complete_bars_of_the_asked_length(client: Client) -> None:
 def test_other_timeframes_are_refused_in_words(client: Client, timeframe: str) -> None:
     answer = client("GET", "/v2/stocks/bars", params={**DAY, "timeframe": timeframe}, status=400)
     assert "invalid timeframe" in answer["message"]
-
-
-def test_stream_sends_each_minute_once_to_its_subscribers(client: Client) -> None:
-    server = client.server
-    server.jump(new_york("2024-03-01 09:31"))
-
-    async def listen() -> list[Any]:
-        messages: list[Any] = []
-        url = server.url.replace("http", "ws") + "/v2/iex"
-        async with ClientSession() as session, session.ws_connect(url) as socket:
-            messages += json.loads(await socket.receive_str())
-            await socket.send_json({"action": "subscribe", "bars": ["AAA"]})
-            messages += json.loads(await socket.receive_str())
-            await socket.send_json({"action": "auth", "key": "k", "secret": "s"})
-            messages += json.loads(await socket.receive_str())
-            await socket.send_json({"action": "subscribe", "bars": ["AAA", "ZZZ"]})
-            messages += json.loads(await socket.receive_str())
-            for minute in (32, 33):
-                await asyncio.to_thread(server.jump, new_york(f"2024-03-01 09:{minute}"))
-                messages += json.loads(await socket.receive_str())
-        return messages
-
-    with ThreadPoolExecutor(1) as pool:  # the browser tests leave an event loop running in the main thread
-        messages = pool.submit(asyncio.run, listen()).result()
-    assert [(m["T"], m.get("msg")) for m in messages[:3]] == [
-        ("success", "connected"),
-        ("error", "not authenticated"),
-        ("success", "authenticated"),
-    ]
-    assert messages[3]["bars"] == ["AAA", "ZZZ"]
-    assert [(m["T"], m["S"], m["t"][11:16]) for m in messages[4:]] == [("b", "AAA", "14:31"), ("b", "AAA", "14:32")]
-    assert {k: messages[4][k] for k in "ohlcv"} == {k: minute_bars(client)[1][k] for k in "ohlcv"}
-
-
-def test_alpacas_client_library_receives_minute_bars(client: Client) -> None:
-    live = pytest.importorskip("alpaca.data.live")
-    server = client.server
-    server.jump(new_york("2024-03-01 09:31"))
-    stream = live.StockDataStream("key", "secret", url_override=server.url.replace("http", "ws") + "/v2/iex")
-    received: list[Any] = []
-
-    async def on_bar(bar: Any) -> None:
-        received.append(bar)
-        await stream.stop_ws()
-
-    stream.subscribe_bars(on_bar, "AAA")
-    thread = threading.Thread(target=stream.run, daemon=True)
-    thread.start()
-    for _ in range(600):
-        if server.call(lambda: any(s.symbols for s in server.bars._subscribers.values())):
-            break
-        threading.Event().wait(0.05)
-    server.jump(new_york("2024-03-01 09:32"))
-    thread.join(timeout=30)
-    assert [(bar.symbol, bar.timestamp.isoformat()) for bar in received] == [("AAA", "2024-03-01T14:31:00+00:00")]

@@ -77,7 +77,6 @@ def test_odd_queries_are_refused(holder: Client, path: str) -> None:
         "/v2/stocks/bars?symbols=AAA&timeframe=1Day&start=0001-01-01T00:00:00%2B14:00&end=9999-12-31T23:59:59-14:00",
         "/v2/calendar?start=0001-01-01&end=0001-01-09",
         "/v2/orders?after=0001-01-01T00:00:00%2B14:00&until=9999-12-31T23:59:59-14:00",
-        "/v2/corporate_actions/announcements?since=0001-01-01&until=9999-12-31",
     ],
     ids=lambda p: p[:40],
 )

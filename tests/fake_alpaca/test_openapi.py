@@ -56,14 +56,12 @@ def trade(client: Client) -> Client:
     [
         ("/v2/account", ""),
         ("/v2/account/configurations", ""),
-        ("/v2/account/portfolio/history", ""),
         ("/v2/account/activities", ""),
         ("/v2/orders", "status=all"),
         ("/v2/positions", ""),
         ("/v2/assets", ""),
         ("/v2/clock", ""),
         ("/v2/calendar", "start=2024-03-01&end=2024-07-31"),
-        ("/v2/corporate_actions/announcements", "ca_types=Split,Dividend"),
     ],
 )
 def test_trading_responses(active_account: Client, path: str, query: str) -> None:
@@ -109,15 +107,7 @@ def test_responses_to_orders(mutable_account: Client) -> None:
     ("template", "path"),
     [
         ("/v2/stocks/bars", f"/v2/stocks/bars?{BARS}"),
-        ("/v2/stocks/{symbol}/bars", f"/v2/stocks/AAA/bars?{BARS}"),
-        ("/v2/stocks/bars/latest", "/v2/stocks/bars/latest?symbols=AAA"),
         ("/v2/stocks/trades/latest", "/v2/stocks/trades/latest?symbols=AAA"),
-        ("/v2/stocks/quotes/latest", "/v2/stocks/quotes/latest?symbols=AAA"),
-        ("/v2/stocks/{symbol}/trades/latest", "/v2/stocks/AAA/trades/latest"),
-        ("/v2/stocks/{symbol}/quotes/latest", "/v2/stocks/AAA/quotes/latest"),
-        ("/v2/stocks/{symbol}/bars/latest", "/v2/stocks/AAA/bars/latest"),
-        ("/v2/stocks/{symbol}/snapshot", "/v2/stocks/AAA/snapshot"),
-        ("/v2/stocks/snapshots", "/v2/stocks/snapshots?symbols=AAA"),
         ("/v1/corporate-actions", f"/v1/corporate-actions?{RANGE}"),
     ],
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from finrl_pod.errors import InputError, SetupError
-from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
+from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.types import Panel
 from tests.fake_alpaca.server_fixtures import Client, StartServer, new_york, small_panel
 
@@ -87,17 +86,3 @@ def test_port_in_use_is_an_error(start_server: StartServer) -> None:
     used_port = int(start_server().server.url.rsplit(":", 1)[1])
     with pytest.raises(SetupError, match="port"):
         start_server(port=used_port)
-
-
-def test_state_file_of_version_1_opens(start_server: StartServer, tmp_path: Path) -> None:
-    """The file was written by an earlier release at 12:00 on 2024-03-01; the expected values are that release's."""
-    state = tmp_path / "state.json"
-    shutil.copy(Path(__file__).with_name("state_version_1.json"), state)
-    split = CorporateAction("AAA", "2024-03-05", new=4, old=1)
-    client = start_server(Settings(partial=0.6, seed=3, actions=(split,)), state=state)
-    client.server.jump(new_york("2024-03-08 17:00"))
-    positions = client("GET", "/v2/positions")
-    assert {position["symbol"]: position["qty"] for position in positions} == {"AAA": "80", "BBB": "10", "CCC": "10"}
-    assert client("GET", "/v2/account")["cash"] == "90717.387505796"
-    orders = client("GET", "/v2/orders", params={"status": "all", "direction": "asc"})
-    assert [order["status"] for order in orders] == ["filled"] * 4 + ["replaced", "new"]

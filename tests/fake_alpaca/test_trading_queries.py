@@ -1,4 +1,4 @@
-"""Queries of the trading API: clock, calendar, order list, activities, portfolio history."""
+"""Queries of the trading API: clock, calendar, order list, activities."""
 
 from __future__ import annotations
 
@@ -85,20 +85,3 @@ def test_activities_are_paged_by_the_id_of_the_last_entry(start_server: StartSer
         query["page_token"] = page[-1]["id"]
     assert found == unpaged
     assert len({fill["id"] for fill in unpaged}) == len(unpaged)
-
-
-def test_portfolio_history_has_the_equity_at_each_close(client: Client) -> None:
-    client.buy(qty="100", time_in_force="opg")
-    client.server.jump(new_york("2024-03-04 17:00"))
-    history = client("GET", "/v2/account/portfolio/history")
-    account = client("GET", "/v2/account")
-    assert len(history["equity"]) == 2
-    assert history["equity"][-1] == pytest.approx(float(account["equity"]))
-    assert float(account["last_equity"]) == history["equity"][-1]
-    assert history["profit_loss"][-1] == pytest.approx(float(account["equity"]) - 100_000)
-
-
-def test_removed_day_trading_fields_are_returned_only_on_request(start_server: StartServer) -> None:
-    removed = {"pattern_day_trader", "daytrade_count", "daytrading_buying_power"}
-    assert not removed & set(start_server()("GET", "/v2/account"))
-    assert removed <= set(start_server(Settings(day_trading_fields=True))("GET", "/v2/account"))
