@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -112,11 +113,12 @@ class SimulatedSetup:
 
 def broker_opener(kind: str) -> Callable[..., tuple[Any, Any]]:
     """The function that opens broker and feed of a kind."""
-    if kind == "alpaca-trade-api":
-        from finrl_pod.paper.brokers.alpaca.legacy import open_trade_api
-
-        return open_trade_api
     from finrl_pod.paper.brokers.alpaca.client import open_alpaca
+
+    if kind == "alpaca-trade-api":
+        from finrl_pod.paper.brokers.alpaca.legacy import TradeApiLibrary
+
+        return partial(open_alpaca, library=TradeApiLibrary)
 
     return open_alpaca
 

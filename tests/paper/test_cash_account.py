@@ -29,7 +29,7 @@ class CashBroker(SimulatedBroker):
         state = super().account()
         bought = [o for o in self.orders("open") if o.side is Side.BUY]
         reserved = sum(((o.quantity - o.filled_quantity) * (o.limit_price or 0) for o in bought), Decimal(0))
-        return dataclasses.replace(state, buying_power=max(state.cash - reserved, Decimal(0)), multiplier=Decimal(1))
+        return dataclasses.replace(state, buying_power=max(state.cash - reserved, Decimal(0)))
 
     def submit(self, request: OrderRequest) -> Outcome:
         cost = request.quantity * (request.limit_price or 0)

@@ -99,7 +99,6 @@ def test_simulated_broker_never_closes() -> None:
     midnight = datetime(2024, 3, 3, tzinfo=UTC)
     clock = ManualClock(midnight - timedelta(hours=1))
     broker = SimulatedBroker(crypto_prices(), clock, Decimal(10_000), calendar=Calendar(CONTINUOUS))
-    assert broker.clock().is_open
     day = OrderRequest("day", "SOL/USD", Side.BUY, Decimal("0.5"), TimeInForce.DAY)
     assert isinstance(broker.submit(day), Rejected)
     price = broker.latest(PAIRS)["SOL/USD"][0]

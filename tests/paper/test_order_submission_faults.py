@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -270,8 +271,12 @@ def test_externally_replaced_order_stays_linked_to_its_intent(tmp_path: Path, mo
     request = OrderRequest(
         "fp1.external", old.symbol, old.side, old.quantity + more, old.time_in_force, old.type, limit
     )
-    replaced = sim.account.replace(old.id, request)
-    assert isinstance(replaced, Confirmed)
+    outcome = sim.account.submit(request)
+    assert isinstance(outcome, Confirmed)
+    assert outcome.order is not None
+    new = dataclasses.replace(outcome.order, replaces=old.id)
+    sim.account._orders[new.id] = new
+    sim.account._close_order(dataclasses.replace(old, replaced_by=new.id), OrderStatus.REPLACED)
     sim.day(DAY)
     row = next(r for r in sim.store.rows(schema.orders) if r.client_order_id == "fp1.external")
     assert (row.replaces, row.attempt) == (old.client_order_id, 1)

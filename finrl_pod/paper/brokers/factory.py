@@ -46,17 +46,18 @@ def open_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFee
             "the simulated broker does not keep its account between runs; use it with `finrl-pod paper replay`, or set "
             'broker.kind = "alpaca"'
         )
-    if settings.kind == "alpaca-trade-api":
-        from finrl_pod.paper.brokers.alpaca.legacy import open_trade_api
-
-        return open_trade_api(clock, settings.url, settings.data_url, feed=settings.feed)
-    if settings.kind == "alpaca-crypto":
-        from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
-
-        return open_alpaca_crypto(clock, settings.url, settings.data_url)
     from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 
-    return open_alpaca(clock, settings.url, settings.data_url, feed=settings.feed)
+    address = (clock, settings.url, settings.data_url)
+    if settings.kind == "alpaca-trade-api":
+        from finrl_pod.paper.brokers.alpaca.legacy import TradeApiLibrary
+
+        return open_alpaca(*address, library=TradeApiLibrary, feed=settings.feed)
+    if settings.kind == "alpaca-crypto":
+        from finrl_pod.paper.brokers.alpaca.crypto import CryptoAccount, CryptoFeed, CryptoLibrary
+
+        return open_alpaca(*address, library=CryptoLibrary, account=CryptoAccount, prices=CryptoFeed)
+    return open_alpaca(*address, feed=settings.feed)
 
 
 def _own_broker(settings: BrokerSettings, clock: Clock) -> tuple[Broker, DataFeed]:

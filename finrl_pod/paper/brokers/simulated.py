@@ -25,7 +25,6 @@ from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
 from finrl_pod.paper.domain.records import (
     AccountState,
     Asset,
-    BrokerClock,
     Confirmed,
     CorporateAction,
     Fill,
@@ -37,7 +36,6 @@ from finrl_pod.paper.domain.records import (
     OrderUpdate,
     Outcome,
     Position,
-    RateLimit,
     Reason,
     Rejected,
     Session,
@@ -90,7 +88,7 @@ class SimulatedBroker:
         equity = self._cash + sum((s * self._prices.last(symbol) for symbol, s in self._shares.items() if s), ZERO)
         # Like an account with margin: open orders reserve nothing that a limit price above the market would exceed.
         power = max(MARGIN * equity, ZERO)
-        return AccountState(self._account, "USD", self._cash, equity, equity, power, multiplier=MARGIN)
+        return AccountState(self._account, self._cash, equity, power)
 
     def positions(self) -> tuple[Position, ...]:
         self._advance()
@@ -127,19 +125,6 @@ class SimulatedBroker:
             return order
         self._close_order(order, OrderStatus.CANCELED)
         return Confirmed()
-
-    def replace(self, order_id: str, request: OrderRequest) -> Outcome:
-        self._advance()
-        order = self._find_live(order_id)
-        if isinstance(order, Rejected):
-            return order
-        outcome = self.submit(request)
-        if not isinstance(outcome, Confirmed) or outcome.order is None:
-            return outcome
-        new = dataclasses.replace(outcome.order, replaces=order.id)
-        self._orders[new.id] = new
-        self._close_order(dataclasses.replace(order, replaced_by=new.id), OrderStatus.REPLACED)
-        return Confirmed(new)
 
     def order(self, order_id: str) -> Order | None:
         self._advance()
@@ -182,18 +167,11 @@ class SimulatedBroker:
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
         return ()  # prices of a panel are adjusted for splits
 
-    def clock(self) -> BrokerClock:
-        now = self._clock.now()
-        days = self._calendar.sessions(now.date() - timedelta(days=7), now.date() + timedelta(days=14))
-        opens = next(s.open for s in days if s.open > now)
-        closes = next(s.close for s in days if s.close > now)
-        return BrokerClock(now, closes <= opens, opens, closes)
+    def clock(self) -> datetime:
+        return self._clock.now()
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         return self._calendar.sessions(start, end)
-
-    def rate_limit(self) -> RateLimit | None:
-        return None
 
     def close(self) -> None:
         pass

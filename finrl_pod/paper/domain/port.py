@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 from finrl_pod.paper.domain.records import (
     AccountState,
     Asset,
-    BrokerClock,
     CorporateAction,
     FillPage,
     Order,
@@ -28,7 +27,6 @@ from finrl_pod.paper.domain.records import (
     OrderUpdate,
     Outcome,
     Position,
-    RateLimit,
     Session,
     StreamState,
 )
@@ -87,10 +85,6 @@ class Broker(Protocol):
         """Request a cancel by broker id. Confirmed means that the request was accepted; the order may still fill."""
         ...
 
-    def replace(self, order_id: str, request: OrderRequest) -> Outcome:
-        """Replace quantity and limit price. Confirmed.order is the new order, under request.client_order_id."""
-        ...
-
     def order(self, order_id: str) -> Order | None:
         """Order by broker id; None if the broker has none (404)."""
         ...
@@ -127,16 +121,12 @@ class Broker(Protocol):
         """Corporate actions with start <= ex_date <= end."""
         ...
 
-    def clock(self) -> BrokerClock:
-        """The broker time and the next open and close."""
+    def clock(self) -> datetime:
+        """The time on the broker clock."""
         ...
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         """Sessions with start <= date <= end, in order."""
-        ...
-
-    def rate_limit(self) -> RateLimit | None:
-        """Rate limit according to the latest response; None if none stated one."""
         ...
 
     def close(self) -> None:

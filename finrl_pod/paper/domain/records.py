@@ -5,8 +5,7 @@ Imports neither torch nor numpy nor the library of a broker, so that commands th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -194,29 +193,21 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Position:
-    """Net shares of one symbol, negative when short. Prices per share; price is None if the broker reports none."""
+    """Net shares of one symbol, negative when short. price: per share, None if the broker reports none."""
 
     symbol: str
     quantity: Decimal
-    average_price: Decimal | None = None
     price: Decimal | None = None
 
 
 @dataclass(frozen=True)
 class AccountState:
-    """The broker account. Amounts in `currency`. last_equity: equity at the previous session close.
-
-    blocked: the broker refuses new orders. multiplier: 1 for a cash account, 2 or 4 with margin.
-    """
+    """The broker account, amounts in its currency."""
 
     id: str
-    currency: str
     cash: Decimal
     equity: Decimal
-    last_equity: Decimal
     buying_power: Decimal
-    blocked: bool = False
-    multiplier: Decimal = Decimal(1)
 
 
 @dataclass(frozen=True)
@@ -226,8 +217,6 @@ class Asset:
     symbol: str
     tradable: bool
     fractionable: bool = False
-    shortable: bool = False
-    status: str = "active"
 
 
 SOLD_BY_OTHERS = "taken_by_others"  # stored kind of a write-off, in the same table as the corporate actions
@@ -246,8 +235,7 @@ class ActionKind(StrEnum):
 class CorporateAction:
     """A corporate action. SPLIT, STOCK_DIVIDEND: `old` shares become `new`. CASH_DIVIDEND: `cash` per share.
 
-    id: unique and stable over queries. ex_date: New York date from which prices exclude the action. payable_date: date
-    of the cash payment.
+    id: unique and stable over queries. ex_date: New York date from which prices exclude the action.
     """
 
     id: str
@@ -257,7 +245,6 @@ class CorporateAction:
     new: Decimal = Decimal(1)
     old: Decimal = Decimal(1)
     cash: Decimal = Decimal(0)
-    payable_date: date | None = None
     detail: str = ""
 
     @property
@@ -278,25 +265,6 @@ class Session:
     date: date
     open: datetime
     close: datetime
-
-
-@dataclass(frozen=True)
-class BrokerClock:
-    """The broker clock."""
-
-    now: datetime
-    is_open: bool
-    next_open: datetime
-    next_close: datetime
-
-
-@dataclass(frozen=True)
-class RateLimit:
-    """The broker rate limit: requests per minute, requests remaining, and time of the reset."""
-
-    limit: int
-    remaining: int
-    reset: datetime
 
 
 class Reason(StrEnum):
@@ -325,13 +293,11 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Rejected:
-    """The broker refused the request. blocking_order_id: the opposite order of a wash trade, if reported."""
+    """The broker refused the request. retry_at: time from which it may be sent again, None if never."""
 
     reason: Reason
     message: str
     retry_at: datetime | None = None
-    blocking_order_id: str | None = None
-    details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from finrl_pod.errors import (
 )
 from finrl_pod.paper.domain.clocks import BrokerTime
 from finrl_pod.paper.domain.order_state import OrderState
-from finrl_pod.paper.domain.records import SUMMARY, BrokerClock, Session
+from finrl_pod.paper.domain.records import SUMMARY, Session
 from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution.account_trader import AccountTrader
 from finrl_pod.paper.execution.trader import TradingComponents
@@ -369,10 +369,10 @@ class Daemon:
     def _query_clock(self) -> None:
         """Synchronise with the broker clock and alert once if the host clock deviates too much."""
         before = self._time.reading()
-        answer: BrokerClock = self._c.broker.clock()
-        if abs(answer.now - self._time.now()) > MAX_DRIFT:
-            raise BrokerUnavailable(f"the broker's clock shows {answer.now:%Y-%m-%d %H:%M} UTC, which cannot be")
-        drift = self._time.set(answer.now, before).total_seconds()
+        broker_now = self._c.broker.clock()
+        if abs(broker_now - self._time.now()) > MAX_DRIFT:
+            raise BrokerUnavailable(f"the broker's clock shows {broker_now:%Y-%m-%d %H:%M} UTC, which cannot be")
+        drift = self._time.set(broker_now, before).total_seconds()
         self._clock_checked = self._time.now()
         limit = MAX_CLOCK_DRIFT
         if abs(drift) <= limit:

@@ -12,13 +12,13 @@ from finrl_pod_app.paper.backtest_difference import compare_with_backtest
 from finrl_pod_strategies import baselines
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.paper.brokers.alpaca.crypto import open_alpaca_crypto
+from finrl_pod.paper.brokers.factory import open_broker
 from finrl_pod.paper.domain.clocks import SystemClock
 from finrl_pod.paper.domain.port import Broker, DataFeed
 from finrl_pod.paper.domain.records import Confirmed, OrderRequest, Rejected, Side, TimeInForce
 from finrl_pod.paper.domain.schedule import calendar_of
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.settings import load, parse
+from finrl_pod.paper.settings import BrokerSettings, load, parse
 from tests.paper.factories import PAIRS, crypto_prices
 from tests.paper.process.daemon_main import RandomWeights
 from tests.paper.process.harness import KEYS, DaemonHarness
@@ -131,12 +131,11 @@ def test_broker_satisfies_the_port(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     with harness(tmp_path) as served:
-        broker, feed = open_alpaca_crypto(SystemClock(), served.server.url, listen=False)
+        broker, feed = open_broker(BrokerSettings("alpaca-crypto", url=served.server.url), SystemClock())
         assert isinstance(broker, Broker)
         assert isinstance(feed, DataFeed)
         assert set(broker.assets(["BTC/USD", "AAPL"])) == {"BTC/USD"}
         assert broker.corporate_actions(PAIRS, FRIDAY, FRIDAY) == ()
-        assert broker.clock().is_open
         bought = OrderRequest("one", "ETH/USD", Side.BUY, Decimal("0.5"), TimeInForce.GTC)
         assert isinstance(broker.submit(bought), Confirmed)
         day = OrderRequest("two", "ETH/USD", Side.BUY, Decimal("0.5"), TimeInForce.DAY)

@@ -20,7 +20,6 @@ from finrl_pod.paper.domain.records import (
     AccountState,
     Ambiguous,
     Asset,
-    BrokerClock,
     Confirmed,
     CorporateAction,
     FillPage,
@@ -30,7 +29,6 @@ from finrl_pod.paper.domain.records import (
     OrderUpdate,
     Outcome,
     Position,
-    RateLimit,
     Reason,
     Rejected,
     Session,
@@ -46,12 +44,13 @@ MAX_REASON = 300  # characters of an error in a message
 _RETRYABLE_4XX = (408, 425, 429)
 
 Result = TypeVar("Result")
+Timeframe = Literal["1Day", "1Hour", "1Min"]
 
 
 class TradingClient(Protocol):
     """Client of the trading API in a library of Alpaca: signs and sends a request and returns the JSON response.
 
-    `data` is the query of `get` and `delete`, and the body of `post` and `patch`. Raises ErrorResponse for status 400
+    `data` is the query of `get` and `delete`, and the body of `post`. Raises ErrorResponse for status 400
     and above; exceptions of requests and ValueError without a readable response.
     """
 
@@ -59,19 +58,30 @@ class TradingClient(Protocol):
 
     def post(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
 
-    def patch(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
-
     def delete(self, path: str, data: dict[str, Any] | None = None) -> Any: ...
 
 
 class ClientLibrary(Protocol):
-    """A client library of Alpaca."""
+    """A client library of Alpaca. Prices are the JSON of all pages, by symbol."""
 
     name: str
+    has_stream: bool
     trading: TradingClient
 
+    def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None: ...
+
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
-        """Corporate actions of the data API by group, all pages."""
+        """Corporate actions of the data API by group."""
+        ...
+
+    def bars(
+        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
+    ) -> Mapping[str, Any]:
+        """Bars: {symbol: [{t, o, h, l, c, v}]}."""
+        ...
+
+    def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
+        """Last trades: {symbol: {t, p}}."""
         ...
 
 
@@ -103,16 +113,8 @@ class AlpacaAccount:
     def submit(self, request: OrderRequest) -> Outcome:
         return self._write(_order_body(request), "POST", "/orders", find_mismatch=_mismatch_with(request))
 
-    def replace(self, order_id: str, request: OrderRequest) -> Outcome:
-        body: dict[str, Any] = {"qty": _decimal_text(request.quantity), "client_order_id": request.client_order_id}
-        if request.limit_price is not None:
-            body["limit_price"] = _decimal_text(request.limit_price)
-        return self._write(
-            body, "PATCH", f"/orders/{_path_segment(order_id)}", find_mismatch=_mismatch_with(request), of_order=True
-        )
-
     def cancel(self, order_id: str) -> Outcome:
-        return self._write(None, "DELETE", f"/orders/{_path_segment(order_id)}", of_order=True)
+        return self._write(None, "DELETE", f"/orders/{_path_segment(order_id)}")
 
     def order(self, order_id: str) -> Order | None:
         return self._read_order(f"/orders/{_path_segment(order_id)}", None)
@@ -187,16 +189,13 @@ class AlpacaAccount:
         in_range = (a for a in actions if start <= a.ex_date <= end and a.symbol)
         return tuple(sorted(in_range, key=lambda a: (a.ex_date, a.symbol, a.id)))
 
-    def clock(self) -> BrokerClock:
+    def clock(self) -> datetime:
         return self._read(responses.clock, "/clock")
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         query = {"start": start.isoformat(), "end": end.isoformat()}
         days = self._read(_list_of(responses.session), "/calendar", query)
         return tuple(day for day in days if start <= day.date <= end)
-
-    def rate_limit(self) -> RateLimit | None:
-        return self._context.rate_limit
 
     def close(self) -> None:
         self._stream.close()
@@ -253,8 +252,6 @@ class AlpacaAccount:
         method: str,
         path: str,
         find_mismatch: Callable[[Order], str] = lambda _: "",
-        *,
-        of_order: bool = False,
     ) -> Outcome:
         try:
             values = getattr(self._library.trading, method.lower())(path, body)
@@ -264,7 +261,7 @@ class AlpacaAccount:
             return Rejected(Reason.RATE_LIMITED, f"not sent: {error}", retry_at=self._context.clock.now() + wait)
         except ErrorResponse as response:
             self._check_keys(response)
-            outcome = responses.write_outcome(response, self._context.clock.now(), of_order=of_order)
+            outcome = responses.write_outcome(response, self._context.clock.now(), cancels=method == "DELETE")
             return dataclasses.replace(outcome, message=self._keys.mask(outcome.message))
         except UnreadableResponse as error:
             return Ambiguous(self._keys.mask(f"unreadable response: {error}"))

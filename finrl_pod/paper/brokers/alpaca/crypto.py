@@ -14,23 +14,14 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.paper.brokers.alpaca import responses
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
-from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary
-from finrl_pod.paper.brokers.alpaca.credentials import (
-    PAPER_URL,
-    Keys,
-    data_address,
-    default_data_url,
-    keys_from_environment,
-    trading_address,
-)
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, Timeframe
-from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount, Timeframe
+from finrl_pod.paper.brokers.alpaca.client import AlpacaPyLibrary, bound_client
+from finrl_pod.paper.brokers.alpaca.credentials import Keys
+from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
+from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, RequestContext
+from finrl_pod.paper.domain.port import Adjustment, BarTable
 from finrl_pod.paper.domain.records import (
     Asset,
-    BrokerClock,
     CorporateAction,
     FillPage,
     Position,
@@ -48,9 +39,7 @@ class CryptoLibrary(AlpacaPyLibrary):
         from alpaca.data.historical import CryptoHistoricalDataClient
 
         crypto: Any = CryptoHistoricalDataClient(keys.key, keys.secret, raw_data=True, url_override=data_base)
-        crypto._session = bounded_session(context, data_base, DATA_METHODS)
-        crypto._retry = 0
-        self._crypto = crypto
+        self._crypto = bound_client(crypto, context, data_base, DATA_METHODS)
 
     def bars(
         self,
@@ -61,7 +50,7 @@ class CryptoLibrary(AlpacaPyLibrary):
         adjustment: str,  # noqa: ARG002
         feed: str,  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}. Crypto has no adjustments and a single feed."""
+        """Bars as of `ClientLibrary`. Crypto has no adjustments and a single feed."""
         from alpaca.data.requests import CryptoBarsRequest
         from alpaca.data.timeframe import TimeFrame, TimeFrameUnit
 
@@ -72,7 +61,6 @@ class CryptoLibrary(AlpacaPyLibrary):
         return response
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:  # noqa: ARG002
-        """Last trades: {symbol: {t, p}}."""
         from alpaca.data.requests import CryptoLatestTradeRequest
 
         request = CryptoLatestTradeRequest(symbol_or_symbols=list(symbols))
@@ -99,11 +87,6 @@ class CryptoAccount(AlpacaAccount):
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> tuple[CorporateAction, ...]:  # noqa: ARG002
         return ()
-
-    def clock(self) -> BrokerClock:
-        now = super().clock().now
-        midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
-        return BrokerClock(now, True, midnight, midnight)
 
     def calendar(self, start: date, end: date) -> tuple[Session, ...]:
         days = [start + timedelta(days=k) for k in range((end - start).days + 1)]
@@ -151,20 +134,3 @@ def _merge_hours(bar: list[float] | None, hour: list[float]) -> list[float]:
         return hour
     open_price, high, low, _, volume = bar
     return [open_price, max(high, hour[1]), min(low, hour[2]), hour[3], volume + hour[4]]
-
-
-def open_alpaca_crypto(
-    clock: Clock, url: str = "", data_url: str = "", *, seed: int = 0, listen: bool = True
-) -> tuple[CryptoAccount, CryptoFeed]:
-    """Open the paper account of the keys in the environment for crypto pairs, and their prices.
-
-    Arguments and errors as in `finrl_pod.paper.brokers.alpaca.client.open_alpaca`.
-    """
-    trading_base = trading_address(url or PAPER_URL)
-    data_base = data_address(data_url or default_data_url(url))
-    keys = keys_from_environment()
-    context = RequestContext(clock)
-    library = CryptoLibrary(trading_base, data_base, keys, context)
-    stream = UpdateStream(trading_base, keys, clock, seed).start() if listen else NoStream()
-    account = CryptoAccount(library, context, keys, stream)
-    return account, CryptoFeed(account, library, clock, "iex")

@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import BrokerUnavailable
 from finrl_pod.paper.brokers.alpaca import responses
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
+from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount, ClientLibrary
 from finrl_pod.paper.brokers.alpaca.responses import NEW_YORK, UnreadableResponse
 from finrl_pod.paper.domain.port import Adjustment, BarTable, Clock
 
 _BAR_KEYS = ("o", "h", "l", "c", "v")
 FeedName = Literal["iex", "sip"]
-Timeframe = Literal["1Day", "1Hour", "1Min"]
 Time = TypeVar("Time", date, datetime)
-
-
-class PriceLibrary(Protocol):
-    """Client library of the market data API. Both methods return the JSON of all pages, by symbol."""
-
-    def bars(
-        self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
-    ) -> Mapping[str, Any]: ...
-
-    def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]: ...
 
 
 class AlpacaFeed:
@@ -38,7 +27,7 @@ class AlpacaFeed:
     feed: "iex" for trades of one exchange, "sip" for trades of all exchanges (needs a paid subscription).
     """
 
-    def __init__(self, account: AlpacaAccount, library: PriceLibrary, clock: Clock, feed: FeedName) -> None:
+    def __init__(self, account: AlpacaAccount, library: ClientLibrary, clock: Clock, feed: FeedName) -> None:
         self.name = f"{account.name}/{feed}"
         self._account = account
         self._library = library

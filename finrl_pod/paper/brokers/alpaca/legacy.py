@@ -11,28 +11,19 @@ from datetime import date, datetime
 from typing import Any
 
 from finrl_pod.errors import SetupError
-from finrl_pod.paper.brokers.alpaca.account import AlpacaAccount
-from finrl_pod.paper.brokers.alpaca.credentials import (
-    PAPER_URL,
-    Keys,
-    data_address,
-    default_data_url,
-    keys_from_environment,
-    trading_address,
-)
-from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed, FeedName, Timeframe
-from finrl_pod.paper.brokers.alpaca.stream import NoStream
+from finrl_pod.paper.brokers.alpaca.account import Timeframe
+from finrl_pod.paper.brokers.alpaca.credentials import Keys
 from finrl_pod.paper.brokers.alpaca.transport import DATA_METHODS, TRADING_METHODS, RequestContext, bounded_session
-from finrl_pod.paper.domain.port import Clock
 
 _BARS_PER_PAGE = 10_000
 _ACTIONS_PER_PAGE = 1_000
 
 
 class TradeApiLibrary:
-    """alpaca-trade-api with a bounded session and without retries. Satisfies `ClientLibrary` and `PriceLibrary`."""
+    """alpaca-trade-api with a bounded session and without retries. Satisfies `ClientLibrary`."""
 
     name = "alpaca-trade-api"
+    has_stream = False
 
     def __init__(self, trading_base: str, data_base: str, keys: Keys, context: RequestContext) -> None:
         try:
@@ -48,7 +39,6 @@ class TradeApiLibrary:
         self._data_base = URL(data_base)
 
     def corporate_actions(self, symbols: Sequence[str], start: date, end: date) -> Mapping[str, Sequence[Any]]:
-        """Corporate actions by group, all pages."""
         query: dict[str, Any] = {
             "symbols": ",".join(symbols),
             "start": start.isoformat(),
@@ -60,7 +50,6 @@ class TradeApiLibrary:
     def bars(
         self, timeframe: Timeframe, symbols: Sequence[str], start: datetime, end: datetime, adjustment: str, feed: str
     ) -> Mapping[str, Any]:
-        """Bars of all pages: {symbol: [{t, o, h, l, c, v}]}."""
         query = {
             "symbols": ",".join(symbols),
             "timeframe": timeframe,
@@ -73,7 +62,6 @@ class TradeApiLibrary:
         return self._get_pages("/stocks/bars", query, "bars", "v2")
 
     def latest_trades(self, symbols: Sequence[str], feed: str) -> Mapping[str, Any]:
-        """Last trades: {symbol: {t, p}}."""
         query = {"symbols": ",".join(symbols), "feed": feed}
         response: Mapping[str, Any] = self._get("/stocks/trades/latest", query, "v2")["trades"]
         return response
@@ -90,19 +78,6 @@ class TradeApiLibrary:
 
     def _get(self, path: str, query: Mapping[str, Any], version: str) -> Any:
         return self._data._request("GET", path, dict(query), base_url=self._data_base, api_version=version)
-
-
-def open_trade_api(
-    clock: Clock, url: str = "", data_url: str = "", *, feed: FeedName = "iex"
-) -> tuple[AlpacaAccount, AlpacaFeed]:
-    """Open a paper account and its data feed like `open_alpaca`, through alpaca-trade-api and without a stream."""
-    trading_base = trading_address(url or PAPER_URL)
-    data_base = data_address(data_url or default_data_url(url))
-    keys = keys_from_environment()
-    context = RequestContext(clock)
-    library = TradeApiLibrary(trading_base, data_base, keys, context)
-    account = AlpacaAccount(library, context, keys, NoStream())
-    return account, AlpacaFeed(account, library, clock, feed)
 
 
 def _client(rest: Any, keys: Keys, base: str) -> Any:

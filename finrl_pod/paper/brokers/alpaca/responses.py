@@ -18,7 +18,6 @@ from finrl_pod.paper.domain.records import (
     ActionKind,
     Ambiguous,
     Asset,
-    BrokerClock,
     CorporateAction,
     Fill,
     Order,
@@ -36,7 +35,6 @@ from finrl_pod.paper.domain.records import (
 NEW_YORK = ZoneInfo("America/New_York")
 ZERO = Decimal(0)
 _AMBIGUOUS_4XX = (408, 409, 425)  # timeout, conflict, too early: the order may have been accepted all the same
-_DETAIL_FIELDS = ("buying_power", "cost_basis", "available", "existing_qty", "held_for_orders", "reject_reason")
 _BLOCKED_MESSAGES = (
     "rejected by user request", "account is not authorized", "account is restricted", "trading is blocked",
 )  # fmt: skip
@@ -61,13 +59,9 @@ def account(values: Any) -> AccountState:
     """Account state from GET account. Removed and new fields are ignored."""
     return AccountState(
         id=text(values, "account_number") if values.get("account_number") else text(values, "id"),
-        currency=str(values.get("currency") or "USD"),
         cash=number(values, "cash"),
         equity=number(values, "equity"),
-        last_equity=number(values, "last_equity"),
         buying_power=number(values, "buying_power"),
-        blocked=any(values.get(k) is True for k in ("trading_blocked", "account_blocked", "trade_suspended_by_user")),
-        multiplier=number(values, "multiplier") if values.get("multiplier") is not None else Decimal(1),
     )
 
 
@@ -142,12 +136,7 @@ def position(values: Any) -> Position:
     quantity = number(values, "qty")
     if values.get("side") == "short" and quantity > 0:
         quantity = -quantity
-    return Position(
-        text(values, "symbol"),
-        quantity,
-        optional_number(values, "avg_entry_price"),
-        optional_number(values, "current_price"),
-    )
+    return Position(text(values, "symbol"), quantity, optional_number(values, "current_price"))
 
 
 def asset(values: Any) -> Asset:
@@ -156,19 +145,12 @@ def asset(values: Any) -> Asset:
         symbol=text(values, "symbol"),
         tradable=values.get("tradable") is True and values.get("status") == "active",
         fractionable=values.get("fractionable") is True,
-        shortable=values.get("shortable") is True,
-        status=str(values.get("status") or ""),
     )
 
 
-def clock(values: Any) -> BrokerClock:
-    """Broker's time from GET clock."""
-    return BrokerClock(
-        now=moment(values, "timestamp"),
-        is_open=values.get("is_open") is True,
-        next_open=moment(values, "next_open"),
-        next_close=moment(values, "next_close"),
-    )
+def clock(values: Any) -> datetime:
+    """Time on the broker clock from GET clock."""
+    return moment(values, "timestamp")
 
 
 def session(values: Any) -> Session:
@@ -209,7 +191,6 @@ def corporate_action(group: str, values: Any, symbols: Collection[str]) -> Corpo
         new=new,
         old=old,
         cash=number(values, "rate") if kind is ActionKind.CASH_DIVIDEND else ZERO,
-        payable_date=_date(values, "payable_date") if values.get("payable_date") else None,
         detail=f"{group} of {' and '.join(symbol)}",
     )
 
@@ -304,24 +285,18 @@ def refuses_keys(response: ErrorResponse) -> bool:
     return response.status == 401 or forbidden
 
 
-def write_outcome(response: ErrorResponse, now: datetime, *, of_order: bool = False) -> Rejected | Ambiguous:
-    """Outcome of a write that got an error response. of_order: the write was a cancel or a replacement."""
+def write_outcome(response: ErrorResponse, now: datetime, *, cancels: bool) -> Rejected | Ambiguous:
+    """Outcome of a write that got an error response. cancels: the write was a cancel."""
     status = response.status
     message = response.message
     if status >= 500 or status in _AMBIGUOUS_4XX:
         return Ambiguous(f"the broker responded {status}: {message}")
     if status == 429:
         return Rejected(Reason.RATE_LIMITED, message, retry_at=now + timedelta(seconds=response.wait))
-    blocking = response.body.get("existing_order_id")
-    return Rejected(
-        _rejection_reason(response, of_order=of_order),
-        message,
-        blocking_order_id=blocking if isinstance(blocking, str) else None,
-        details={name: str(response.body[name]) for name in _DETAIL_FIELDS if name in response.body},
-    )
+    return Rejected(_rejection_reason(response, cancels=cancels), message)
 
 
-def _rejection_reason(response: ErrorResponse, *, of_order: bool) -> Reason:
+def _rejection_reason(response: ErrorResponse, *, cancels: bool) -> Reason:
     """Reason of a rejection, from status and message: Alpaca documents disagree about the codes."""
     status = response.status
     message = response.message.lower()
@@ -340,6 +315,6 @@ def _rejection_reason(response: ErrorResponse, *, of_order: bool) -> Reason:
         return Reason.BLOCKED
     if "not tradable" in message or "not active" in message:
         return Reason.NOT_TRADABLE
-    if of_order and status == 422 and ("state" in message or "cancelable" in message or "replaceable" in message):
+    if cancels and status == 422 and ("state" in message or "cancelable" in message):
         return Reason.NOT_CANCELABLE
     return Reason.INVALID if status in (400, 422) else Reason.OTHER

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,13 @@ from finrl_pod.paper.brokers.alpaca.credentials import within
 from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimiter
 from finrl_pod.paper.deadline import RequestDeadline, watch_connections
 from finrl_pod.paper.domain.port import Clock
-from finrl_pod.paper.domain.records import RateLimit
 
 if TYPE_CHECKING:
     from requests import Session
 
 CONNECT = 5.0  # in seconds of the clock; their sum is the time limit of the whole request
 ANSWER = 15.0
-TRADING_METHODS = ("GET", "POST", "PATCH", "DELETE")
+TRADING_METHODS = ("GET", "POST", "DELETE")
 DATA_METHODS = ("GET",)
 MAX_SUBMIT_WAIT = 2.0  # seconds of the clock that an order waits for the rate limiter before it is rejected
 _MIN_TIMEOUT = 0.2  # real seconds: a socket needs that however fast a scaled clock runs
@@ -32,37 +30,24 @@ _MAX_RATE_LIMIT_WAIT = 90.0  # seconds: a limit per minute never needs more
 
 
 class RequestContext:
-    """State that all requests to one broker share: clock, rate limiter, and the rate limit the broker last stated."""
+    """State that all requests to one broker share: clock and rate limiter."""
 
     def __init__(self, clock: Clock, limiter: RateLimiter | None = None) -> None:
         self.clock = clock
         self.limiter = limiter or RateLimiter(clock)
-        self._lock = threading.Lock()
-        self._rate_limit: RateLimit | None = None
 
-    @property
-    def rate_limit(self) -> RateLimit | None:
-        """Rate limit according to the latest response that stated one."""
-        return self._rate_limit
-
-    def process_headers(self, status: int, headers: Any) -> float:
-        """Store the rate limit of a response. Returns the seconds to wait after a 429, else 0."""
-        reset: datetime | None = None
-        try:
-            limit, remaining = int(headers["X-RateLimit-Limit"]), int(headers["X-RateLimit-Remaining"])
-            reset = datetime.fromtimestamp(int(headers["X-RateLimit-Reset"]), UTC)
-            with self._lock:
-                self._rate_limit = RateLimit(limit, remaining, reset)
-        except (KeyError, ValueError, OverflowError, OSError):
-            pass  # the response states no rate limit
+    def wait_after(self, status: int, headers: Any) -> float:
+        """Return the seconds to wait after a response: 0 except after a 429, which also holds later requests."""
         if status != 429:
             return 0.0
         wait = _MAX_RATE_LIMIT_WAIT
-        if reset is not None:
+        try:
+            reset = datetime.fromtimestamp(int(headers["X-RateLimit-Reset"]), UTC)
             # Relative to the broker clock if the response has a date: the host may be wrong.
             wait = (reset - (_response_date(headers) or self.clock.now())).total_seconds() + 1.0
-        elif str(headers.get("Retry-After", "")).isdecimal():
-            wait = float(headers["Retry-After"])
+        except (KeyError, TypeError, ValueError, OverflowError, OSError):  # the response states no reset
+            if str(headers.get("Retry-After", "")).isdecimal():
+                wait = float(headers["Retry-After"])
         wait = min(max(wait, 1.0), _MAX_RATE_LIMIT_WAIT)
         self.limiter.hold(wait)
         return wait
@@ -119,11 +104,12 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
                     f"{request.method} {request.url} is not allowed; this session sends only {'/'.join(methods)} {base}"
                 )
             urgent = request.method == "DELETE"
-            max_wait = MAX_SUBMIT_WAIT if request.method in ("POST", "PATCH") else None
+            max_wait = MAX_SUBMIT_WAIT if request.method == "POST" else None
             with context.limiter.request(urgent=urgent, max_wait=max_wait):
                 connect, answer = (max(context.clock.real_seconds(s), _MIN_TIMEOUT) for s in (CONNECT, ANSWER))
-                options.update(timeout=(connect, answer), stream=True, proxies={})
-                with RequestDeadline(connect + answer) as deadline:
+                limit = connect + answer
+                options.update(timeout=(connect, limit), stream=True, proxies={})
+                with RequestDeadline(limit) as deadline:
                     try:
                         response = super().send(request, **options)
                         _read_body(response, NoResponse)
@@ -133,7 +119,7 @@ def _bounded_adapter(context: RequestContext, base: str, methods: tuple[str, ...
                     if deadline.expired:  # headers and body may look complete, but were cut off
                         raise NoResponse(_LATE)
             status = response.status_code
-            wait = context.process_headers(status, response.headers)
+            wait = context.wait_after(status, response.headers)
             if 300 <= status < 400:
                 raise NoResponse(f"the broker sent a redirect ({status}); redirects are not followed")
             if status >= 400:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,9 @@ def test_proxies_of_the_environment_are_not_used(httpserver: HTTPServer, monkeyp
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    httpserver.expect_request("/v2/clock").respond_with_json(
-        dict.fromkeys(("timestamp", "next_open", "next_close"), "2024-03-01T13:00:00Z") | {"is_open": False}
-    )
+    httpserver.expect_request("/v2/clock").respond_with_json({"timestamp": "2024-03-01T13:00:00Z"})
     broker, _ = open_alpaca(SystemClock(), base(httpserver), listen=False)
-    assert broker.clock().is_open is False
+    assert broker.clock() == datetime(2024, 3, 1, 13, tzinfo=UTC)
 
 
 def test_data_host_accepts_get_only(httpserver: HTTPServer) -> None:
@@ -150,12 +149,10 @@ def test_single_bytes_do_not_extend_a_request(start: bytes, drop: bytes) -> None
 
 def test_deadline_of_one_request_does_not_end_the_next(httpserver: HTTPServer) -> None:
     """Connections are kept open between requests; only a request in progress is cut off."""
-    httpserver.expect_request("/v2/clock").respond_with_json(
-        dict.fromkeys(("timestamp", "next_open", "next_close"), "2024-03-01T13:00:00Z") | {"is_open": False}
-    )
+    httpserver.expect_request("/v2/clock").respond_with_json({"timestamp": "2024-03-01T13:00:00Z"})
     broker, _ = open_alpaca(CLOCK, base(httpserver), listen=False)
     for _ in range(3):
-        assert broker.clock().is_open is False
+        assert broker.clock() == datetime(2024, 3, 1, 13, tzinfo=UTC)
     assert threading.active_count() < 20  # no timer is left running
 
 
