@@ -12,7 +12,6 @@ from benchmarks.agents.cells import FOLDS, returns_file
 
 Row = dict[str, Any]
 GROUPS = ("folds", "sub-universes")
-COMPARED = ("former default", "closed form")
 POOLED = "pooled_sharpe_difference"
 HELD = ("active_share", "turnover", "drawdown", "base_drawdown", "base_sharpe")
 
@@ -31,7 +30,7 @@ def _identity(row: Row) -> tuple[str, ...]:
 def _pool_cells(rows: Sequence[Row]) -> Iterator[Row]:
     """Rows of each agent, group of cells and condition: measures averaged over seeds, then over cells.
 
-    Over the cells that all of `COMPARED` have; an agent that lacks one of them has no row.
+    Over the cells that the closed form has; an agent that lacks one of them keeps its last row.
     """
     groups: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
     for row in rows:
@@ -41,11 +40,10 @@ def _pool_cells(rows: Sequence[Row]) -> Iterator[Row]:
             cell = f"{config['market']}-{config['universe']}/{config['fold']}"
             groups.setdefault((config["agent"], group, config["condition"]), {}).setdefault(cell, []).append(row)
     for (agent, group, condition), cell_rows in groups.items():
-        compared_cells = [groups.get((name, group, condition), {}) for name in COMPARED]
-        common = set.intersection(*map(set, compared_cells))
-        if not common or not common <= cell_rows.keys():
+        required = groups.get(("closed form", group, condition), {}).keys()
+        if not required or not required <= cell_rows.keys():
             continue
-        cells = {cell: cell_rows[cell] for cell in sorted(common)}
+        cells = {cell: cell_rows[cell] for cell in sorted(required)}
         files = {cell: [returns_file(row["config"]) for row in selection] for cell, selection in cells.items()}
         if not all(file.exists() for selection in files.values() for file in selection):
             continue
@@ -180,11 +178,11 @@ def _agents_table(rows: Sequence[Row]) -> str:
                 *(x["agent"], f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"),
                 f"{row['value']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})",
                 *(f"{x['alpha']['value']:.2%}", f"{x['tracking_error']['value']:.2%}", f"{x['beta']['value']:.3f}"),
-                *(f"{x['active_share']:.1%}", f"{x['turnover']:.2f}", x["seeds"]),
+                *(f"{x['active_share']:.1%}", f"{x['turnover']:.2f}", x["seeds"], x["number"]),
             )
         )
     header = ("agent", "information ratio (90%)", "Sharpe difference (90%)", "alpha", "tracking error", "beta")
-    return _table((*header, "active share", "turnover", "seeds"), lines)
+    return _table((*header, "active share", "turnover", "seeds", "cells"), lines)
 
 
 def _folds_table(rows: Sequence[Row]) -> str:
