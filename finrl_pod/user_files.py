@@ -28,7 +28,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from finrl_pod import opened_files
-from finrl_pod.errors import InputError, closest_name, did_you_mean, listed
+from finrl_pod.errors import FinrlPodError, InputError, closest_name, did_you_mean, listed
 from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGES
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
+OUT_OF_MEMORY = "can't allocate memory"  # torch's text; no fault of the code that asked
 
 
 def is_file_reference(text: str) -> bool:
@@ -422,3 +423,30 @@ def _is_packaged(frame: FrameType) -> bool:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
+
+
+@contextlib.contextmanager
+def own_failures() -> Iterator[None]:
+    """Raise InputError for an exception from the user's own file or package; others are left as they are."""
+    try:
+        yield
+    except (FinrlPodError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        message = own_failure(error)
+        if message is None or OUT_OF_MEMORY in str(error):
+            raise
+        raise InputError(message) from error
+
+
+def own_failure(error: BaseException) -> str | None:
+    """What failed in the user's own code, and where; None if the exception passed through none of it."""
+    frames = own_frames(error)
+    return f"{part_name(frames[0][0])} failed: {error_text(error)}" if frames else None
+
+
+def check_name(what: str, name: object) -> None:
+    """Raises InputError for a name to register that is not a text, such as the function of a bare decorator."""
+    if not isinstance(name, str) or not name.strip():
+        example = getattr(name, "__name__", "mine")
+        raise InputError(f'the {what} needs a name in quotes, got {name!r}: write @fp.register_{what}("{example}")')

@@ -42,7 +42,6 @@ RANK = {
     "tables": 3,
     "user_files": 1,
     "opened_files": 0,
-    "own_code": 2,
     "protocols": 3,
     "native": 3,
     "data": 4,

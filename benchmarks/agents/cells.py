@@ -19,8 +19,8 @@ from finrl_pod import random
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.splits import REWARD_LAG, Splits, make_splits
 from finrl_pod.evaluate.active_management import active_share
+from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.evaluate.metrics import simple_returns
-from finrl_pod.evaluate.simulate import Ledger
 from finrl_pod.rl.acting.closed_form import scaled, solve, tilt_returns
 from finrl_pod.settings.algorithm_configs import AnalyticConfig, PPOConfig, SACConfig, SHACConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig, SplitConfig

@@ -75,7 +75,7 @@ def leaderboard_rates() -> dict[str, Any]:
     for entry in scores:
         board = board.insert([entry])
     inserts = n / (time.process_time() - start)
-    config = TournamentConfig(exploit_fraction=1.0, reinit_fraction=0.0, novelty=0.0)
+    config = TournamentConfig(exploit_fraction=1.0, reinit_fraction=0.0)
     current = [dataclasses.replace(entry, score=-9.0) for entry in scores[-64:]]
     history: dict[str, Any] = {}
     start = time.process_time()

@@ -22,9 +22,8 @@ from benchmarks.learning.training import Recipe, TrainedAgent, log_returns, trai
 from finrl_pod.data.sample_panel import load_sample
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market, leaked_return, to_device, with_extra_feature
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.intervals import growth_interval
-from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.training.learner import Learner

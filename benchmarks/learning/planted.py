@@ -18,7 +18,7 @@ from benchmarks.harness.simulated_markets import BASIS_POINT, REWARD_LAG, plante
 from benchmarks.learning.training import Recipe, log_returns, train
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market, to_device, with_extra_feature
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig, PPOConfig

@@ -27,11 +27,11 @@ from finrl_pod_envs.multi_agent.making import MakingMarket
 from benchmarks.harness.results import FOLDER, Job, Record, append, read, run_missing
 from benchmarks.harness.rows import Row, log_progress, single_row
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.execution_games import predatory_holdings
 from finrl_pod.market.intraday import SCHEDULES, simulated_sessions
+from finrl_pod.market.optimal_execution import predatory_holdings
 from finrl_pod.market.optimal_quotes import best_constant_quote, evaluate_quotes, glft_quotes, solve_quotes
 from finrl_pod.rl.multi_agent.training import JointPolicy, train_agents
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 
 RESULTS_FILE = FOLDER / "markets.jsonl"
 URGENCIES = (1.5, 3.0, 6.0)  # kappa T

@@ -24,7 +24,7 @@ from benchmarks.harness.results import FOLDER
 from benchmarks.harness.rows import CPU, Row, log_progress, measure_rates, median_row
 from benchmarks.speed.speed_env import CASH, COST_BPS, SpeedSettings, make_market
 from finrl_pod.errors import SetupError
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.evaluate.variations import Job, RecordedBacktest, kernel_for, simulate_recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.types import MarketTensor, Tensor

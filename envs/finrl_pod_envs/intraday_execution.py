@@ -23,7 +23,7 @@ from finrl_pod.market.intraday import (
 )
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 from finrl_pod.types import EnvStep, Tensor
 
 LARGEST_FACTOR = 4.0  # of a usual slice, at action 1; a quarter of it at -1

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.actions import choice_scores, number_of_choices, scores_to_weights, weight_change
+from finrl_pod.market.actions import (
+    TRADE_FRACTION,
+    choice_directions,
+    choice_scores,
+    number_of_choices,
+    scores_to_weights,
+)
 from finrl_pod.market.execution import trades_to_weights
 from finrl_pod.native.device import on_device
 from finrl_pod.settings.run import EnvironmentConfig
@@ -76,7 +82,7 @@ class StockTradingEnv(MarketEnv):
 class DiscreteTradingEnv(MarketEnv):
     """Discrete trades, long-only: hold, or buy or sell one asset.
 
-    action: [P, E, 1] whole numbers below `actions`. 0: hold; 1 to N: buy asset n for `trade_fraction` of equity; N + 1
+    action: [P, E, 1] whole numbers below `actions`. 0: hold; 1 to N: buy asset n for `TRADE_FRACTION` of equity; N + 1
     to 2 N: sell as much of it. Buys are limited to the cash, sales to the holdings. Under a mandate a choice tilts one
     asset up or down. observation.account: cash and holdings as fractions of the current equity.
     """
@@ -108,7 +114,7 @@ class DiscreteTradingEnv(MarketEnv):
         return super().step(action, out)
 
     def trades(self, action: Tensor, state: EnvState, close: Tensor, tradable: Tensor) -> tuple[Tensor, Tensor | None]:
-        change = weight_change(action[..., 0], self.assets, self.config.trade_fraction).to(self.dtype)
+        change = (choice_directions(action[..., 0], self.assets) * TRADE_FRACTION).to(self.dtype)
         equity = state.cash + (state.shares * close).sum(-1)
         shares = change * equity.unsqueeze(-1) / close
         return shares * tradable, None

@@ -17,9 +17,9 @@ import numpy as np
 from finrl_pod.data import indicators, market_model, price_features
 from finrl_pod.data.turbulence import turbulence
 from finrl_pod.errors import FeatureError
-from finrl_pod.settings.registration import check_name
 from finrl_pod.types import PANEL_COLUMNS, Floats, Panel
 from finrl_pod.user_files import (
+    check_name,
     closest_part,
     custom_object,
     error_text,

@@ -1,7 +1,16 @@
-"""Backtest a strategy: it is called at every bar with copies of past data only; `simulate` keeps its account."""
+"""Backtests: `backtest` calls a strategy at every bar with copies of past data, `simulate` keeps batches of accounts.
+
+Fills, costs and interest come from `finrl_pod.market`; this module handles the order of events. A decision at bar t is
+sized on the closes of t and fills at `market.fill[t]`, which belongs to bar t+1 (fill rule "next") or to t
+("same_close"). With a delay of k bars a decision at t is executed like one at t + k - 1. Overnight interest and fees
+are booked before the fills of the next bar. All amounts are float64.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +19,25 @@ import torch
 from finrl_pod.errors import FinrlPodError, InputError
 from finrl_pod.evaluate.intrabar_orders import IntrabarOrders, orders_of
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.evaluate.simulate import Ledger, bar_date, simulate
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import (
+    ExecutionRules,
+    Fills,
+    account_equity,
+    limit_gross_exposure,
+    trades_to_weights,
+    weights_error,
+)
+from finrl_pod.market.venue import Venue
+from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import Strategy
 from finrl_pod.tables import stored
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Window
+
+ATTRIBUTION_BARS = 256  # bars whose costs are attributed at a time
+NAMED_ASSETS = 5  # in an error
+RUIN_FLOOR = 1e-9  # share of the starting equity that a ruined account counts as in log returns
+
+Decide = Callable[[int, Tensor, Tensor], Tensor | None]
 
 
 def backtest(
@@ -201,3 +224,226 @@ def positions_at(cash: Tensor, shares: Tensor, close: Tensor) -> Positions:
     if total <= 0:
         return Positions(weights=np.zeros(len(values)), cash=1.0, equity=total)
     return Positions(weights=values.cpu().numpy() / total, cash=float(cash) / total, equity=total)
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """B accounts over L = last - first + 1 bars, marked at the close. All float64, on the market's device.
+
+    equity: [L, B] currency. weights: [L, B, N], holdings after the bar's fill over equity (0 after ruin).
+    turnover: [L, B], value traded, both sides, over the equity before, per bar, at fill prices.
+    costs: [L, B] currency. cash: [B] and shares: [B, N], the account after the last bar.
+    cost_parts: [L, B] currency by cost model; empty if there is only the proportional cost.
+    risk_free: [L-1] simple return of cash from one mark to the next, or None.
+    carry: [L, B] currency, interest less borrow fees booked before the bar's mark, or None. dividends: [L, B] currency
+    received before the bar's mark, negative on shorts, or None. paid: [L, B, N] currency, value of each asset's trades,
+    negative for sales; only with orders within bars, which fill at other prices than the market's.
+    """
+
+    first: int
+    last: int
+    equity: Tensor
+    weights: Tensor
+    turnover: Tensor
+    costs: Tensor
+    cash: Tensor
+    shares: Tensor
+    cost_parts: Mapping[str, Tensor] = field(default_factory=dict)
+    risk_free: Tensor | None = None
+    carry: Tensor | None = None
+    dividends: Tensor | None = None
+    paid: Tensor | None = None
+
+    @property
+    def log_returns(self) -> Tensor:
+        """Log returns [L-1, B]; equity below `RUIN_FLOOR` of the first mark counts as that."""
+        return torch.maximum(self.equity, self.equity[0] * RUIN_FLOOR).log().diff(dim=0)
+
+
+@torch.no_grad()
+@one_thread()
+def simulate(
+    market: MarketTensor,
+    decide: Decide,
+    first: int,
+    last: int,
+    rules: ExecutionRules,
+    cash: float,
+    batch: int = 1,
+    orders: IntrabarOrders | None = None,
+) -> Ledger:
+    """Simulate `batch` accounts that start in cash at the close of bar `first`, marked at the closes first..last.
+
+    decide(t, cash [B], shares [B, N]) is called for first <= t < last with copies of the accounts. It returns target
+    weights [B, N] of the equity at the close of t (the rest stays in cash), or None to keep the holdings.
+
+    Holdings that cannot trade are kept. Delisted holdings are sold at their last close regardless of the decision. An
+    account whose equity is at or below zero (possible with shorts or borrowing) is closed out. With shorts, or a
+    leverage below 1, orders are cut to the limit on gross exposure. orders: stops and limits within bars; their costs
+    are not attributed to models.
+
+    Raises InputError with the bar's date for weights of a wrong shape, NaN, negative without `rules.short`, or with a
+    sum of absolute values above 1 + rules.borrow; for first, last or cash out of range; and for rules that the
+    market's data or fill rule does not allow (`Venue`).
+    """
+    _check_range(market, first, last, cash)
+    assets = market.shape[1]
+    venue = Venue(market, rules, torch.float64)
+    same_close, may_ruin = venue.same_close, rules.short or rules.borrow > 0
+    close_table = market.close[first : last + 1].double()
+    closes = close_table.unbind(0)
+    prices = venue.fill[first:last].unbind(0)
+    fillable, delisted = market.fillable[first:last], market.delisted[first:last]
+    all_fillable = fillable.all(-1).tolist()
+    some_delisted = delisted.any(-1).tolist()
+
+    funds = torch.full((batch,), float(cash), dtype=torch.float64, device=market.close.device)
+    shares = torch.zeros(batch, assets, dtype=torch.float64, device=market.close.device)
+    nothing = torch.zeros_like(funds)
+    queue: deque[Tensor | None] = deque([None] * (venue.delay - 1))  # decisions not yet executed
+    history: list[tuple[Tensor, Tensor, Tensor]] = []  # cash, turnover, costs of each bar; shares are in `held`
+    held = torch.empty(len(closes), batch, assets, dtype=torch.float64, device=market.close.device)
+    carry: list[Tensor] = [nothing]
+    dividends: list[Tensor] = [nothing]
+    paid: list[Tensor] = [torch.zeros_like(shares)]
+    for i, close in enumerate(closes[:-1]):
+        if not same_close and i == 0:
+            held[0] = shares
+            history.append((funds, nothing, nothing))
+        decided = decide(first + i, funds.clone(), shares.clone())
+        if decided is not None:
+            decided = decided.to(shares)
+            if decided.shape != shares.shape:
+                when = f"target weights at {bar_date(market, first + i)}"
+                raise InputError(f"{when} must have the shape {tuple(shares.shape)}, got {tuple(decided.shape)}")
+            check_weights(market, first + i, decided, rules)
+        queue.append(decided)
+        target = queue.popleft()
+        morning = funds
+        if venue.has_carry and not same_close:
+            morning = venue.overnight(first + i, funds, shares, close)
+        spent = paid[0]
+        ruined = may_ruin and bool((account_equity(funds, shares, close) <= 0).any())
+        if target is None and not ((some_delisted[i] or ruined) and bool((shares != 0).any())):
+            filled = Fills(morning, shares, nothing, nothing)
+        else:
+            trades = _target_trades(target, funds, shares, close, rules)
+            if not all_fillable[i]:
+                sold = torch.where(delisted[i], -shares, torch.zeros_like(shares))
+                trades = torch.where(fillable[i], trades, sold)
+            if rules.limited:  # holdings that cannot trade count towards the limit
+                trades = venue.limit_to_volume(first + i, trades)
+                trades = limit_gross_exposure(trades, funds, shares, close, rules.leverage)
+            price = prices[i]
+            if orders is not None:
+                trades, price = orders.limited(first + i, trades, price, close)
+            filled = venue.fill_trades(first + i, morning, shares, trades, price)
+            if orders is not None:
+                orders.filled(shares, filled.shares, price)
+                spent = (filled.shares - shares) * price
+        if orders is not None:
+            filled, sold = _with_exits(orders, venue, first + i, filled)
+            paid.append(spent - sold)
+        turnover = nothing
+        if filled.traded is not nothing:
+            before = account_equity(morning, shares, prices[i])
+            turnover = torch.where(before > 0, filled.traded / before, nothing)
+        interest, entitled = morning - funds, shares
+        funds, shares = filled.cash, filled.shares
+        held[len(history)] = shares
+        history.append((funds, turnover, filled.cost))
+        if venue.has_carry and same_close:
+            funds = venue.overnight(first + i, filled.cash, shares, close)
+            interest, entitled = funds - filled.cash, shares
+        if venue.has_dividends:
+            dividends.append(venue.dividends(first + i, entitled))
+            interest = interest - dividends[-1]
+        carry.append(interest)
+    if same_close:
+        held[len(history)] = shares
+        history.append((funds, nothing, nothing))
+
+    all_cash, turnovers, costs = (torch.stack(column) for column in zip(*history, strict=True))
+    cost_parts = _cost_parts(venue, first, held) if venue.has_cost_models and orders is None else {}
+    # In place: with many bars, accounts and assets this is the largest table of a backtest.
+    values = held.mul_(close_table.unsqueeze(1))
+    equity = all_cash + values.sum(-1)
+    weights = values.div_(equity.unsqueeze(-1)).masked_fill_(~(equity > 0).unsqueeze(-1), 0.0)
+    return Ledger(
+        *(first, last, equity, weights, turnovers, costs, funds, shares),
+        cost_parts=cost_parts,
+        risk_free=None if venue.risk_free is None else venue.risk_free[first:last],
+        carry=torch.stack(carry) if venue.has_carry else None,
+        dividends=torch.stack(dividends) if venue.has_dividends else None,
+        paid=None if orders is None else torch.stack(paid),
+    )
+
+
+def _with_exits(orders: IntrabarOrders, venue: Venue, t: int, filled: Fills) -> tuple[Fills, Tensor]:
+    """The fills of bar t's decision with the stops and take-profits of their bar, and the value [B, N] of those."""
+    sold, price = orders.exits(t, filled.shares)
+    if not bool((sold > 0).any()):
+        return filled, torch.zeros_like(sold)
+    closed = venue.fill_trades(t, filled.cash, filled.shares, -sold, price)
+    both = Fills(closed.cash, closed.shares, filled.cost + closed.cost, filled.traded + closed.traded)
+    return both, (filled.shares - closed.shares) * price
+
+
+def _cost_parts(venue: Venue, first: int, held: Tensor) -> dict[str, Tensor]:
+    """Costs [L, B] by model name of the fills between holdings `held` [L, B, N] after each bar's fill."""
+    # The bar without a fill is the first, or the last where decisions fill at their own close.
+    before = torch.cat([torch.zeros_like(held[:1]), held[:-1]]) if venue.same_close else held[:-1]
+    after = held if venue.same_close else held[1:]
+    parts: list[dict[str, Tensor]] = []
+    for i in range(0, len(held) - 1, ATTRIBUTION_BARS):
+        bars = torch.arange(i, min(i + ATTRIBUTION_BARS, len(held) - 1), device=held.device)
+        parts.append(venue.attribution(first + bars, after[bars] - before[bars], venue.fill[first + bars].unsqueeze(1)))
+    nothing = torch.zeros_like(held[:1, :, 0])
+    columns = {name: [part[name] for part in parts] for name in parts[0]}
+    return {
+        name: torch.cat([*column, nothing] if venue.same_close else [nothing, *column])
+        for name, column in columns.items()
+    }
+
+
+def bar_date(market: MarketTensor, t: int) -> str:
+    """Date of a bar, with the time of day for intraday bars, as messages show it."""
+    return str(np.datetime_as_string(market.times[t].astype("datetime64[m]"))).removesuffix("T00:00")
+
+
+def _target_trades(
+    weights: Tensor | None, cash: Tensor, shares: Tensor, close: Tensor, rules: ExecutionRules
+) -> Tensor:
+    """Trades [B, N] in shares towards the target weights, zero without a target; ruined accounts are closed out."""
+    trades = torch.zeros_like(shares) if weights is None else trades_to_weights(weights, cash, shares, close)
+    if not (rules.short or rules.borrow):
+        return trades
+    return torch.where((account_equity(cash, shares, close) > 0).unsqueeze(-1), trades, -shares)
+
+
+def check_weights(market: MarketTensor, t: int, weights: Tensor, rules: ExecutionRules) -> None:
+    """Raises InputError naming the bar's date for invalid target weights [B, N] (see `weights_error`)."""
+    if error := weights_error(weights, market.symbols, limit=1.0 + rules.borrow, short=rules.short):
+        hint = "" if torch.isfinite(weights).all() else _untraded_hint(market, t)
+        raise InputError(f"target weights at {bar_date(market, t)} {error}{hint}")
+
+
+def _untraded_hint(market: MarketTensor, t: int) -> str:
+    """The likely cause of a NaN weight, to end an error: assets without a close. One makes every mean and sum NaN."""
+    absent = [market.symbols[n] for n in (~market.tradable[t]).nonzero().flatten().tolist()]
+    if not absent:
+        return ""
+    names = ", ".join(absent[:NAMED_ASSETS]) + (f" and {more} more" if (more := len(absent) - NAMED_ASSETS) > 0 else "")
+    verb, close, each = ("does", "its close is", "it") if len(absent) == 1 else ("do", "their closes are", "them")
+    return (
+        f"; {names} {verb} not trade on this bar, so {close} NaN: give {each} weight 0 where window.tradable[-1] is "
+        "False"
+    )
+
+
+def _check_range(market: MarketTensor, first: int, last: int, cash: float) -> None:
+    bars = len(market.times)
+    if not 0 <= first < last < bars:
+        raise InputError(f"a backtest needs 0 <= first < last < {bars}, got first {first} and last {last}")
+    if not (cash > 0 and np.isfinite(cash)):
+        raise InputError(f"starting cash must be above zero, got {cash}")

@@ -19,6 +19,8 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.backtest import (
+    bar_date,
+    check_weights,
     feature_columns,
     feature_lookback_of,
     features_at,
@@ -27,7 +29,6 @@ from finrl_pod.evaluate.backtest import (
     window_at,
 )
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.evaluate.simulate import bar_date, check_weights
 from finrl_pod.market.execution import ExecutionRules, execute
 from finrl_pod.market.orders import (
     FRACTION,

@@ -11,8 +11,7 @@ import torch
 from finrl_pod.evaluate.attribution import bars_of
 from finrl_pod.market.costs import HalfSpread
 from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.market.frictions import costs_by_asset
-from finrl_pod.market.venue import Venue
+from finrl_pod.market.venue import Venue, costs_by_asset
 from finrl_pod.types import BacktestResult, Floats, MarketTensor
 
 COLUMNS = ("time", "symbol", "side", "shares", "price", "value", "cost", "profit", "weight")

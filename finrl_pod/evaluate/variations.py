@@ -18,14 +18,12 @@ import torch
 
 from finrl_pod.data.tensor import cut_market
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.intrabar_orders import OrderRules
 from finrl_pod.evaluate.metrics import bars_per_year, summary
-from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.market.costs import HalfSpread, QuotedHalfSpread
-from finrl_pod.market.execution import ExecutionRules
+from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules
 from finrl_pod.market.venue import known_half_spreads
-from finrl_pod.market.weights import WEIGHT_TOLERANCE
 from finrl_pod.native.library import load
 from finrl_pod.protocols import Strategy
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Tensor, Times, Window

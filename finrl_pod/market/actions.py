@@ -10,6 +10,8 @@ from finrl_pod.market.execution import ExecutionRules, execute, limit_gross_expo
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.types import Tensor
 
+TRADE_FRACTION = 0.25  # of equity that a discrete action buys or sells
+
 
 def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage: float) -> Tensor:
     """Convert scores [..., 1 + N] (cash first) to target weights [..., N] of equity; cash is the rest.
@@ -60,29 +62,27 @@ def number_of_choices(assets: int) -> int:
     return 2 * assets + 1
 
 
-def weight_change(choice: Tensor, assets: int, trade_fraction: float) -> Tensor:
-    """Change of weights [..., N] (float64) requested by a discrete action [...].
+def choice_directions(choice: Tensor, assets: int) -> Tensor:
+    """Directions [..., N] (float64) of a discrete action [...]: 1 for the bought asset, -1 for the sold one, else 0.
 
-    0: none; 1 to N: `trade_fraction` more of asset n; N + 1 to 2 N: `trade_fraction` less of asset n.
+    Choice 0 holds, 1 to N buy asset n, N + 1 to 2 N sell asset n.
     """
-    bought = torch.arange(1, assets + 1, device=choice.device)
-    chosen = choice.long().unsqueeze(-1)
-    return ((chosen == bought).double() - (chosen == bought + assets).double()) * trade_fraction
+    buy_choices = torch.arange(1, assets + 1, device=choice.device)
+    choices = choice.long().unsqueeze(-1)
+    return (choices == buy_choices).double() - (choices == buy_choices + assets).double()
 
 
 def choice_scores(choice: Tensor, assets: int) -> Tensor:
     """Scores [..., N] (float64) of a mandate for a discrete action [...]: one asset tilted up or down, or none."""
-    return weight_change(choice, assets, TILT_SCALE)
+    return choice_directions(choice, assets) * TILT_SCALE
 
 
-def choices_as_weights(
-    choice: Tensor, held: Tensor, tradable: Tensor, *, trade_fraction: float, rules: ExecutionRules
-) -> Tensor:
+def choices_as_weights(choice: Tensor, held: Tensor, tradable: Tensor, *, rules: ExecutionRules) -> Tensor:
     """Target weights [..., N] after a discrete action [...] at today's prices.
 
     held: [..., N] weights. Sales are limited to the holdings, buys to the cash, costs included.
     """
-    change = torch.where(tradable, weight_change(choice, held.shape[-1], trade_fraction), 0.0)
+    change = torch.where(tradable, choice_directions(choice, held.shape[-1]) * TRADE_FRACTION, 0.0)
     change = torch.maximum(change, -held)
     fractions = replace(rules, whole_shares=False)
     return execute(1 - held.sum(-1), held, change, torch.ones_like(held), fractions).shares

@@ -16,7 +16,7 @@ import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.market.optimal_execution import almgren_chriss_holdings
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 from finrl_pod.types import Panel, Tensor
 
 HISTORY = 20  # sessions of which volumes and volatility are averaged

@@ -1,18 +1,82 @@
-"""Optimal execution of one order under linear impact: Almgren and Chriss (2000).
+"""Optimal execution under linear impact in discrete steps, for one trader and for several whose orders move one price.
 
-The closed forms are the paper's (equations 15 to 20), in discrete time; `optimal_trades` solves the same problem as a
-quadratic programme for any linear impact. Holdings are shares still to trade, [N + 1] from the order to 0.
+A step lasts tau. The net flow V_j of all traders (shares, purchases positive) fills at the price of the step
+
+    S_(j-1) + permanent * within_step * V_j + temporary * V_j / tau,    S_j = S_(j-1) + permanent * V_j + noise
+
+(Almgren and Chriss 2000; Carlin, Lobo and Viswanathan 2007 for several traders). A trader may also pay a quadratic cost
+of its own. Arrays are numpy float64; M traders, N steps.
+
+One trader: closed forms of Almgren and Chriss (equations 15 to 18). Holdings are shares still to trade, [N + 1] from
+the order to 0. Several traders: `predatory_holdings` is the closed form of Carlin, Lobo and Viswanathan in continuous
+time; `equilibrium` solves the discrete game exactly, in open loop: schedules are fixed at the start. A trader minimises
+its own cost + risk, and `cooperation` times the cost + risk of each other: 0 for competitors, 1 for a team.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.linear_impact import LinearImpact, execution_cost, inventory_risk
 from finrl_pod.types import Floats
+
+CONTINUOUS_LIMIT = 0.5  # permanent impact grows evenly during a step, so that its trades pay half of it on average
+
+
+@dataclass(frozen=True)
+class LinearImpact:
+    """Coefficients of linear impact.
+
+    permanent: price per share (gamma). temporary: price per share and unit of time, by the traders' total rate of
+    trading (eta; lambda in Carlin, Lobo and Viswanathan). own: the same, by a trader's own rate alone.
+    within_step: share of a step's permanent impact that its own trades pay: 1/2 approaches the continuous limit
+    fastest, Almgren and Chriss take 0.
+    """
+
+    permanent: float
+    temporary: float
+    own: float = 0.0
+    within_step: float = CONTINUOUS_LIMIT
+
+    def __post_init__(self) -> None:
+        for name, value in (("permanent", self.permanent), ("temporary", self.temporary), ("own", self.own)):
+            if not 0 <= value < np.inf:
+                raise ConfigError(f"{name} impact must be a finite number of 0 or more, got {value}")
+        if not 0 <= self.within_step <= 1:
+            raise ConfigError(f"within_step must be 0 to 1, got {self.within_step}")
+
+    def shared_kernel(self, steps: int, tau: float) -> Floats:
+        """[N, N] matrix K: the flow V [N] moves the fill prices of the steps by K V."""
+        earlier = np.tril(np.ones((steps, steps)), -1)
+        return self.permanent * earlier + (self.permanent * self.within_step + self.temporary / tau) * np.eye(steps)
+
+    def own_kernel(self, steps: int, tau: float) -> Floats:
+        """[N, N] matrix by which a trader's own flow moves his fill prices besides."""
+        return self.own / tau * np.eye(steps)
+
+
+def execution_cost(trades: Floats, impact: LinearImpact, tau: float) -> Floats:
+    """Expected cost of each trader over the price at the start: trades [..., M, N] -> [..., M], in currency.
+
+    trades: shares that each trader buys in each step, negative for sales.
+    """
+    steps = trades.shape[-1]
+    shared = trades.sum(-2, keepdims=True) @ impact.shared_kernel(steps, tau).T  # [..., 1, N]
+    own = trades @ impact.own_kernel(steps, tau).T  # [..., M, N]
+    return np.asarray((trades * (shared + own)).sum(-1))
+
+
+def inventory_risk(orders: Floats, trades: Floats, volatility: float, tau: float) -> Floats:
+    """Variance of the cost by the price's noise: orders [..., M], trades [..., M, N] -> [..., M].
+
+    volatility: standard deviation of the price over one unit of time. Shares still to trade after step j bear the noise
+    of that step: volatility^2 tau sum_j x_j^2.
+    """
+    remaining = orders[..., None] - np.cumsum(trades, -1)
+    return np.asarray(volatility**2 * tau * (remaining**2).sum(-1))
 
 
 def effective_temporary(impact: LinearImpact, tau: float) -> float:
@@ -53,27 +117,6 @@ def almgren_chriss_holdings(order: float, horizon: float, steps: int, kappa: flo
     )
 
 
-def almgren_chriss_cost(order: float, horizon: float, steps: int, kappa: float, impact: LinearImpact) -> float:
-    """Expected cost of the optimal schedule in closed form, without fixed costs a share (equation 19)."""
-    tau = horizon / steps
-    eta = effective_temporary(impact, tau)
-    if kappa * horizon < 1e-6:
-        return impact.permanent * order**2 / 2 + eta * order**2 / horizon
-    numerator = tau * math.sinh(2 * kappa * horizon) + 2 * horizon * math.sinh(kappa * tau)
-    factor = math.tanh(kappa * tau / 2) * numerator / (2 * tau**2 * math.sinh(kappa * horizon) ** 2)
-    return impact.permanent * order**2 / 2 + eta * order**2 * factor
-
-
-def optimal_trades(
-    order: float, impact: LinearImpact, horizon: float, steps: int, volatility: float, risk_aversion: float
-) -> Floats:
-    """Trades [N] that minimise cost + risk aversion x variance, by the linear system of first-order conditions."""
-    tau = horizon / steps
-    kernel = impact.shared_kernel(steps, tau) + impact.own_kernel(steps, tau)
-    hessian, linear = quadratic_form(kernel, order, risk_aversion * volatility**2 * tau)
-    return constrained_minimum(hessian, linear, order)
-
-
 def quadratic_form(kernel: Floats, order: float, risk: float) -> tuple[Floats, Floats]:
     """Hessian [N, N] and linear term [N] of v K v + risk sum_j x_j^2 with x_j = order - sum of v up to j."""
     done = np.tril(np.ones_like(kernel))
@@ -87,11 +130,83 @@ def constrained_minimum(hessian: Floats, linear: Floats, total: float) -> Floats
     return np.asarray(np.linalg.solve(system, np.append(-linear, total))[:n])
 
 
-def schedule_cost(
-    holdings: Floats, impact: LinearImpact, horizon: float, volatility: float, risk_aversion: float
-) -> float:
-    """Cost + risk aversion x variance of holdings [N + 1], without the part that no schedule can change."""
-    order, tau = holdings[:1], horizon / (len(holdings) - 1)
-    trades = -np.diff(holdings)[None]
-    total = execution_cost(trades, impact, tau) + risk_aversion * inventory_risk(order, trades, volatility, tau)
-    return float(total[0] - impact.permanent * order[0] ** 2 / 2)
+@dataclass(frozen=True)
+class ExecutionGame:
+    """What the traders face: impact, horizon in units of time, steps, and the common risk aversion (1 / currency)."""
+
+    impact: LinearImpact
+    horizon: float
+    steps: int
+    volatility: float = 0.0
+    risk_aversion: float = 0.0
+
+    @property
+    def tau(self) -> float:
+        """Length of a step."""
+        return self.horizon / self.steps
+
+    @property
+    def risk(self) -> float:
+        """Weight of a squared holding: risk_aversion volatility^2 tau."""
+        return self.risk_aversion * self.volatility**2 * self.tau
+
+    def objectives(self, orders: Floats, trades: Floats) -> Floats:
+        """Cost + risk of each trader: orders [..., M], trades [..., M, N] -> [..., M]."""
+        risk = inventory_risk(orders, trades, self.volatility, self.tau)
+        return execution_cost(trades, self.impact, self.tau) + self.risk_aversion * risk
+
+
+def predatory_holdings(moves: Floats, horizon: float, ratio: float, times: Floats) -> Floats:
+    """Shares bought up to `times` [K] in the equilibrium of Carlin, Lobo and Viswanathan: [M, K].
+
+    moves: shares [M] that each trader must buy by `horizon`; ratio: permanent / temporary impact.
+
+        Y_i(t) = a exp(-(n-1)/(n+1) ratio t) + b_i exp(ratio t)
+    """
+    n, mean = len(moves), moves.mean()
+    decay = (n - 1) / (n + 1) * ratio
+    if ratio <= 0:
+        raise ConfigError(f"the ratio of permanent to temporary impact must be above 0, got {ratio:g}")
+    shared = times / horizon if n == 1 else np.expm1(-decay * times) / math.expm1(-decay * horizon)
+    apart = np.expm1(ratio * times) / math.expm1(ratio * horizon)
+    return np.asarray(mean * shared + (moves - mean)[:, None] * apart)
+
+
+def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -> Floats:
+    """Trades [M, N] at which no trader gains by changing its own: orders [M] -> [M, N].
+
+    With cooperation = 1 all share one objective and this is the optimum of the team. The first-order conditions of all
+    traders with their constraints sum_j v_ij = order_i form one linear system of M (N + 1) unknowns.
+    """
+    m, n = len(orders), game.steps
+    shared, own = game.impact.shared_kernel(n, game.tau), game.impact.own_kernel(n, game.tau)
+    mine, _ = quadratic_form(shared + own, 0.0, game.risk)
+    others = shared + cooperation * shared.T
+    linear = np.stack([quadratic_form(shared + own, x, game.risk)[1] for x in orders])  # [M, N]
+    rows = np.zeros((m, n + 1, m, n + 1))
+    for i in range(m):
+        for k in range(m):
+            rows[i, :n, k, :n] = mine if i == k else others
+        rows[i, :n, i, n] = -1.0
+        rows[i, n, i, :n] = 1.0
+    right = np.concatenate([-linear, orders[:, None]], 1).reshape(-1)
+    solved = np.linalg.solve(rows.reshape(m * (n + 1), -1), right)
+    return np.asarray(solved.reshape(m, n + 1)[:, :n])
+
+
+def best_response(trader: int, orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
+    """Trades [N] of one competitor that minimise his cost + risk while the others keep `trades` [M, N]."""
+    shared, own = (kernel(game.steps, game.tau) for kernel in (game.impact.shared_kernel, game.impact.own_kernel))
+    flow = trades.sum(0) - trades[trader]
+    hessian, linear = quadratic_form(shared + own, orders[trader], game.risk)
+    return constrained_minimum(hessian, linear + shared @ flow, float(orders[trader]))
+
+
+def best_response_gains(orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
+    """What each competitor would save by his best response to the others' `trades` [M, N]: [M] >= 0, in currency."""
+    gains = []
+    for i in range(len(orders)):
+        changed = trades.copy()
+        changed[i] = best_response(i, orders, trades, game)
+        gains.append(game.objectives(orders, trades)[i] - game.objectives(orders, changed)[i])
+    return np.asarray(gains)

@@ -5,6 +5,7 @@ Shared by the paper-trading daemon and backtests with execution="paper".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Decimal
@@ -13,6 +14,7 @@ WHOLE = Decimal(1)
 FRACTION = Decimal("1e-9")  # brokers take nine decimals
 ZERO = Decimal(0)
 TOLERANCE = 1e-9  # rounding error of weights
+MIN_WEIGHT = sys.float_info.min  # smaller positive numbers would overflow the factor by which weights grow
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,13 @@ class OrderLimits:
     """Limits of orders as shares of equity.
 
     max_position: a position. max_gross: all positions. max_order: a purchase. max_turnover: value bought and sold by
-    one decision. spread: what max_position cuts from a weight goes to the other positive weights, else stays in cash.
+    one decision. What max_position cuts from a weight goes to the other positive weights.
     """
 
     max_position: Decimal
     max_gross: Decimal
     max_order: Decimal
     max_turnover: Decimal
-    spread: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def limited_weights(weights: Sequence[float], rules: SizingRules) -> list[float]
     cut = list(weights)
     if max(cut, default=0.0) > largest * (1 + TOLERANCE):
         cut = [min(weight, largest) for weight in weights]
-        excess = sum(weights) - sum(cut) if limits.spread else 0.0
-        while excess > TOLERANCE and (room := [i for i, weight in enumerate(cut) if 0 < weight < largest]):
+        excess = sum(weights) - sum(cut)
+        while excess > TOLERANCE and (room := [i for i, weight in enumerate(cut) if MIN_WEIGHT <= weight < largest]):
             factor = 1 + excess / sum(cut[i] for i in room)
             excess = sum(max(cut[i] * factor - largest, 0.0) for i in room)
             for i in room:
@@ -157,21 +158,6 @@ def orders_within_limits(
         quantities = [(q * factor).quantize(step, ROUND_DOWN) if q > 0 else q for q in quantities]
         quantities = [q if abs(q) * p >= rules.min_value else ZERO for q, p in zip(quantities, prices, strict=True)]
     return quantities
-
-
-def size_orders(
-    weights: Sequence[float], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
-    fixed: Sequence[bool], rules: SizingRules,
-) -> list[Decimal]:  # fmt: skip
-    """Signed order quantities [N] that bring the holdings towards `weights` of equity less the cash buffer.
-
-    cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now and get no
-    order. Quantities are rounded towards zero; only a remaining fraction of a share that should be closed is sold as
-    such. Weights and purchases are cut to the limits (`limited_weights`, `orders_within_limits`).
-    """
-    targets = target_positions(weights, cash, shares, prices, fixed, rules)
-    missing = missing_shares(targets, cash, shares, prices, rules)
-    return orders_within_limits(missing, cash, shares, prices, fixed, rules)
 
 
 def _investable(cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal], rules: SizingRules) -> Decimal:

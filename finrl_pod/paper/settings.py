@@ -157,9 +157,6 @@ class RiskSettings:
     """
 
     max_position: float = setting(0.0, "largest position; 0: from the mandate, 0.4 without one", at_least(0))
-    excess: Literal["spread", "cash"] = setting(
-        "spread", "what max_position cuts from a target weight: spread over the other positions, or left in cash"
-    )
     max_gross: float = setting(1.0, "gross exposure", POSITIVE_FINITE)
     max_net: float = setting(1.0, "net exposure", POSITIVE_FINITE)
     max_order: float = setting(0.0, "largest order; 0: from the mandate, 0.5 without one", at_least(0))

@@ -105,7 +105,7 @@ def apply_gate(evidence: PromotionEvidence, gate: GateConfig, draws: int = DRAWS
     found, edge = edge_rule(evidence, gate)
     rules = (
         found,
-        drawdown_rule(evidence, gate),
+        drawdown_rule(evidence),
         break_even_rule(evidence),
         audit_rule(evidence),
     )

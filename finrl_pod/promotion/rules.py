@@ -27,6 +27,7 @@ from finrl_pod.user_files import is_file_reference, unpinned
 
 REFERENCE = "equal_weight"
 CHAMPION = "champion"
+MAX_DRAWDOWN = 0.5  # largest fall of equity from a peak
 MAX_DRAWDOWN_OVER_BASE = 0.03  # a deeper fall passes if it exceeds the fall of the base by at most this much
 BREAK_EVEN_COST_MULTIPLE = 1.5  # of cost_bps, at which growth over the reference must survive on test
 
@@ -181,12 +182,12 @@ def _name(evidence: PromotionEvidence) -> str:
 # ---------------------------------------------------------------------- safety
 
 
-def drawdown_rule(evidence: PromotionEvidence, gate: GateConfig) -> Rule:
+def drawdown_rule(evidence: PromotionEvidence) -> Rule:
     """The maximum drawdown on test is small enough, or hardly deeper than that of the reference."""
     depth, base = (-float(max_drawdown(evidence.test[name].equity)) for name in (CHAMPION, evidence.reference))
-    limit = max(gate.max_drawdown, base + MAX_DRAWDOWN_OVER_BASE)
+    limit = max(MAX_DRAWDOWN, base + MAX_DRAWDOWN_OVER_BASE)
     sentence = f"Maximum drawdown {evidence.where}: {depth:.1%}; must be at most {limit:.1%}"
-    if limit > gate.max_drawdown:
+    if limit > MAX_DRAWDOWN:
         sentence += f", {MAX_DRAWDOWN_OVER_BASE:.1%} deeper than that of {_name(evidence)}"
     return Rule("drawdown", depth, limit, depth <= limit, sentence)
 

@@ -24,8 +24,7 @@ from finrl_pod.settings.algorithm_configs import (
     SHACConfig,
     TD3Config,
 )
-from finrl_pod.settings.registration import check_name
-from finrl_pod.user_files import closest_part, custom_object, unpinned
+from finrl_pod.user_files import check_name, closest_part, custom_object, unpinned
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,6 @@ class EnvironmentConfig:
     short: bool = setting(False, "allow short positions")
     leverage: float = setting(1.0, "limit on gross exposure as a multiple of equity", POSITIVE_FINITE)
     hmax: float = setting(100.0, "stock_trading: shares traded by a full action", POSITIVE_FINITE)
-    trade_fraction: float = setting(
-        0.25, "discrete: share of equity that a choice buys or sells", above_and_at_most(0, 1)
-    )
     turbulence_limit: float = setting(0.0, "liquidate while turbulence is above it; 0: off", NOT_NEGATIVE)
     half_spread: Literal["constant", "from data"] = setting(
         "constant",
@@ -220,11 +217,6 @@ class TournamentConfig:
     leaderboard: int = setting(16, "entries kept", at_least(1))
     exploit_fraction: float = setting(0.5, "share of pods that start a generation from the leaderboard", FRACTION)
     reinit_fraction: float = setting(0.125, "share of pods that start from new weights; the rest continue", FRACTION)
-    novelty: float = setting(
-        0.1,
-        "lowers a pod's score by this times the mean correlation of its active returns with better ones; 0: off",
-        at_least(0),
-    )
     search: Literal["full", "narrow", "off"] = setting(
         "full",
         "hyperparameters that are searched: all, without entropy and value coefficient, or none",
@@ -246,9 +238,6 @@ class TournamentConfig:
     batch_pods: int = setting(
         0, "pods that train as one batch on a shard; 0: all of a cohort, or fewer to keep all shards busy", at_least(0)
     )
-    update_seconds: float = setting(
-        0.0, "asynchronous: seconds after which a batch is scored, if its samples take longer; 0: off", at_least(0)
-    )
     seconds: float = setting(
         0.0,
         "wall-clock limit, shared equally by cohorts; 0: off (a limit makes results depend on the machine)",
@@ -268,7 +257,6 @@ class GateConfig:
     minimum_edge: float = setting(
         0.0025, "smallest active return and alpha on test that matter, per year; 0.0025: 0.25%", at_least(0)
     )
-    max_drawdown: float = setting(0.5, "largest fall from a peak on test; 0.5: half", above_and_at_most(0, 1))
 
 
 @dataclass(frozen=True)

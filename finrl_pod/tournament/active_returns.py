@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.evaluate.metrics import RISK_EPSILON, excess_returns
-from finrl_pod.evaluate.simulate import Ledger
 from finrl_pod.types import Floats, MarketTensor, Tensor
 
 BASE = "base"  # name of the base portfolio's returns beside those of agents

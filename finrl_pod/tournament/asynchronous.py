@@ -11,7 +11,6 @@ Every assignment follows from the order in which results came. The same order gi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from finrl_pod.tournament.assignment import AssignmentResult
@@ -53,8 +52,8 @@ class AsynchronousScheduler(Scheduler):
         return self.accept(state, [result], follow)
 
     def limit(self, rounds: int) -> float:  # noqa: ARG002
-        """Limit of an assignment: the updater's period, and what is left of the run's."""
-        return min(self.config.tournament.update_seconds or math.inf, self.budget.share(1))
+        """Wall-clock limit of an assignment: the remaining time of the run."""
+        return self.budget.share(1)
 
     def stage(self, group: int) -> str:
         """How many of the assignments have been made, and the algorithm if there are several."""

@@ -21,6 +21,7 @@ from finrl_pod.tournament.leaderboard import root_id
 from finrl_pod.types import Floats, Score
 
 PROTECTED_GENERATIONS = 2  # that a pod with new weights gets before it may be replaced
+NOVELTY = 0.1  # subtracted from a score for a correlation of 1 with all better agents
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,13 @@ class Comparison:
         return sorted(current, key=key)
 
     def adjusted(self, scores: Sequence[Score]) -> list[float]:
-        """Scores minus `novelty` times the mean correlation of active returns with all agents of a higher score."""
+        """Scores minus `NOVELTY` times the mean correlation of active returns with all agents of a higher score."""
         order = sorted(range(len(scores)), key=lambda i: (-scores[i].score, scores[i].id))
         with_returns = [i for i in order if scores[i].id in self.returns and math.isfinite(scores[i].score)]
         values = [score.score for score in scores]
-        if not self.config.novelty or len(with_returns) < 2 or BASE not in self.returns:
+        if len(with_returns) < 2 or BASE not in self.returns:
             return values
         matrix = correlation_matrix(active_returns([scores[i].id for i in with_returns], self.returns))
         for rank, i in enumerate(with_returns[1:], 1):
-            values[i] -= self.config.novelty * float(matrix[rank, :rank].mean())
+            values[i] -= NOVELTY * float(matrix[rank, :rank].mean())
         return values

@@ -110,7 +110,7 @@ class Scheduler(ABC):
             board = state.leaderboard.of_slots(slots)
             history = {agent: past for agent, past in state.history.items() if past.slot in slots}
             generations = {score.generation for score in (*board.scores, *current)}
-            returns = self.run_directory.validation_returns(generations) if settings.novelty else {}
+            returns = self.run_directory.validation_returns(generations)
             slot_inits = next_slots(
                 agent,
                 settings,

@@ -16,6 +16,7 @@ import torch
 
 from finrl_pod.errors import InputError
 from finrl_pod.evaluate.metrics import bars_per_year
+from finrl_pod.market.execution import weights_error
 from finrl_pod.market.mandate import (
     RISK_BARS,
     MandateBar,
@@ -29,7 +30,6 @@ from finrl_pod.market.mandate import (
     tilted,
     trade_towards,
 )
-from finrl_pod.market.weights import weights_error
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import MandateConfig
 from finrl_pod.types import Floats, Positions, Tensor, Times, Window

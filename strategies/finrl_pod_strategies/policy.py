@@ -255,7 +255,6 @@ class PolicyStrategy:
             choice,
             inputs.held,
             inputs.tradable[-1],
-            trade_fraction=self.rules.trade_fraction,
             rules=rules_of(self.rules),
         )
         return np.asarray(weights[0].numpy(), dtype=np.float64)

@@ -7,7 +7,7 @@ import pytest
 from finrl_pod_app.multi_agent import intraday
 
 from finrl_pod.market.intraday import SCHEDULES, execute, simulated_sessions
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 
 CONFIG = IntradayExecutionConfig()
 

@@ -11,7 +11,7 @@ from finrl_pod_envs.trading_envs import make_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import MarketTensor
 from tests.envs.reference_env import ReferenceEnv

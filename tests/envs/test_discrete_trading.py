@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from finrl_pod_envs import trading_envs
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.trading_envs import DiscreteTradingEnv
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.evaluate.simulate import simulate
-from finrl_pod.market.actions import choices_as_weights, number_of_choices, weight_change
+from finrl_pod.evaluate.backtest import simulate
+from finrl_pod.market import actions
+from finrl_pod.market.actions import TRADE_FRACTION, choice_directions, choices_as_weights, number_of_choices
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import EnvironmentConfig
 from tests.markets import random_market
 
-N, LOT, COST = 3, 0.3, 0.001
-CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1, trade_fraction=LOT)
+N, LOT, COST = 3, TRADE_FRACTION, 0.001
+CONFIG = EnvironmentConfig(kind="discrete", window=30, envs=1, group=1)
 
 
 def test_each_action_holds_buys_or_sells_one_asset() -> None:
     assert number_of_choices(N) == 7
-    table = weight_change(torch.arange(7), N, LOT)
+    table = choice_directions(torch.arange(7), N) * LOT
     buys, sells = torch.eye(N, dtype=torch.float64) * LOT, -torch.eye(N, dtype=torch.float64) * LOT
     assert torch.equal(table, torch.cat([torch.zeros(1, N, dtype=torch.float64), buys, sells]))
 
@@ -57,10 +57,14 @@ def test_episode_matches_a_plain_loop() -> None:
 
 
 @pytest.mark.parametrize(("lot", "tolerance"), [(0.04, 1e-9), (LOT, 3e-3)])
-def test_backtest_of_the_same_actions_has_the_same_equity(lot: float, tolerance: float) -> None:
+def test_backtest_of_the_same_actions_has_the_same_equity(
+    lot: float, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exact while cash suffices: the backtest limits buys at the decision's price, the environment at the fill's."""
-    market, config = random_market(2, bars=40, assets=N, gaps=0.1), dataclasses.replace(CONFIG, trade_fraction=lot)
-    env = DiscreteTradingEnv(market, config, first=0, last=29, dtype=torch.float64)
+    for module in (actions, trading_envs):
+        monkeypatch.setattr(module, "TRADE_FRACTION", lot)
+    market = random_market(2, bars=40, assets=N, gaps=0.1)
+    env = DiscreteTradingEnv(market, CONFIG, first=0, last=29, dtype=torch.float64)
     env.reset(0, stagger=False)
     choices = torch.from_numpy(np.random.default_rng(3).integers(0, 7, 30))
     env_equity = [float(env.step(choice.view(1, 1, 1)).equity) for choice in choices]
@@ -68,9 +72,7 @@ def test_backtest_of_the_same_actions_has_the_same_equity(lot: float, tolerance:
     def decide(t: int, cash: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         values = shares * market.close[t]
         held = values / (cash + values.sum(-1, keepdim=True))
-        return choices_as_weights(
-            choices[t].view(1), held, market.tradable[t], trade_fraction=lot, rules=rules_of(CONFIG)
-        )
+        return choices_as_weights(choices[t].view(1), held, market.tradable[t], rules=rules_of(CONFIG))
 
     backtest_equity = simulate(market, decide, 0, 30, rules_of(CONFIG), CONFIG.cash).equity[1:, 0]
     np.testing.assert_allclose(env_equity, backtest_equity.numpy(), rtol=tolerance)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
 from finrl_pod.settings.run import EnvironmentConfig

@@ -9,7 +9,7 @@ from finrl_pod_envs.intraday_execution import AgentSchedule, IntradayExecutionEn
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.market.intraday import execute, simulated_sessions, twap, vwap
 from finrl_pod.protocols import VecEnv
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 
 SESSIONS = simulated_sessions(30, bars=8)
 CONFIG = IntradayExecutionConfig(order_share=0.1)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare
 from finrl_pod.market.execution import ExecutionRules
 from tests.markets import random_market

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.backtest import backtest
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.variations import (
     Job,
     RecordingStrategy,
@@ -18,8 +17,7 @@ from finrl_pod.evaluate.variations import (
     simulate_recorded_native,
 )
 from finrl_pod.market.costs import Frictions, HalfSpread, PerShare, QuotedHalfSpread
-from finrl_pod.market.execution import ExecutionRules
-from finrl_pod.market.weights import WEIGHT_TOLERANCE
+from finrl_pod.market.execution import WEIGHT_TOLERANCE, ExecutionRules
 from finrl_pod.types import MarketTensor
 from tests.markets import random_market
 

@@ -18,9 +18,8 @@ from finrl_pod.data.corporate_actions import CorporateAction, with_actions
 from finrl_pod.data.panel import make_panel
 from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.attribution import attribution
-from finrl_pod.evaluate.backtest import backtest
+from finrl_pod.evaluate.backtest import backtest, simulate
 from finrl_pod.evaluate.paper_backtest import backtest_paper
-from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.variations import Job, RecordingStrategy, simulate_recorded
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.orders import SizingRules

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.execution_games import (
+from finrl_pod.market.optimal_execution import (
     ExecutionGame,
+    LinearImpact,
     best_response_gains,
     equilibrium,
     predatory_holdings,
 )
-from finrl_pod.market.linear_impact import LinearImpact
-from finrl_pod.market.optimal_execution import optimal_trades
 
 RATIO = 3.0
 
@@ -62,13 +61,6 @@ def test_nobody_gains_in_equilibrium_and_equal_slices_are_not_one() -> None:
     np.testing.assert_allclose(best_response_gains(orders, equilibrium(orders, game), game), 0, atol=1e-12)
     slices = orders[:, None] * np.full((1, 15), 1 / 15)
     assert best_response_gains(orders, slices, game).max() > 0.01
-
-
-def test_one_trader_is_the_problem_of_optimal_execution() -> None:
-    impact = LinearImpact(0.4, 1.0, own=0.3)
-    game = ExecutionGame(impact, 2.0, 8, 1.5, 2.0)
-    expected = optimal_trades(1.0, impact, 2.0, 8, 1.5, 2.0)
-    np.testing.assert_allclose(equilibrium(np.ones(1), game)[0], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("orders", [(1.0, 0.5, -0.2), (1.0, 1.0, 1.0)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from finrl_pod.market.costs import BarLiquidity, CostModel, Frictions, HalfSpread, PerShare, SquareRootImpact
 from finrl_pod.market.execution import ExecutionRules, Fills, account_equity, execute
-from finrl_pod.market.frictions import all_cost_models, costs_by_model, execute_with_frictions
+from finrl_pod.market.venue import all_cost_models, costs_by_model, execute_with_frictions
 from tests.market.reference_frictions import ReferenceCosts, reference_execute_with_frictions
 
 BATCH, ASSETS = 8, 4

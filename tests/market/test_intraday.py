@@ -23,7 +23,7 @@ from finrl_pod.market.intraday import (
     twap,
     vwap,
 )
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 from finrl_pod.types import Panel
 
 CONFIG = IntradayExecutionConfig()

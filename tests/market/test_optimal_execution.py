@@ -7,15 +7,16 @@ import pytest
 from scipy.optimize import minimize
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.market.linear_impact import LinearImpact, execution_cost, inventory_risk
 from finrl_pod.market.optimal_execution import (
-    almgren_chriss_cost,
+    ExecutionGame,
+    LinearImpact,
     almgren_chriss_holdings,
     decay_rate,
     effective_temporary,
-    optimal_trades,
+    equilibrium,
+    execution_cost,
+    inventory_risk,
     risk_aversion_of,
-    schedule_cost,
 )
 
 # Table 1 of Almgren and Chriss (2000): a million shares over five days, prices in dollars.
@@ -32,12 +33,9 @@ def test_published_decay_rate() -> None:
 @pytest.mark.parametrize("risk_aversion", [0.0, 1e-7, 1e-6, 1e-5])
 def test_closed_form_is_the_solution_of_the_linear_system(risk_aversion: float, within_step: float) -> None:
     impact = LinearImpact(2.5e-7, 2.5e-6, within_step=within_step)
-    trades = optimal_trades(ORDER, impact, DAYS, 20, VOLATILITY, risk_aversion)
+    trades = equilibrium(np.array([ORDER]), ExecutionGame(impact, DAYS, 20, VOLATILITY, risk_aversion))[0]
     kappa = decay_rate(impact, VOLATILITY, risk_aversion, DAYS / 20)
     np.testing.assert_allclose(-np.diff(almgren_chriss_holdings(ORDER, DAYS, 20, kappa)), trades, rtol=1e-8, atol=1e-3)
-    assert almgren_chriss_cost(ORDER, DAYS, 20, kappa, impact) == pytest.approx(
-        float(execution_cost(trades[None], impact, DAYS / 20)[0]), rel=1e-9
-    )
 
 
 def test_linear_system_agrees_with_a_numerical_optimiser() -> None:
@@ -48,7 +46,8 @@ def test_linear_system_agrees_with_a_numerical_optimiser() -> None:
         return float((execution_cost(trades, impact, 0.25) + 2 * inventory_risk(np.ones(1), trades, 1.5, 0.25))[0])
 
     found = minimize(objective, np.full(7, 1 / 8), tol=1e-12).x
-    np.testing.assert_allclose(optimal_trades(1.0, impact, 2.0, 8, 1.5, 2.0)[:-1], found, atol=1e-5)
+    trades = equilibrium(np.ones(1), ExecutionGame(impact, 2.0, 8, 1.5, 2.0))[0]
+    np.testing.assert_allclose(trades[:-1], found, atol=1e-5)
 
 
 def test_cost_of_a_schedule_worked_out_by_hand() -> None:
@@ -76,18 +75,6 @@ def test_cost_matches_a_simulation_with_price_noise() -> None:
 @pytest.mark.parametrize("kappa", [0.3, 0.6, 1.2])
 def test_risk_aversion_of_a_decay_rate_is_its_inverse(kappa: float) -> None:
     assert decay_rate(PAPER, VOLATILITY, risk_aversion_of(PAPER, VOLATILITY, kappa, 0.25), 0.25) == pytest.approx(kappa)
-
-
-def test_equal_slices_are_worse_the_more_risk_averse_the_trader() -> None:
-    losses = []
-    for kappa in (0.2, 0.6, 1.2):
-        risk_aversion = risk_aversion_of(PAPER, VOLATILITY, kappa, 0.25)
-        costs = [
-            schedule_cost(almgren_chriss_holdings(ORDER, DAYS, 20, k), PAPER, DAYS, VOLATILITY, risk_aversion)
-            for k in (0.0, kappa)
-        ]
-        losses.append(costs[0] / costs[1] - 1)
-    assert 0 < losses[0] < 0.02 < losses[1] < losses[2]
 
 
 def test_concave_cost_is_refused() -> None:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finrl_pod.errors import InputError
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.evaluate.variations import Job, simulate_recorded
 from finrl_pod.market.costs import BarLiquidity, Frictions, QuotedHalfSpread
 from finrl_pod.market.execution import ExecutionRules, execute
-from finrl_pod.market.frictions import execute_with_frictions
+from finrl_pod.market.venue import execute_with_frictions
 from finrl_pod.types import Floats, MarketTensor
 from tests.market.test_execution import random_case
 from tests.markets import random_market

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from finrl_pod.market.weights import WEIGHT_TOLERANCE, weights_error
+from finrl_pod.market.execution import WEIGHT_TOLERANCE, weights_error
 
 SYMBOLS = ("A", "B", "C")
 

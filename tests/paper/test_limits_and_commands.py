@@ -48,9 +48,8 @@ def test_loss_beyond_the_limit_allows_only_reducing_orders_until_resume(tmp_path
     sim.assert_journal_matches_broker()
 
 
-@pytest.mark.parametrize("excess", ["spread", "cash"])
-def test_targets_above_the_position_limit_are_cut_and_traded(tmp_path: Path, excess: Any) -> None:
-    limits = RiskSettings(max_position=0.4, max_order=0.5, max_turnover=2.0, daily_loss=0.9, excess=excess)
+def test_targets_above_the_position_limit_are_cut_and_traded(tmp_path: Path) -> None:
+    limits = RiskSettings(max_position=0.4, max_order=0.5, max_turnover=2.0, daily_loss=0.9)
     weights = lambda window: np.array([0.6, 0.3, 0.1])  # noqa: E731
     settings = config(risk=limits, orders=OrderSettings(collar=0.2, fractional=True))
     sim = SimulatedDaemon(tmp_path, settings, FunctionStrategy(weights))
@@ -58,9 +57,8 @@ def test_targets_above_the_position_limit_are_cut_and_traded(tmp_path: Path, exc
     intents = [i for i in sim.intents() if i.bar == "2024-01-08"]
     assert {sim.intent_state(i) for i in sim.intents()} == {"done"}
     bought = {i.symbol: float(i.quantity) * float(i.reference_price) / 100_000 for i in intents}
-    # Spread: 0.6, 0.3, 0.1 of 0.98 become 0.4, 0.435, 0.145, and then 0.4, 0.4, 0.18.
-    shares = (0.4, 0.4, 0.18) if excess == "spread" else (0.4, 0.98 * 0.3, 0.98 * 0.1)
-    assert bought == pytest.approx(dict(zip(("AA", "BB", "CC"), shares, strict=True)), rel=1e-6)
+    # 0.6, 0.3, 0.1 of 0.98 become 0.4, 0.435, 0.145, and then 0.4, 0.4, 0.18.
+    assert bought == pytest.approx({"AA": 0.4, "BB": 0.4, "CC": 0.18}, rel=1e-6)
     assert [kind for _, kind, _ in sim.alerts].count("limits") == 1
     assert "risk" not in sim.alert_kinds()
     sim.restart()

@@ -265,7 +265,6 @@ def test_thresholds_out_of_range_are_refused() -> None:
     for change in (
         {"significance_level": 0.0},
         {"significance_level": 0.6},
-        {"max_drawdown": 2.0},
     ):
         with pytest.raises(ConfigError, match=f"gate.{next(iter(change))} is out of its range"):
             check(dataclasses.replace(GateConfig(), **change))

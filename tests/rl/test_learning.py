@@ -6,7 +6,7 @@ import pytest
 import torch
 from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.rl.acting.decisions import DecisionInputs, target_weights
 from finrl_pod.rl.training.learner import Learner

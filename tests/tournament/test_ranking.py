@@ -12,6 +12,7 @@ import pytest
 
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
+from finrl_pod.tournament import ranking
 from finrl_pod.tournament.active_returns import BASE
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import next_slots
@@ -76,27 +77,28 @@ def test_protected_pods_continue_and_the_others_are_refilled() -> None:
     assert inits[4].parent == "g02s04"
 
 
-def test_novelty_lowers_the_score_of_an_agent_that_moves_like_a_better_one() -> None:
+def test_novelty_lowers_the_score_of_an_agent_that_moves_like_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "NOVELTY", 0.5)
     rng = np.random.default_rng(0)
     best, other = rng.normal(size=300), rng.normal(size=300)
     returns = {"a": best, "b": best + 0.1 * rng.normal(size=300), "c": other, BASE: np.zeros(300)}
     scores = [score("b", 0.9), score("c", 0.8), score("a", 1.0)]
-    compare = comparison(returns=returns, novelty=0.5)
+    compare = comparison(returns=returns)
     expected_b = 0.9 - 0.5 * np.corrcoef(best, returns["b"])[0, 1]
     expected_c = 0.8 - 0.5 * np.mean([np.corrcoef(other, returns[name])[0, 1] for name in ("a", "b")])
     assert compare.adjusted(scores) == pytest.approx([expected_b, expected_c, 1.0])
     assert [entry.id for entry in compare.ranked(scores)] == ["a", "c", "b"]
-    assert comparison(returns=returns, novelty=0.0).adjusted(scores) == [0.9, 0.8, 1.0]
-    assert comparison(novelty=0.5).adjusted(scores) == [0.9, 0.8, 1.0], "without returns"
+    assert comparison().adjusted(scores) == [0.9, 0.8, 1.0], "without returns"
 
 
-def test_novelty_decides_about_parents() -> None:
+def test_novelty_decides_about_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     best = rng.normal(size=200)
     current = [score(f"g00s{i:02d}", value, slot=i) for i, value in enumerate((1.0, 0.9, 0.8, 0.1))]
     returns = {"g00s00": best, "g00s01": best, "g00s02": rng.normal(size=200), "g00s03": best, BASE: np.zeros(200)}
     for novelty, parents in ((0.0, {"g00s00", "g00s01"}), (0.5, {"g00s00", "g00s02"})):
-        config = TournamentConfig(pods=4, novelty=novelty, exploit_fraction=1.0, reinit_fraction=0.0)
+        monkeypatch.setattr(ranking, "NOVELTY", novelty)
+        config = TournamentConfig(pods=4, exploit_fraction=1.0, reinit_fraction=0.0)
         found = {
             init.parent
             for seed in range(8)

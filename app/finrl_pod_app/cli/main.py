@@ -22,7 +22,7 @@ import typer
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.masking import environment_mask
-from finrl_pod.own_code import OUT_OF_MEMORY, own_failures
+from finrl_pod.user_files import OUT_OF_MEMORY, own_failures
 from finrl_pod_app.cli import (
     backtest,
     dashboard,

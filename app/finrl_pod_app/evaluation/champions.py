@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.data.tensor import build_market
-from finrl_pod.evaluate.simulate import Ledger
+from finrl_pod.evaluate.backtest import Ledger
 from finrl_pod.rl.acting.member_accounts import run_members
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory

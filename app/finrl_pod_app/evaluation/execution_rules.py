@@ -79,10 +79,9 @@ class PaperRules:
         limits = self.rules.limits
         if limits is None:
             return []
-        rest = "spread over the others" if limits.spread else "left in cash"
         return [
-            f"Target weights are cut to {float(100 * limits.max_position):g}% of equity (what is cut is {rest}), "
-            f"purchases to {float(100 * limits.max_order):g}%."
+            f"Target weights are cut to {float(100 * limits.max_position):g}% of equity (what is cut is spread over "
+            f"the others), purchases to {float(100 * limits.max_order):g}%."
         ]
 
 

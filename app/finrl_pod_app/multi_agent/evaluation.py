@@ -9,7 +9,7 @@ import torch
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
-from finrl_pod.market.execution_games import best_response_gains, equilibrium
+from finrl_pod.market.optimal_execution import best_response_gains, equilibrium
 from finrl_pod.market.optimal_quotes import evaluate_quotes, solve_quotes, visited_inventories
 from finrl_pod.rl.multi_agent.training import JointPolicy
 from finrl_pod.types import Floats, JointObservation

@@ -15,7 +15,7 @@ from finrl_pod_envs.intraday_execution import AgentSchedule, IntradayExecutionEn
 from finrl_pod.market.intraday import IntradaySessions, Schedule, execute
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import PPOConfig
-from finrl_pod.settings.intraday import IntradayExecutionConfig
+from finrl_pod.settings.multi_agent import IntradayExecutionConfig
 
 SAMPLES, ENVS = 1_000_000, 128
 DRAWS, LEVEL = 10_000, 0.90

@@ -24,7 +24,6 @@ from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.market.rewards import Interval, StepReward
 from finrl_pod.market.rules import custom_cost
-from finrl_pod.own_code import own_failure
 from finrl_pod.paper.brokers.factory import missing_members
 from finrl_pod.paper.domain.port import Broker
 from finrl_pod.protocols import Strategy
@@ -34,7 +33,7 @@ from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
-from finrl_pod.user_files import error_text, forget_modules, is_file_reference, pin, stdout_to_stderr
+from finrl_pod.user_files import error_text, forget_modules, is_file_reference, own_failure, pin, stdout_to_stderr
 from finrl_pod_app.setup.environments import check_environment
 from finrl_pod_app.setup.extensions import find_extension, kind_of
 from finrl_pod_app.setup.feature_check import ASSETS, BARS, CASH, SEED, feature_faults, random_panel

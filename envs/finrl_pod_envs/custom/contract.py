@@ -16,10 +16,9 @@ from typing import Any
 import torch
 
 from finrl_pod.errors import FinrlPodError, RunError
-from finrl_pod.own_code import own_failure
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.types import EnvStep, Observation, Tensor
-from finrl_pod.user_files import error_text, stdout_to_stderr
+from finrl_pod.user_files import error_text, own_failure, stdout_to_stderr
 
 MAX_STEPS = 2_500
 REPEATED = 100  # steps that are compared with those of a second run

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError
-from finrl_pod_envs.gymnasium_pool.channel import Channel
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, block_size, describe_failure
-from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, start_worker
+from finrl_pod_envs.gymnasium_pool.worker import BUSY, DONE, RAISED, REFUSED, STEP, Channel, start_worker
 
 START_SECONDS = 120.0  # to start Python, Gymnasium and a physics engine on a busy machine
 MAX_STEP_SECONDS = 86_400.0

@@ -1,7 +1,7 @@
 """A market in which M agents execute orders in the same assets and move their prices.
 
 Shapes: P members, E markets each, M agents, N assets. The price of a step and what it costs are those of
-`finrl_pod.market.linear_impact`, whose games `finrl_pod.market.execution_games` solves exactly.
+`finrl_pod.market.optimal_execution`, whose games `finrl_pod.market.optimal_execution` solves exactly.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from finrl_pod.errors import ConfigError, InputError
-from finrl_pod.market.execution_games import ExecutionGame
-from finrl_pod.market.linear_impact import LinearImpact
+from finrl_pod.market.optimal_execution import ExecutionGame, LinearImpact
 from finrl_pod.random import generators
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig

@@ -13,7 +13,7 @@ from finrl_pod import random
 from finrl_pod.data.blocks import over_rows
 from finrl_pod.errors import FeatureError
 from finrl_pod.evaluate.audit.pipeline import Finding, Pipeline, random_actions
-from finrl_pod.evaluate.simulate import simulate
+from finrl_pod.evaluate.backtest import simulate
 from finrl_pod.market.execution import ExecutionRules
 from finrl_pod.native.threads import one_thread
 from finrl_pod.protocols import VecEnv

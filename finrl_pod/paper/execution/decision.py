@@ -17,8 +17,8 @@ import torch
 from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import DataError, FinrlPodError
 from finrl_pod.evaluate.backtest import feature_columns, feature_lookback_of, features_at, window_at
+from finrl_pod.market.execution import weights_error
 from finrl_pod.market.protocols import MandatedStrategy
-from finrl_pod.market.weights import weights_error
 from finrl_pod.paper.domain.port import BarTable, DataFeed
 from finrl_pod.paper.domain.records import CorporateAction
 from finrl_pod.paper.execution.price_check import MAX_JUMP, CheckedPrices, check_prices

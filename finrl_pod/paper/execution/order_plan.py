@@ -43,10 +43,9 @@ def limits_note(decision: Decision, rules: SizingRules) -> str:
     weights = [float(weight) for weight in decision.weights]
     if np.allclose(limited_weights(weights, rules), weights, rtol=0, atol=1e-9):
         return ""
-    remainder = "spread over the other positions" if rules.limits.spread else "left in cash"
     return (
-        f"target weights are cut to risk.max_position = {float(rules.limits.max_position):g} (the rest is {remainder}) "
-        f"and to a sum of {float(rules.limits.max_gross):g}"
+        f"target weights are cut to risk.max_position = {float(rules.limits.max_position):g} (the rest is "
+        f"spread over the other positions) and to a sum of {float(rules.limits.max_gross):g}"
     )
 
 

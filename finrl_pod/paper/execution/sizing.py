@@ -32,5 +32,4 @@ def order_limits(limits: RiskSettings) -> OrderLimits:
         max_gross=Decimal(str(min(limits.max_gross, limits.max_net))),
         max_order=Decimal(str(limits.max_order)),
         max_turnover=Decimal(str(limits.max_turnover)),
-        spread=limits.excess == "spread",
     )

@@ -47,7 +47,7 @@ def target_weights(
     held, known = inputs.held, _of_decision_bar(inputs.tradable)
     if rules.kind == "discrete":
         choice = choices(actor, params, inputs, rules)
-        return choices_as_weights(choice, held, known, trade_fraction=rules.trade_fraction, rules=rules_of(rules))
+        return choices_as_weights(choice, held, known, rules=rules_of(rules))
     # stock_trading observes accounts in units of the starting cash.
     unit = equity / rules.cash if rules.kind == "stock_trading" else None
     scores = _action(actor, params, inputs, unit).view(len(held), -1).double()

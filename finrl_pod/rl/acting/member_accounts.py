@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from finrl_pod.data.turbulence import turbulent_bars
+from finrl_pod.evaluate.backtest import Ledger, simulate
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, summary
-from finrl_pod.evaluate.simulate import Ledger, simulate
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_mandate
 from finrl_pod.market.rules import rules_of

@@ -20,9 +20,8 @@ from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
 from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
 from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
 from finrl_pod.rl.networks.layers import affine, product, uniform
-from finrl_pod.settings.registration import check_name
 from finrl_pod.types import Tensor
-from finrl_pod.user_files import custom_object, custom_part_hint, unpinned
+from finrl_pod.user_files import check_name, custom_object, custom_part_hint, unpinned
 
 WEIGHT_FLOOR = 1e-3  # smallest relative holding whose logarithm is taken
 INITIAL_LOG_STD = 0.0

@@ -23,7 +23,6 @@ import torch
 import torch.multiprocessing as mp
 
 from finrl_pod.errors import ConfigError, FinrlPodError, InputError, RunError
-from finrl_pod.own_code import own_failures
 from finrl_pod.process import STOP_SIGNALS, Parent, die_with_parent, this_process
 from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.factory import make_algorithm
@@ -32,6 +31,7 @@ from finrl_pod.rl.experience.replay import Replay
 from finrl_pod.rl.experience.rollout_collector import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
+from finrl_pod.user_files import own_failures
 
 AHEAD = 8  # iterations by which the collector may lead the learner; also the limit of updates at once, in iterations
 WAIT = 2e-4  # seconds between polls

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
-from finrl_pod.own_code import own_failures
 from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.executor import (
     Event,
@@ -32,6 +31,7 @@ from finrl_pod.tournament.executors import shard as messages
 from finrl_pod.tournament.executors.ray_cluster import connect, leave
 from finrl_pod.tournament.executors.shard import MakeTrainer
 from finrl_pod.tournament.executors.wire import decode_assignment, decode_result, encode_assignment, encode_result
+from finrl_pod.user_files import own_failures
 
 WAIT_SECONDS = 1.0  # between two looks at progress and nodes
 START_SECONDS = 300.0  # until the first shard is ready

@@ -8,10 +8,10 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from finrl_pod.errors import FinrlPodError
-from finrl_pod.own_code import own_failures
 from finrl_pod.process import Parent, die_with_parent
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from finrl_pod.tournament.executors.wire import decode_assignment, encode_result
+from finrl_pod.user_files import own_failures
 
 
 class Trainer(Protocol):

@@ -7,7 +7,7 @@ import socket
 import threading
 
 import pytest
-from finrl_pod_envs.gymnasium_pool.channel import CHUNK, Channel
+from finrl_pod_envs.gymnasium_pool.worker import CHUNK, Channel
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from finrl_pod_envs.gymnasium_pool.channel import Channel
 from finrl_pod_envs.gymnasium_pool.drivers import PoolDriver, _Worker
 from finrl_pod_envs.gymnasium_pool.env import GymnasiumVecEnv
-from finrl_pod_envs.gymnasium_pool.worker import DONE, _BusySignal
+from finrl_pod_envs.gymnasium_pool.worker import DONE, Channel, _BusySignal
 
 from finrl_pod.errors import ConfigError, RunError
 from tests.envs.gymnasium_pool.faulty_envs import NAME

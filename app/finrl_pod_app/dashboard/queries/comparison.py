@@ -13,11 +13,10 @@ import torch
 from finrl_pod_strategies.baselines import BASELINES, SEEDED_BASELINES
 
 from finrl_pod.evaluate.attribution import attribution
-from finrl_pod.evaluate.backtest import backtest_result
+from finrl_pod.evaluate.backtest import backtest_result, simulate
 from finrl_pod.evaluate.export import bars_table, csv_text, weights_table
 from finrl_pod.evaluate.intervals import account_intervals
 from finrl_pod.evaluate.metrics import METRIC_NAMES, bars_per_year, simple_returns
-from finrl_pod.evaluate.simulate import simulate
 from finrl_pod.evaluate.trades import trades_table
 from finrl_pod.evaluate.variations import simulate_recorded
 from finrl_pod.settings.run import RunConfig
