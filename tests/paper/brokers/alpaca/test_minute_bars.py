@@ -11,13 +11,14 @@ import pytest
 from finrl_pod.paper.brokers.alpaca.client import open_alpaca
 from finrl_pod.paper.brokers.alpaca.feed import AlpacaFeed
 from finrl_pod.paper.domain.schedule import Calendar
+from finrl_pod.paper.execution import usual_volume
 from finrl_pod.paper.execution.usual_volume import last_volumes, usual_volumes
 from finrl_pod.paper.settings import SlicingSettings
 from tests.fake_alpaca.server_fixtures import Client, new_york
 from tests.paper.factories import config
 
 OPENED = datetime(2024, 3, 1, 14, 30, tzinfo=UTC)
-SLICED = config(symbols=("AAA", "BBB"), slicing=SlicingSettings("vwap", 180, 60, history=3))
+SLICED = config(symbols=("AAA", "BBB"), slicing=SlicingSettings("vwap", 180, 60))
 
 
 class FixedClock:
@@ -56,7 +57,8 @@ def test_complete_minutes_of_all_pages(client: Client, feed: AlpacaFeed) -> None
     assert len(feed.minute_bars(["AAA"], OPENED, OPENED + timedelta(minutes=5), "raw").times) == 5
 
 
-def test_usual_volume_is_that_of_the_sessions_before(feed: AlpacaFeed) -> None:
+def test_usual_volume_is_that_of_the_sessions_before(feed: AlpacaFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_volume, "HISTORY_SESSIONS", 3)
     (session,) = Calendar().sessions(OPENED.date(), OPENED.date())
     window = Calendar().slice_window(session, SLICED.schedule, SLICED.slicing)
     found = usual_volumes(feed, SLICED, session.date, window)
