@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.sessions import new_york
+from finrl_pod.fake_alpaca.prices import new_york
 from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, NOT_FOUND, ApiError, decimal_text, timestamp
 
 _BASIS_POINTS = Decimal(10_000)

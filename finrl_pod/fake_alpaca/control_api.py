@@ -14,9 +14,9 @@ from finrl_pod.errors import InputError
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
+from finrl_pod.fake_alpaca.request_pipeline import TrafficLog
 from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
 from finrl_pod.fake_alpaca.settings import Settings
-from finrl_pod.fake_alpaca.traffic import TrafficLog
 from finrl_pod.fake_alpaca.wire_format import ApiError
 
 _NUMERIC_CONDITIONS = ("fill_delay", "cancel_delay", "replace_delay", "clock_skew")

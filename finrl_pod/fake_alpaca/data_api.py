@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finrl_pod.fake_alpaca.prices import Prices
-from finrl_pod.fake_alpaca.sessions import Session, new_york
+from finrl_pod.fake_alpaca.prices import Prices, Session, new_york
 from finrl_pod.fake_alpaca.settings import CorporateAction
 from finrl_pod.fake_alpaca.wire_format import ID_NAMESPACE, ApiError, QueryParameters, next_page_token, timestamp
 

@@ -17,8 +17,7 @@ from finrl_pod.fake_alpaca import order_validation as validation
 from finrl_pod.fake_alpaca.account import Account, Balances, compute_balances
 from finrl_pod.fake_alpaca.order_lifecycle import PENDING_CHANGE, EventQueue, OrderLifecycle
 from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.fake_alpaca.prices import Prices
-from finrl_pod.fake_alpaca.sessions import new_york
+from finrl_pod.fake_alpaca.prices import Prices, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import (
     FORBIDDEN,

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from finrl_pod.fake_alpaca import matching
 from finrl_pod.fake_alpaca.account import Account
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.prices import Prices
-from finrl_pod.fake_alpaca.sessions import Session, new_york
+from finrl_pod.fake_alpaca.prices import Prices, Session, new_york
 from finrl_pod.fake_alpaca.settings import MarketConditions, Settings
 from finrl_pod.fake_alpaca.wire_format import UNPROCESSABLE, ApiError, decimal_text, floor_shares
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from finrl_pod.fake_alpaca.account import opening_quantity
 from finrl_pod.fake_alpaca.orders import Order, OrderTicket
-from finrl_pod.fake_alpaca.sessions import Session
+from finrl_pod.fake_alpaca.prices import Session
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.wire_format import (
     FORBIDDEN,

@@ -5,18 +5,77 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, TextIO
 
 from aiohttp import web
 
-from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.routes import ApiRequest, ApiResponse, Handler
-from finrl_pod.fake_alpaca.scaled_clock import ScaledClock
-from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
-from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError
+from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, ScaledClock
+from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError, timestamp
+
+WINDOW_SECONDS = 60.0
+
+
+class TrafficLog:
+    """Numbered records in memory and, if a path is given, as JSON lines in a file. Request headers are not logged.
+
+    Kinds of records: "request" (written with the response; `arrived` is the time of arrival), "order" (every event of
+    an order), "account" (close, reset, split), "stream" (connected, fault, ...), "server" (started, stopped).
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._file: TextIO | None = None if path is None else path.open("a", encoding="utf-8")
+
+    def write(self, kind: str, moment: float, **detail: Any) -> None:
+        """Append a record of a simulated time (UTC epoch seconds)."""
+        record = {"n": len(self.records), "kind": kind, "at": timestamp(moment), "real": time.monotonic(), **detail}
+        self.records.append(record)
+        if self._file is not None:
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+
+class RequestCounter:
+    """Allows at most `limit` requests in any 60 simulated seconds. Refused requests are not counted."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._accepted: deque[float] = deque()
+
+    def take(self, moment: float) -> bool:
+        """Count a request at a time (UTC epoch seconds). False, without counting it, if the limit is reached."""
+        while self._accepted and self._accepted[0] <= moment - WINDOW_SECONDS:
+            self._accepted.popleft()
+        if len(self._accepted) >= self.limit:
+            return False
+        self._accepted.append(moment)
+        return True
+
+    def headers(self, moment: float) -> dict[str, str]:
+        """Date and rate-limit headers of a response. Reset: epoch seconds at which the oldest request expires."""
+        reset = self._accepted[0] + WINDOW_SECONDS if self._accepted else moment
+        return {
+            "X-RateLimit-Limit": str(self.limit),
+            "X-RateLimit-Remaining": str(self.limit - len(self._accepted)),
+            "X-RateLimit-Reset": str(math.ceil(reset)),
+            "Date": format_datetime(datetime.fromtimestamp(moment, UTC), usegmt=True),
+        }
+
 
 _DRIP_LENGTH = 100_000  # bytes announced, real seconds between two of them
 _DRIP_PAUSE = 0.05

@@ -16,19 +16,16 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from finrl_pod.errors import InputError, SetupError
-from finrl_pod.fake_alpaca.clock_pacing import ClockPacer
 from finrl_pod.fake_alpaca.control_api import control_routes
 from finrl_pod.fake_alpaca.data_api import MarketData
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
-from finrl_pod.fake_alpaca.prices import Prices
-from finrl_pod.fake_alpaca.request_pipeline import RequestPipeline, endpoint_not_found
+from finrl_pod.fake_alpaca.prices import NEW_YORK, Prices
+from finrl_pod.fake_alpaca.request_pipeline import RequestCounter, RequestPipeline, TrafficLog, endpoint_not_found
 from finrl_pod.fake_alpaca.routes import data_routes, trading_routes
-from finrl_pod.fake_alpaca.scaled_clock import Pace, ScaledClock
-from finrl_pod.fake_alpaca.sessions import NEW_YORK
+from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, Pace, ScaledClock
 from finrl_pod.fake_alpaca.settings import Settings
 from finrl_pod.fake_alpaca.stream import TradeUpdateHub
-from finrl_pod.fake_alpaca.traffic import RequestCounter, TrafficLog
 from finrl_pod.files import read_json, write_json
 from finrl_pod.types import Panel
 

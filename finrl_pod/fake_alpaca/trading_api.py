@@ -13,7 +13,7 @@ from typing import Any
 
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.orders import Order
-from finrl_pod.fake_alpaca.sessions import Session, new_york
+from finrl_pod.fake_alpaca.prices import Session, new_york
 from finrl_pod.fake_alpaca.wire_format import (
     ID_NAMESPACE,
     INVALID_PARAMETER,

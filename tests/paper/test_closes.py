@@ -18,7 +18,7 @@ from finrl_pod.paper.domain.records import ActionKind, CorporateAction
 from finrl_pod.paper.execution.sizing import sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.closes import Closes
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.types import Floats, Panel, Window

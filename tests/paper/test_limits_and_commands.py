@@ -21,8 +21,7 @@ from finrl_pod.paper.domain.records import (
     TimeInForce,
 )
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import CommandName, RiskState, enqueue, read_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 from tests.paper.factories import FunctionStrategy, SimulatedDaemon, config, for_first_calls, own_orders

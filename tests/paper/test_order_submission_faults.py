@@ -24,8 +24,7 @@ from finrl_pod.paper.domain.records import (
     TimeInForce,
 )
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import CommandName, RiskState, enqueue, read_result
 from finrl_pod.paper.settings import RiskSettings
 from tests.paper.factories import SimulatedDaemon, config, for_first_calls, own_orders
 

@@ -14,8 +14,7 @@ from sqlalchemy import Connection
 
 from finrl_pod.paper.domain.records import OrderRequest, Side, TimeInForce
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName, enqueue, read_result
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import CommandName, RiskState, enqueue, read_result
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import OrderSettings, TimingSettings
 from tests.paper.factories import SYMBOLS, PartialFillBroker, SimulatedDaemon, SwappingStrategy, config

@@ -14,7 +14,7 @@ from finrl_pod_app.paper.runner import DaemonProcess, _reload_config
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.runtime.reload import changed_settings
+from finrl_pod.paper.runtime.build import changed_settings
 from finrl_pod.paper.settings import PaperConfig, unpack
 from tests.paper.factories import NoHeartbeat, SimulatedDaemon, config
 

@@ -20,7 +20,7 @@ from finrl_pod.paper.domain.records import (
     CorporateAction,
 )
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.settings import DataSettings, OrderSettings, RiskSettings, ScheduleSettings
 from finrl_pod.types import Panel
 from tests.paper.factories import (

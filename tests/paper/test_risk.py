@@ -11,7 +11,7 @@ import pytest
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.domain.records import OrderRequest, OrderType, Side, TimeInForce
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import OrderSettings, RiskSettings, parse
 

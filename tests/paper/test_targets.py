@@ -15,13 +15,12 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.paper_backtest import backtest_paper
 from finrl_pod.market.orders import PositionTarget, SizingRules, distance_to_target, missing_shares
 from finrl_pod.paper.domain.records import ActionKind, CorporateAction, Reason, Rejected
-from finrl_pod.paper.execution.sizing import sizing_rules
-from finrl_pod.paper.execution.target_distance import current_targets
+from finrl_pod.paper.execution.sizing import current_targets, sizing_rules
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.commands import CommandName, enqueue
+from finrl_pod.paper.journal.decision_state import KeptTarget, largest_distance
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.journal.targets import KeptTarget, largest_distance
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.runtime.replay import replay
 from finrl_pod.paper.settings import OrderSettings

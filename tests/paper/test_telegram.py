@@ -16,7 +16,7 @@ import pytest
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.risk_state import RiskState, read_risk_state
+from finrl_pod.paper.journal.commands import RiskState, read_risk_state
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring import telegram
 from finrl_pod.paper.monitoring.telegram import HELP, TelegramCommands

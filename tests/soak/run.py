@@ -43,8 +43,8 @@ from finrl_pod.fake_alpaca.server import FakeAlpaca
 from finrl_pod.fake_alpaca.settings import CorporateAction, Settings
 from finrl_pod.paper.domain.schedule import Calendar
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.decision_state import TargetState
 from finrl_pod.paper.journal.store import Store as Journal
-from finrl_pod.paper.journal.targets import TargetState
 from finrl_pod.paper.settings import load
 
 ROOT = Path(__file__).parents[2]

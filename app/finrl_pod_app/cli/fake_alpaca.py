@@ -66,9 +66,9 @@ def fake_alpaca(
     from finrl_pod.data.dates import first_moment, last_moment
     from finrl_pod.data.store import Store
     from finrl_pod.fake_alpaca.faults import random_faults, read_faults
+    from finrl_pod.fake_alpaca.prices import trading_windows
     from finrl_pod.fake_alpaca.scaled_clock import Pace
     from finrl_pod.fake_alpaca.server import FakeAlpaca
-    from finrl_pod.fake_alpaca.sessions import trading_windows
     from finrl_pod.fake_alpaca.settings import Settings, read_actions
 
     day = first_moment(start, "--start").date()

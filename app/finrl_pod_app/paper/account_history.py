@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
+from datetime import date, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from sqlalchemy import select
 
 from finrl_pod.evaluate.paper_backtest import Auction, TradedPrices
 from finrl_pod.paper.domain.intents import FLATTEN
-from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, Side
+from finrl_pod.paper.domain.records import SOLD_BY_OTHERS, ActionKind, Side
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.types import Floats, Panel
@@ -115,3 +117,74 @@ def _actions(store: Store, run: str, times: Sequence[str], *, has_strategies: bo
         )
         for action, share in rows_by_action
     ]  # fmt: skip
+
+
+SPLITS = (ActionKind.SPLIT, ActionKind.STOCK_DIVIDEND)
+LARGE_JUMP = 0.2  # of the scale between two sessions; taken for a split even if the journal has none
+ROUNDED_SPLIT = 0.02  # largest relative difference between a jump and the split it is taken for
+LARGEST_PART = 50  # of a split ratio such as 3:2
+CENT = 0.011  # smaller dividends cannot be distinguished from the rounding of adjusted prices
+SAME = 1e-9
+ANNOUNCED = timedelta(days=14)  # between an ex-date and the session in which the journal records it
+
+
+def traded_prices(store: Store, panel: Panel, close: Floats) -> TradedPrices | None:
+    """Return the closes that the journal decisions saw, and the corporate actions that follow from their scale.
+
+    Decisions see closes that are adjusted for the splits of the next session, but for no dividends.
+
+    close: [T, N], the panel closes, forward-filled. None if the panel has the same, so that nothing was adjusted since.
+    """
+    seen_closes = _seen_closes(store, panel)
+    scale = _filled(seen_closes / close)
+    if not len(scale) or np.allclose(scale, 1.0, rtol=SAME, atol=0):
+        return None
+    traded = np.where(np.isfinite(seen_closes), seen_closes, close * scale)
+    splits = np.ones_like(close)
+    dividends = np.zeros_like(close)
+    actions = [row for row in store.rows(schema.corporate_actions) if row.kind in SPLITS]
+    days = panel.times.astype("datetime64[D]").astype(object)
+    jumps = scale[1:] / scale[:-1]
+    for before, n in zip(*np.nonzero(np.abs(jumps - 1) > SAME), strict=True):
+        t = int(before) + 1
+        jump = float(jumps[before, n])
+        ratio = _split_ratio(jump, actions, panel.symbols[n], days[t])
+        dividend = float(traded[before, n]) * (1 - jump * ratio)
+        splits[t, n] = ratio
+        dividends[t, n] = round(dividend, 4) if dividend > CENT else 0.0
+    return TradedPrices(traded, splits, dividends)
+
+
+def _seen_closes(store: Store, panel: Panel) -> Floats:
+    """[T, N], the close that the decision on each session saw; NaN where the journal has none."""
+    days = {str(day): t for t, day in enumerate(panel.times.astype("datetime64[D]"))}
+    columns = {symbol: n for n, symbol in enumerate(panel.symbols)}
+    seen_closes = np.full((len(days), len(columns)), np.nan)
+    for row in store.rows(schema.closes):
+        cell = (days.get(row.session, -1), columns.get(row.symbol, -1))
+        if min(cell) >= 0 and np.isnan(seen_closes[cell]):  # a later row is the same close after a split
+            seen_closes[cell] = float(row.price)
+    return seen_closes
+
+
+def _filled(scale: Floats) -> Floats:
+    """[T, N], with the last known value at bars without one, the first one before that, and 1 for unknown symbols."""
+    filled = scale.copy()
+    for n in range(scale.shape[1]):
+        known_rows = np.flatnonzero(np.isfinite(scale[:, n]))
+        if not len(known_rows):
+            filled[:, n] = 1.0
+            continue
+        latest = np.searchsorted(known_rows, np.arange(len(scale)), side="right") - 1
+        filled[:, n] = scale[known_rows[np.maximum(latest, 0)], n]
+    return filled
+
+
+def _split_ratio(jump: float, actions: Sequence[Any], symbol: str, day: date) -> float:
+    """Shares after per share before, of an action after the close of `day`; 1 if it was a dividend."""
+    period = (day + timedelta(days=1) - ANNOUNCED, day + ANNOUNCED)
+    is_recorded = any(a.symbol == symbol and period[0] <= date.fromisoformat(a.ex_date) <= period[1] for a in actions)
+    if not is_recorded and abs(jump - 1) < LARGE_JUMP:
+        return 1.0
+    ratio = Fraction(1 / jump).limit_denominator(LARGEST_PART)
+    return float(ratio) if ratio and abs(float(ratio) * jump - 1) < ROUNDED_SPLIT else 1.0

@@ -28,11 +28,10 @@ from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.monitoring.status import orders
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions, unpack
 from finrl_pod.types import Panel
-from finrl_pod_app.paper.account_history import account_history, daily_terms
+from finrl_pod_app.paper.account_history import account_history, daily_terms, traded_prices
 from finrl_pod_app.paper.attribution import CAUSES, Attribution, Cause, attribute
 from finrl_pod_app.paper.replay_report import account_equity, backtest_account, compare, compare_account
 from finrl_pod_app.paper.sources import strategy_sources
-from finrl_pod_app.paper.traded_prices import traded_prices
 
 MAX_UNEXPLAINED = 0.001  # share of equity; a larger unexplained difference from the backtest is an alarm
 

@@ -29,10 +29,9 @@ from finrl_pod.paper.monitoring.logs import open_log
 from finrl_pod.paper.monitoring.status import metrics, status_text
 from finrl_pod.paper.monitoring.symbols import symbol_figures
 from finrl_pod.paper.monitoring.telegram import TOKEN, TelegramCommands
-from finrl_pod.paper.runtime.build import build_daemon, record_settings
+from finrl_pod.paper.runtime.build import build_daemon, changed_settings, record_settings
 from finrl_pod.paper.runtime.control import apply_halt, halt_pending
 from finrl_pod.paper.runtime.daemon import Daemon
-from finrl_pod.paper.runtime.reload import changed_settings
 from finrl_pod.paper.settings import BROKERS, PaperConfig
 from finrl_pod_app.paper.sources import strategy_sources
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from finrl_pod.paper.domain.records import SUMMARY
-from finrl_pod.paper.execution.target_distance import TargetStatus
+from finrl_pod.paper.execution.sizing import TargetStatus
 from finrl_pod.paper.monitoring.status import ActiveReturnStatus, OrderStatusRow, PaperStatus, StrategyStatus
 
 if TYPE_CHECKING:

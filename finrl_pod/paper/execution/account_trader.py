@@ -25,8 +25,8 @@ from finrl_pod.paper.execution.risk import Exposure
 from finrl_pod.paper.execution.trader import CycleInputs, StrategyTrader, TradingComponents
 from finrl_pod.paper.execution.usual_volume import UsualVolume, last_volumes, usual_volumes
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import LedgerEntry, market_value
-from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import moment
 from finrl_pod.paper.settings import allocations
 

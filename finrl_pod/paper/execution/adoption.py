@@ -20,8 +20,8 @@ from finrl_pod.paper.domain.records import AccountState, ActionKind, CorporateAc
 from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.corporate_actions import book_action
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
-from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.settings import PaperConfig, allocations
 

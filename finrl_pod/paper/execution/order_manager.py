@@ -17,8 +17,8 @@ from finrl_pod.paper.domain.order_state import Change, OrderState, TrackedOrder
 from finrl_pod.paper.domain.port import Broker, Clock
 from finrl_pod.paper.domain.records import Ambiguous, Confirmed, Order, OrderRequest, OrderStatus, Reason, Rejected
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry
-from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.settings import TimingSettings
 
 Alert = Callable[[str, str, str], None]  # level, kind, message

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from finrl_pod.paper.domain.records import OrderRequest, OrderType, Side
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.risk_state import RiskState, read_risk_state, tighten_risk_state
+from finrl_pod.paper.journal.commands import RiskState, read_risk_state, tighten_risk_state
 from finrl_pod.paper.journal.store import Store, add
 from finrl_pod.paper.settings import OrderSettings, RiskSettings
 

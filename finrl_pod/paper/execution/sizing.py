@@ -5,10 +5,15 @@ Apart from the planning of orders, so that status reports need no numerical libr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
-from finrl_pod.market.orders import OrderLimits, SizingRules
-from finrl_pod.paper.settings import PaperConfig, RiskSettings
+from finrl_pod.market.orders import OrderLimits, SizingRules, distance_to_target, missing_shares
+from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.decision_state import open_target, was_flattened
+from finrl_pod.paper.journal.ledger import Ledger, market_value
+from finrl_pod.paper.settings import PaperConfig, RiskSettings, allocations
 
 
 def sizing_rules(config: PaperConfig, limits: RiskSettings | None = None) -> SizingRules:
@@ -33,3 +38,57 @@ def order_limits(limits: RiskSettings) -> OrderLimits:
         max_order=Decimal(str(limits.max_order)),
         max_turnover=Decimal(str(limits.max_turnover)),
     )
+
+
+ZERO = Decimal(0)
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """The newest target of a run. distance: value that own shares miss now, as a share of the equity of the run."""
+
+    bar: str
+    until: str
+    state: str
+    distance: float
+
+
+def current_targets(ledger: Ledger, config: PaperConfig) -> dict[str, TargetStatus]:
+    """Return the newest target of each run, with its distance at the last known closes."""
+    targets = {}
+    for allocation in allocations(config):
+        row = ledger.store.last(schema.targets, schema.targets.c.run == allocation.name)
+        if row is not None:
+            distance, _ = _distance_now(ledger, config, allocation, ledger.closes.prices)
+            targets[allocation.name] = TargetStatus(row.bar, row.until, row.state, float(distance))
+    return targets
+
+
+def account_distance(ledger: Ledger, config: PaperConfig, prices: Mapping[str, Decimal] | None = None) -> float:
+    """The value that all strategies miss to their open targets now, as a share of the account equity."""
+    current_prices = prices or ledger.closes.prices
+    distances = [_distance_now(ledger, config, allocation, current_prices) for allocation in allocations(config)]
+    equity = Decimal(str(config.capital)) + ledger.cash + market_value(ledger.positions, current_prices)
+    missing = sum((distance * part_equity for distance, part_equity in distances), ZERO)
+    return float(missing / equity) if equity > 0 else 0.0
+
+
+def _distance_now(
+    ledger: Ledger, config: PaperConfig, allocation: PaperConfig, prices: Mapping[str, Decimal]
+) -> tuple[Decimal, Decimal]:
+    """Distance of the shares of a strategy to its open target, 0 without one, and its equity.
+
+    part: the strategy of `allocations`.
+    """
+    book = ledger.books[allocation.name] if config.strategies else ledger
+    cash = Decimal(str(allocation.capital)) + book.cash
+    positions = {symbol: shares for symbol, shares in book.positions.items() if shares}
+    equity = cash + market_value(positions, prices)
+    target_row = open_target(ledger.store, allocation.name)
+    if target_row is None or was_flattened(ledger.store, allocation.name):
+        return ZERO, equity
+    symbols = [symbol for symbol in {**positions, **target_row[0].positions} if symbol in prices]
+    shares = [positions.get(symbol, ZERO) for symbol in symbols]
+    symbol_prices = [prices[symbol] for symbol in symbols]
+    missing = missing_shares(target_row[0].by_symbol(symbols), cash, shares, symbol_prices, sizing_rules(allocation))
+    return distance_to_target(missing, equity, symbol_prices), equity

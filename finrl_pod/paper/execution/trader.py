@@ -22,7 +22,6 @@ from finrl_pod.paper.domain.port import Broker, Clock, DataFeed
 from finrl_pod.paper.domain.records import Asset, CorporateAction, Side
 from finrl_pod.paper.domain.schedule import TradingCycle, calendar_of
 from finrl_pod.paper.execution import stop_rule
-from finrl_pod.paper.execution.base_account import advance
 from finrl_pod.paper.execution.decision import Decision, Holdings, StrategyFailed, decide, strategy_failures
 from finrl_pod.paper.execution.mandate_limits import risk_limits
 from finrl_pod.paper.execution.order_manager import Alert, OrderManager
@@ -31,13 +30,13 @@ from finrl_pod.paper.execution.price_check import CheckedPrices
 from finrl_pod.paper.execution.reconcile import Reconciler
 from finrl_pod.paper.execution.risk import Exposure, RiskManager
 from finrl_pod.paper.execution.sizing import sizing_rules
+from finrl_pod.paper.execution.stop_rule import advance
 from finrl_pod.paper.execution.stream_monitor import StreamMonitor
 from finrl_pod.paper.execution.usual_volume import UsualVolume
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.decision_state import BaseAccount, DecisionState
-from finrl_pod.paper.journal.ledger import Book, Ledger, LedgerEntry, market_value
-from finrl_pod.paper.journal.store import add
-from finrl_pod.paper.journal.targets import (
+from finrl_pod.paper.journal.decision_state import (
+    BaseAccount,
+    DecisionState,
     KeptTarget,
     TargetState,
     new_target,
@@ -45,6 +44,8 @@ from finrl_pod.paper.journal.targets import (
     was_flattened,
     write_target,
 )
+from finrl_pod.paper.journal.ledger import Book, Ledger, LedgerEntry, market_value
+from finrl_pod.paper.journal.store import add
 from finrl_pod.paper.settings import PaperConfig
 from finrl_pod.protocols import Strategy
 

@@ -12,8 +12,31 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.risk_state import RiskState, tighten_risk_state
 from finrl_pod.paper.journal.store import Store, add, moment
+
+
+class RiskState(StrEnum):
+    """Orders that may be sent. ACTIVE: all within limits. REDUCING: only those that reduce a position. HALTED: none."""
+
+    ACTIVE = "active"
+    REDUCING = "reducing"
+    HALTED = "halted"
+
+
+def read_risk_state(store: Store) -> RiskState:
+    """Return the current risk state of a journal; ACTIVE in a new one."""
+    row = store.last(schema.risk_states)
+    return RiskState.ACTIVE if row is None else RiskState(row.state)
+
+
+def tighten_risk_state(store: Store, state: RiskState, reason: str, now: datetime) -> bool:
+    """Write a stricter risk state to a journal. Returns False if the current one is at least as strict."""
+    order = list(RiskState)
+    if order.index(state) <= order.index(read_risk_state(store)):
+        return False
+    store.add(schema.risk_states, now, state=state.value, reason=reason)
+    return True
+
 
 LOCAL_ADDRESS = "this machine"
 

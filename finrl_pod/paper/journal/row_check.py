@@ -16,10 +16,9 @@ from finrl_pod.paper.domain.intents import IntentState
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import OrderStatus, OrderType, Side, TimeInForce
 from finrl_pod.paper.journal import schema
-from finrl_pod.paper.journal.commands import CommandName
-from finrl_pod.paper.journal.risk_state import RiskState
+from finrl_pod.paper.journal.commands import CommandName, RiskState
+from finrl_pod.paper.journal.decision_state import TargetState
 from finrl_pod.paper.journal.store import Store, moment
-from finrl_pod.paper.journal.targets import TargetState
 
 MAX_SHOWN = 80  # characters of a value in a message
 _MOMENTS = ("at", "opens", "deadline", "ends", "time")

@@ -13,11 +13,11 @@ from sqlalchemy import select
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
 from finrl_pod.paper.domain.records import Side
-from finrl_pod.paper.execution.target_distance import TargetStatus, account_distance, current_targets
+from finrl_pod.paper.execution.sizing import TargetStatus, account_distance, current_targets
 from finrl_pod.paper.journal import commands, schema
+from finrl_pod.paper.journal.commands import RiskState
 from finrl_pod.paper.journal.decision_state import ActiveReturn, DecisionState
 from finrl_pod.paper.journal.ledger import Ledger, LedgerEntry, market_value
-from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig, allocations
 

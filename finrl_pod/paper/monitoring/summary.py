@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from finrl_pod.paper.domain.order_state import OrderState
 from finrl_pod.paper.domain.records import Session, Side
-from finrl_pod.paper.execution.target_distance import account_distance
+from finrl_pod.paper.execution.sizing import account_distance
 from finrl_pod.paper.journal import schema
 from finrl_pod.paper.journal.ledger import Ledger, market_value
 from finrl_pod.paper.journal.store import stamp

@@ -17,11 +17,11 @@ from finrl_pod.paper.journal.commands import (
     Command,
     CommandName,
     CommandResult,
+    RiskState,
     add_result,
     pending_commands,
     record_result,
 )
-from finrl_pod.paper.journal.risk_state import RiskState
 from finrl_pod.paper.journal.store import Store
 from finrl_pod.paper.settings import PaperConfig
 

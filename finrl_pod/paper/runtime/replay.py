@@ -16,8 +16,8 @@ from finrl_pod.paper.domain.schedule import AUCTION_GRACE, calendar_of
 from finrl_pod.paper.execution.mandate_limits import check_strategies, recorded_limits
 from finrl_pod.paper.execution.trader import StrategySource
 from finrl_pod.paper.journal import schema
+from finrl_pod.paper.journal.decision_state import largest_distance
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.journal.targets import largest_distance
 from finrl_pod.paper.runtime.build import build_daemon, record_settings
 from finrl_pod.paper.settings import PaperConfig, allocations, require_daily_decisions
 from finrl_pod.types import Panel

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import device, nvml
+from benchmarks.gpu import device
+from benchmarks.gpu import device as nvml
 from benchmarks.gpu.launches import record
 from benchmarks.gpu.plan import PLAN_FILE, plan_iteration
 from benchmarks.runner import main

@@ -12,10 +12,9 @@ from urllib.parse import quote
 from finrl_pod.errors import AuthenticationError, BrokerRejected, BrokerUnavailable, FinrlPodError
 from finrl_pod.paper.brokers.alpaca import responses
 from finrl_pod.paper.brokers.alpaca.credentials import KEY_VARIABLE, SECRET_VARIABLE, Keys
-from finrl_pod.paper.brokers.alpaca.rate_limiter import RateLimitReached
 from finrl_pod.paper.brokers.alpaca.responses import UnreadableResponse
 from finrl_pod.paper.brokers.alpaca.stream import NoStream, UpdateStream
-from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RequestContext
+from finrl_pod.paper.brokers.alpaca.transport import ErrorResponse, RateLimitReached, RequestContext
 from finrl_pod.paper.domain.records import (
     AccountState,
     Ambiguous,

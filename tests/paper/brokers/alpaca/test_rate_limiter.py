@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from finrl_pod.paper.brokers.alpaca.rate_limiter import URGENT_RESERVE, RateLimiter, RateLimitReached
+from finrl_pod.paper.brokers.alpaca.transport import URGENT_RESERVE, RateLimiter, RateLimitReached
 from tests.fake_alpaca.server_fixtures import wait_until
 
 
