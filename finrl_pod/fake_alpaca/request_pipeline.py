@@ -19,7 +19,7 @@ from aiohttp import web
 from finrl_pod.fake_alpaca.exchange import Exchange
 from finrl_pod.fake_alpaca.faults import Fault, Faults
 from finrl_pod.fake_alpaca.routes import ApiRequest, ApiResponse, Handler
-from finrl_pod.fake_alpaca.scaled_clock import ClockPacer, ScaledClock
+from finrl_pod.fake_alpaca.scaled_clock import ScaledClock
 from finrl_pod.fake_alpaca.wire_format import NOT_FOUND, ApiError, timestamp
 
 WINDOW_SECONDS = 60.0
@@ -91,12 +91,11 @@ class RequestPipeline:
     """
 
     def __init__(
-        self, exchange: Exchange, clock: ScaledClock, pacer: ClockPacer, faults: Faults, log: TrafficLog,
+        self, exchange: Exchange, clock: ScaledClock, faults: Faults, log: TrafficLog,
         is_authorised: Authoriser, after_handling: Callable[[], None],
     ) -> None:  # fmt: skip
         self._exchange = exchange
         self._clock = clock
-        self._pacer = pacer
         self._faults = faults
         self._log = log
         self._is_authorised = is_authorised
@@ -106,7 +105,6 @@ class RequestPipeline:
         """An aiohttp handler that checks keys and rate limit, applies faults, calls `handler`, and logs the request."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            self._pacer.request_arrived()
             arrived = self._clock.seconds()
             next_record = len(self._log.records)
             body = _parse_json(await request.read())

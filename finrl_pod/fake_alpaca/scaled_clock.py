@@ -8,7 +8,6 @@ machine share the monotonic clock, so a `ClockClient` that reads the anchor from
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import json
 import math
@@ -302,7 +301,6 @@ def _not_a_clock(path: Path) -> InputError:
     return InputError(f"{path} holds no clock; start `finrl-pod paper fake-alpaca` with --clock {path}")
 
 
-_IDLE_SECONDS = 0.15  # real seconds without a request until a client is idle: time to write its journal
 _NEVER = 1e12  # simulated time that is never reached
 _LEASE_SECONDS = 0.5  # real: when the server process is stopped or starved, simulated time stops too
 _FOLLOWING_POLL_SECONDS = 0.001
@@ -310,16 +308,10 @@ _POLL_SECONDS = 0.05
 
 
 class ClockPacer:
-    """Sets the pace of a clock at every `update` and at every request. Use it from the server thread only.
+    """Sets the pace of a clock at every `update`. Use it from the server thread only."""
 
-    busy_speed: upper bound of the slow speed while requests arrive and shortly afterwards; None for no bound.
-    """
-
-    def __init__(self, clock: ScaledClock, busy_speed: float | None) -> None:
+    def __init__(self, clock: ScaledClock) -> None:
         self._clock = clock
-        self._busy_speed = busy_speed
-        self._busy_until = 0.0
-        self._idle_pace: Pace | None = None  # pace to return to; None while not slowed down
         self._awake_speed = 0.0
         self._asleep_speed = 0.0
         self._following = False
@@ -329,7 +321,6 @@ class ClockPacer:
 
     def set(self, pace: Pace) -> None:
         """Use a fixed pace from now on, independent of the client."""
-        self._idle_pace = None
         self._following = False
         self._clock.set_pace(pace)
 
@@ -338,7 +329,6 @@ class ClockPacer:
 
         The client loses no simulated time even on a slow machine.
         """
-        self._idle_pace = None
         self._clock.set_pace(Pace(awake_speed, awake_speed), _LEASE_SECONDS)
         self._awake_speed = awake_speed
         self._asleep_speed = asleep_speed
@@ -350,32 +340,19 @@ class ClockPacer:
         heapq.heappush(self._actions, (moment, next(self._number), action))
         self._fast_until = -1.0  # recompute: the clock may have been set to run past this moment
 
-    def request_arrived(self) -> None:
-        """Slow the clock down until no request has arrived for a while."""
-        if self._busy_speed is None or self._following:
-            return
-        self._busy_until = time.monotonic() + _IDLE_SECONDS
-        if self._idle_pace is None:
-            self._idle_pace = self._clock.pace
-            self._clock.set_pace(dataclasses.replace(self._idle_pace, slow=min(self._busy_speed, self._idle_pace.slow)))
-
     def update(self) -> None:
         """Run the actions that are due and set the pace for the current situation."""
         while self._actions and self._actions[0][0] <= self._clock.seconds():
             heapq.heappop(self._actions)[2]()
         if self._following:
             self._follow_sleep_mark()
-        elif self._idle_pace is not None and time.monotonic() > self._busy_until:
-            self._clock.set_pace(self._idle_pace)
-            self._idle_pace = None
 
     @property
     def next_update(self) -> float:
         """Real seconds until `update` must be called again, at most."""
         if self._following:
             return _FOLLOWING_POLL_SECONDS
-        wait = _POLL_SECONDS if self._idle_pace is None else _IDLE_SECONDS / 4
-        return wait if not self._actions else min(wait, self._clock.real_until(self._actions[0][0]))
+        return min(_POLL_SECONDS, self._clock.real_until(self._actions[0][0])) if self._actions else _POLL_SECONDS
 
     def _follow_sleep_mark(self) -> None:
         until = self._clock.sleep_mark.until

@@ -45,8 +45,6 @@ class FakeAlpaca:
     pace: speed of the simulated clock. port: 0 picks a free one. log: file to which the traffic log is appended.
     state: file that keeps account, orders and time across restarts; written at every close and when the server stops.
     clock: file through which other processes share the clock (`ClockClient`).
-    busy_speed: upper bound of the pace's slow speed while requests arrive, so that a slow machine does not lose
-    simulated minutes; None for no bound.
 
     Raises InputError for a panel or a start date that cannot be served, and for a state file of another server.
     """
@@ -63,7 +61,6 @@ class FakeAlpaca:
         log: Path | None = None,
         state: Path | None = None,
         clock: Path | None = None,
-        busy_speed: float | None = None,
     ) -> None:
         self.settings = settings or Settings()
         prices = Prices(panel, self.settings.actions, continuous=self.settings.crypto)
@@ -81,7 +78,7 @@ class FakeAlpaca:
         self._panel_sha256 = panel.sha256
         self._state = state
         self._port = port
-        self._pacer = ClockPacer(self.clock, busy_speed)
+        self._pacer = ClockPacer(self.clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
@@ -236,7 +233,7 @@ class FakeAlpaca:
     def _application(self) -> web.Application:
         application = web.Application()
         pipeline = RequestPipeline(
-            self.exchange, self.clock, self._pacer, self.faults, self.log, self._is_authorised, self._wake_tick
+            self.exchange, self.clock, self.faults, self.log, self._is_authorised, self._wake_tick
         )
         for limit, routes in (("trading", trading_routes(self.exchange)), ("data", data_routes(self.data))):
             for method, path, handler in routes:

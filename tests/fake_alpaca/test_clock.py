@@ -101,17 +101,3 @@ def test_orders_fill_without_requests_when_the_clock_runs_fast(start_server: Sta
     order = client.buy(time_in_force="opg")
     wait_until(lambda: client.order(order)["status"] == "filled")
     assert client.order(order)["filled_at"] == "2024-03-01T14:30:00.000000Z"
-
-
-def test_clock_slows_down_while_requests_arrive(start_server: StartServer) -> None:
-    opening = new_york("2024-03-01 09:30").timestamp()
-    pace = Pace(slow=2000.0, fast=2000.0, windows=((opening - 86_400, opening + 86_400),))
-    client = start_server(pace=pace, busy_speed=10.0)
-    client("GET", "/v2/clock")
-    begin, real = client.server.clock.seconds(), time.monotonic()
-    for _ in range(20):
-        client("GET", "/v2/clock")
-    simulated, elapsed = client.server.clock.seconds() - begin, time.monotonic() - real
-    wait_until(lambda: client.server.clock.pace == pace)
-    # Far above busy_speed: on a slow machine the clock may speed up again between two requests.
-    assert simulated < 0.5 * 2000.0 * elapsed

@@ -26,9 +26,6 @@ def fake_alpaca(
     window_minutes: Annotated[
         float, typer.Option(min=0, help="Width of these windows: simulated minutes before and after.")
     ] = 40.0,
-    busy_speed: Annotated[
-        float | None, typer.Option(min=0, help="Upper bound of --window-speed while requests arrive.")
-    ] = None,
     cash: Annotated[float, typer.Option(min=1, help="Cash of the account at the start, in dollars.")] = 100_000.0,
     partial: Annotated[float, typer.Option(min=0, max=1, help="Fraction of orders that fill in two parts.")] = 0.1,
     cost_bps: Annotated[
@@ -91,7 +88,6 @@ def fake_alpaca(
         log=log,
         state=state,
         clock=clock,
-        busy_speed=busy_speed,
     )
     width = 60.0 * window_minutes
     windows = trading_windows(server.exchange.prices.sessions.all, width, width)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 
 from finrl_pod.errors import InputError, JournalError
 from finrl_pod.paper.brokers.factory import open_broker, open_clock
 from finrl_pod.paper.domain.port import Broker
-from finrl_pod.paper.execution.adoption import adopt, own_orders
+from finrl_pod.paper.execution.adoption import Adoption, adopt, own_orders
 from finrl_pod.paper.journal.ledger import Ledger
 from finrl_pod.paper.journal.row_check import check_rows
 from finrl_pod.paper.journal.store import JournalLock, Store
@@ -24,15 +23,9 @@ COMPANIONS = ("", "-wal", "-shm")
 
 
 @dataclass(frozen=True)
-class AdoptionReport:
+class AdoptionReport(Adoption):
     """Books of a rebuilt journal. kept: new name of the former file, None without one. written: it is in its place."""
 
-    positions: Mapping[str, Decimal]
-    external: Mapping[str, Decimal]
-    cash: Decimal
-    orders: int
-    fills: int
-    unsupported: Sequence[str]
     journal: str
     kept: str | None
     written: bool

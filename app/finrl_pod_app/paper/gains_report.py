@@ -6,42 +6,13 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from decimal import Decimal
 from pathlib import Path
 
 from finrl_pod.errors import InputError
 from finrl_pod.files import write_text
 from finrl_pod.paper.journal.store import Store
-from finrl_pod.paper.journal.tax_lots import read_selection, tax_lots
+from finrl_pod.paper.journal.tax_lots import Lot, RealisedGain, read_selection, tax_lots
 from finrl_pod.paper.monitoring.symbols import SymbolFigures, symbol_figures
-
-
-@dataclass(frozen=True)
-class GainRow:
-    """Shares of a lot that were sold, see `RealisedGain`. sale: number of the sale."""
-
-    strategy: str
-    symbol: str
-    lot: int
-    sale: int
-    opened: str
-    closed: str
-    shares: Decimal
-    cost: Decimal
-    proceeds: Decimal
-    gain: Decimal
-
-
-@dataclass(frozen=True)
-class LotRow:
-    """Shares of a purchase that are still held."""
-
-    strategy: str
-    symbol: str
-    lot: int
-    opened: str
-    shares: Decimal
-    cost: Decimal
 
 
 @dataclass(frozen=True)
@@ -49,8 +20,8 @@ class GainsReport:
     """Realised gains, open lots, and figures by symbol in currency."""
 
     method: str
-    realised: Sequence[GainRow]
-    open_lots: Sequence[LotRow]
+    realised: Sequence[RealisedGain]
+    open_lots: Sequence[Lot]
     symbols: Mapping[str, SymbolFigures]
 
 
@@ -62,8 +33,8 @@ def gains_report(store: Store, selection: Path | None = None) -> GainsReport:
     lots = tax_lots(store, None if selection is None else read_selection(selection))
     return GainsReport(
         method="first in, first out" if selection is None else "named lots, then first in, first out",
-        realised=[GainRow(**vars(gain), gain=gain.gain) for gain in lots.realised],
-        open_lots=[LotRow(lot.strategy, lot.symbol, lot.number, lot.opened, lot.shares, lot.cost) for lot in lots.open],
+        realised=lots.realised,
+        open_lots=lots.open,
         symbols=symbol_figures(store),
     )
 
@@ -71,10 +42,10 @@ def gains_report(store: Store, selection: Path | None = None) -> GainsReport:
 def write_gains(report: GainsReport, folder: Path) -> None:
     """Write realised.csv, open_lots.csv and symbols.csv. Raises InputError if the folder cannot be written."""
     symbols = [{"symbol": symbol, **asdict(figures)} for symbol, figures in report.symbols.items()]
-    names = {record: [field.name for field in fields(record)] for record in (GainRow, LotRow, SymbolFigures)}
+    names = {record: [field.name for field in fields(record)] for record in (RealisedGain, Lot, SymbolFigures)}
     tables = (
-        ("realised.csv", names[GainRow], map(asdict, report.realised)),
-        ("open_lots.csv", names[LotRow], map(asdict, report.open_lots)),
+        ("realised.csv", names[RealisedGain], map(asdict, report.realised)),
+        ("open_lots.csv", names[Lot], map(asdict, report.open_lots)),
         ("symbols.csv", ["symbol", *names[SymbolFigures]], symbols),
     )
     try:

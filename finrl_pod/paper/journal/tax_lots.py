@@ -27,11 +27,11 @@ SELECTION_COLUMNS = ("sale", "lot", "shares")
 
 @dataclass
 class Lot:
-    """Remaining shares of one purchase. number: number of the purchase fill. cost: their cost with fees."""
+    """Remaining shares of one purchase. lot: number of the purchase fill. cost: their cost with fees."""
 
-    number: int
     strategy: str
     symbol: str
+    lot: int
     opened: str
     shares: Decimal
     cost: Decimal
@@ -39,7 +39,10 @@ class Lot:
 
 @dataclass(frozen=True)
 class RealisedGain:
-    """Shares of a lot that were sold. sale: number of the sale fill, 0 for shares that other clients sold."""
+    """Shares of a lot that were sold. sale: number of the sale fill, 0 for shares that other clients sold.
+
+    gain: proceeds less cost, in currency.
+    """
 
     strategy: str
     symbol: str
@@ -50,11 +53,7 @@ class RealisedGain:
     shares: Decimal
     cost: Decimal
     proceeds: Decimal
-
-    @property
-    def gain(self) -> Decimal:
-        """Proceeds less cost, in currency."""
-        return self.proceeds - self.cost
+    gain: Decimal
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def tax_lots(store: Store, selection: Selection | None = None) -> TaxLots:
         open_lots = lots[event.strategy, event.symbol]
         if event.kind == "buy":
             cost = event.value + event.fee
-            open_lots.append(Lot(event.number, event.strategy, event.symbol, event.time, event.shares, cost))
+            open_lots.append(Lot(event.strategy, event.symbol, event.number, event.time, event.shares, cost))
         elif event.kind == "sell":
             realised += _sell(open_lots, event, remaining_selection.pop(event.number, ()))
         else:
@@ -128,12 +127,12 @@ def tax_lots(store: Store, selection: Selection | None = None) -> TaxLots:
     if remaining_selection:
         raise InputError(f"there is no sale {min(remaining_selection)}; the sales are numbered in the column `sale`")
     remaining_lots = (lot for open_lots in lots.values() for lot in open_lots if lot.shares)
-    return TaxLots(tuple(sorted(remaining_lots, key=lambda lot: lot.number)), tuple(realised))
+    return TaxLots(tuple(sorted(remaining_lots, key=lambda lot: lot.lot)), tuple(realised))
 
 
 def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Decimal]]) -> list[RealisedGain]:
     """Close lots with a sale, the selected ones first. Removes empty lots from `open_lots`."""
-    by_number = {lot.number: lot for lot in open_lots if lot.shares}
+    by_number = {lot.lot: lot for lot in open_lots if lot.shares}
     selected_lots = []
     for number, shares in selection:
         lot = by_number.get(number)
@@ -150,17 +149,19 @@ def _sell(open_lots: list[Lot], sale: _Event, selection: Sequence[tuple[int, Dec
         if shares <= 0:
             continue
         cost = lot.cost * shares / lot.shares
+        proceeds = (sale.value - sale.fee) * shares / sale.shares
         gains.append(
             RealisedGain(
                 strategy=sale.strategy,
                 symbol=sale.symbol,
-                lot=lot.number,
+                lot=lot.lot,
                 sale=sale.number,
                 opened=lot.opened,
                 closed=sale.time,
                 shares=shares,
                 cost=cost,
-                proceeds=(sale.value - sale.fee) * shares / sale.shares,
+                proceeds=proceeds,
+                gain=proceeds - cost,
             )
         )
         lot.shares -= shares

@@ -95,7 +95,7 @@ def test_prices_compound_returns() -> None:
     assert prices(returns) == pytest.approx(np.array([[100.0, 110.0], [150.0, 99.0]]))
 
 
-def test_random_walks_match_those_of_the_peers() -> None:
+def test_random_walks_are_geometric() -> None:
     close, table = random_walks(50, 3, 2)
     rng = np.random.default_rng(0)
     expected = 100 * rng.uniform(0.5, 2, 3) * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (50, 3)), 0))
