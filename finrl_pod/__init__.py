@@ -53,7 +53,7 @@ _PUBLIC = {
     "register_algorithm": "finrl_pod.settings.algorithm_registry:register_algorithm",
     "register_policy": "finrl_pod.rl.networks.policies:register_policy",
     "LossAlgorithm": "finrl_pod.rl.algorithms.loss_algorithm:LossAlgorithm",
-    "BasePolicy": "finrl_pod.rl.networks.base_policy:BasePolicy",
+    "BasePolicy": "finrl_pod.rl.networks.policies:BasePolicy",
     "BaseVecEnv": "finrl_pod_envs.custom.base_env:BaseVecEnv",
     "save_agent": "finrl_pod_app.api.setup:save",
     "load_agent": "finrl_pod_app.api.setup:load",

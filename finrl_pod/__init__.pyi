@@ -35,7 +35,7 @@ from finrl_pod.promotion.edge import judge_returns as judge_returns
 from finrl_pod.protocols import Strategy as Strategy
 from finrl_pod.protocols import VecEnv as VecEnv
 from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm as LossAlgorithm
-from finrl_pod.rl.networks.base_policy import BasePolicy as BasePolicy
+from finrl_pod.rl.networks.policies import BasePolicy as BasePolicy
 from finrl_pod.rl.networks.policies import register_policy as register_policy
 from finrl_pod.rl.training.learner import Learner as Learner
 from finrl_pod.settings.algorithm_registry import register_algorithm as register_algorithm

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
-from finrl_pod.rl.training.episodes import episode_returns
+from finrl_pod.rl.experience.rollout import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.active_returns import base_returns, member_returns

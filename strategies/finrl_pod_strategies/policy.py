@@ -1,10 +1,15 @@
-"""Trained agents as a strategy: a single agent, or an ensemble that averages or votes on target weights."""
+"""Trained agents as a strategy: a single agent, an ensemble that averages or votes, or a model of another library.
+
+A model, such as one of Stable-Baselines3, observes what the Gymnasium views of the market show (`finrl_pod_envs.gym`),
+and its actions mean the same.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,14 +17,14 @@ import torch
 from finrl_pod import __version__
 from finrl_pod.data.normalise import normalise
 from finrl_pod.data.turbulence import turbulent_bars
-from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.errors import ConfigError, InputError, RunError
 from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.actions import choices_as_weights
 from finrl_pod.market.mandate import active_mandate
 from finrl_pod.market.rules import rules_of
-from finrl_pod.rl.acting.actor import Actor
-from finrl_pod.rl.acting.decisions import DecisionInputs, choices, target_weights, tilt_scores
+from finrl_pod.rl.acting.actor import Actor, DecisionInputs, choices, target_weights, tilt_scores
 from finrl_pod.rl.algorithms.factory import make_actor
+from finrl_pod.rl.networks.observation_adapter import OBSERVATION_BOUND, action_scale
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import AgentSnapshot, Floats, Normaliser, Positions, Tensor, Window
@@ -87,10 +92,9 @@ class PolicyStrategy:
         if not snapshots:
             raise RunError("an ensemble needs at least one agent")
         first = snapshots[0]
-        rules, mandate = _rebuild(first)[0], active_mandate(_mandate(first))
+        rules, mandate, _ = _rebuild(first)
         for other in snapshots[1:]:
-            shared = (_rebuild(other)[0], active_mandate(_mandate(other)))
-            if other.normaliser != first.normaliser or shared != (rules, mandate):
+            if other.normaliser != first.normaliser or _rebuild(other)[:2] != (rules, mandate):
                 raise RunError(
                     f"agents {first.id} and {other.id} cannot form an ensemble: their environments, mandates "
                     "or features differ"
@@ -295,7 +299,7 @@ def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
             group.append(i)
     return [
         MemberGroup(
-            _rebuild(snapshots[group[0]])[1],
+            _rebuild(snapshots[group[0]])[2],
             {name: torch.stack([snapshots[i].weights[name] for i in group]) for name in snapshots[group[0]].weights},
             group,
         )
@@ -303,21 +307,17 @@ def _group_by_spec(snapshots: Sequence[AgentSnapshot]) -> list[MemberGroup]:
     ]
 
 
-def _mandate(snapshot: AgentSnapshot) -> MandateConfig | None:
-    """The mandate of a snapshot, None for agents saved before there were mandates."""
-    values = snapshot.spec.get("mandate")
-    return None if values is None else MandateConfig(**values)
-
-
-def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
-    """Environment config and actor of a snapshot's specification. Raises RunError for one of another version."""
-    spec: dict[str, Any] = dict(snapshot.spec)
+def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, MandateConfig | None, Actor]:
+    """Environment config, active mandate and actor of a snapshot. Raises RunError for one of another version."""
+    facts = snapshot.spec
     try:
-        shape = (spec["assets"], spec["features"], spec["action_size"], _hidden_sizes(spec, snapshot.weights))
-        past = (spec.get("encoder", "none"), spec.get("lookback", 1), spec.get("encoder_size", 0), 0.0)
-        extras = (spec.get("extra_per_asset", 0), spec.get("extra_per_account", 0))
-        policy = PolicySpec(spec["kind"], *shape, spec["action"], spec.get("activation", "tanh"), *past, *extras)
-        return EnvironmentConfig(**spec["environment"]), make_actor(spec["algorithm"], policy)
+        algorithm = facts["algorithm"]
+        rules = EnvironmentConfig(**facts["environment"])
+        mandate = facts["mandate"]
+        mandate = None if mandate is None else MandateConfig(**mandate)
+        shape = {field.name: facts[field.name] for field in dataclasses.fields(PolicySpec)}
+        spec = PolicySpec(**{**shape, "hidden": tuple(shape["hidden"]), "dropout": 0.0})
+        return rules, active_mandate(mandate), make_actor(algorithm, spec)
     except (KeyError, TypeError, ConfigError) as error:
         if isinstance(error, ConfigError) and snapshot.version == __version__:  # a part that is not in this process
             raise RunError(f"agent {snapshot.id} cannot be made: {error}") from None
@@ -327,8 +327,77 @@ def _rebuild(snapshot: AgentSnapshot) -> tuple[EnvironmentConfig, Actor]:
         ) from None
 
 
-def _hidden_sizes(spec: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """Hidden sizes of a snapshot; equivariant networks once left out the layers between the first and the last."""
-    sizes = tuple(spec["hidden"])
-    is_old = spec["kind"] == "equivariant" and "encode_w1" not in weights
-    return (sizes[0], sizes[-1]) if is_old and len(sizes) > 2 else sizes
+# ---------------------------------------------------------------------- models of other libraries
+
+
+class Model(Protocol):
+    """What decides: the methods of a trained model of Stable-Baselines3 that are used."""
+
+    def predict(self, observation: Any, *, deterministic: bool) -> tuple[Any, Any]:
+        """Action [D] and a state, which is not kept, for one observation [1 + N + X + N * F]."""
+        ...
+
+
+class ModelStrategy(PolicyStrategy):
+    """Target weights of a model with `predict(observation, deterministic=True)`.
+
+    A model that normalises observations by running statistics (VecNormalize) must do so in its `predict`; recurrent
+    models start afresh at each bar.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        normaliser: Normaliser,
+        rules: EnvironmentConfig,
+        mandate: MandateConfig,
+        spec: PolicySpec,
+        data_sha256: str,
+        name: str = "",
+    ) -> None:
+        """normaliser, rules, mandate, data_sha256: of the market that the model was trained on. spec: kind and size of
+        its actions, and its number of assets. name: by default the model's class.
+        """
+        # Without weights of its own: the dtype of the observations is taken from here.
+        group = MemberGroup(_ModelActor(model, spec), {"dtype": torch.empty(0)}, [0])
+        self._set_up(
+            name or type(model).__name__, "mean", [group], np.ones(1), rules, active_mandate(mandate), normaliser
+        )
+        self.data_sha256 = data_sha256
+        self._model = model
+
+    def weights(self) -> list[Mapping[str, Tensor]]:
+        """The tensors of the model's `policy`, a torch module, by name. Raises TypeError for a model without one."""
+        policy = getattr(self._model, "policy", None)
+        if not isinstance(policy, torch.nn.Module):
+            raise TypeError(f"the weights of {type(self._model).__name__} are not known")
+        return [policy.state_dict()]
+
+
+class _ModelActor:
+    """The decisions of a model as an actor of one account."""
+
+    def __init__(self, model: Model, spec: PolicySpec) -> None:
+        self.model, self.spec = model, spec
+        self._scale = action_scale(spec.action)
+
+    def action(
+        self,
+        params: Mapping[str, Tensor],  # noqa: ARG002  the model has its own
+        features: Tensor,
+        account: Tensor,
+        tradable: Tensor | None,  # noqa: ARG002  the views do not show it
+    ) -> Tensor:
+        """Actions [1, 1, 1, D] as the environment takes them. features: [1, 1, N, F]; account: [1, 1, 1, own]."""
+        row = torch.cat([account.flatten(), features.flatten()]).clamp(-OBSERVATION_BOUND, OBSERVATION_BOUND).numpy()
+        chosen = np.asarray(self.model.predict(row, deterministic=True)[0])
+        size = 1 if self.spec.action == "discrete" else self.spec.action_size
+        if chosen.size != size or not np.isfinite(chosen).all():
+            raise InputError(
+                f"predict() of {type(self.model).__name__} must return {size} finite action{'s' * (size != 1)} for an "
+                f"observation of shape {row.shape}, got {chosen!r:.80}"
+            )
+        if self.spec.action == "discrete":
+            return torch.from_numpy(chosen.astype(np.int64)).view(1, 1, 1, 1)
+        scaled = chosen.astype(np.float32).clip(-1.0, 1.0) * np.float32(self._scale)
+        return torch.from_numpy(scaled).view(1, 1, 1, size)

@@ -54,17 +54,12 @@ class UserStrategy:
         return UserStrategy(self._make, self.name, self.strategy_hash)
 
 
-def is_user_strategy(name: str) -> bool:
-    """Whether `name` is file.py:Class or package.module:Class."""
-    return is_custom(name)
-
-
 def load_strategy(name: str, seed: int | None = None) -> Strategy:
     """The strategy of a name: a baseline, file.py:Class, or package.module:Class.
 
     Raises InputError as `make_baseline` and `load_user_strategy`.
     """
-    return load_user_strategy(name, seed) if is_user_strategy(name) else make_baseline(name, seed)
+    return load_user_strategy(name, seed) if is_custom(name) else make_baseline(name, seed)
 
 
 def load_user_strategy(name: str, seed: int | None = None) -> Strategy:

@@ -106,7 +106,7 @@ import torch
 from finrl_pod_envs.custom.base_env import BaseVecEnv, Transition
 
 from finrl_pod.rl.algorithms.loss_algorithm import LossAlgorithm
-from finrl_pod.rl.networks.base_policy import BasePolicy
+from finrl_pod.rl.networks.policies import BasePolicy
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 
 def exits(panel):

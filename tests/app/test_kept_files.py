@@ -37,7 +37,7 @@ def overwrites(panel):
 MORE_PARTS = """
 from pathlib import Path
 import torch
-from finrl_pod.rl.networks.base_policy import BasePolicy
+from finrl_pod.rl.networks.policies import BasePolicy
 
 TABLE = Path("import.csv").read_text()
 

@@ -13,7 +13,7 @@ from finrl_pod_app.cli.main import run
 from finrl_pod_app.setup.extensions import find_extension
 from finrl_pod_envs.custom.loader import load_env, source_sha256
 from finrl_pod_strategies.base_portfolios import base_strategy
-from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import load_strategy, strategy_hash
 
 from finrl_pod.data.features import compute
 from finrl_pod.data.sources import open_source
@@ -26,6 +26,7 @@ from finrl_pod.paper.settings import parse as parse_paper
 from finrl_pod.rl.networks.policies import policy_maker
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig, parse
+from finrl_pod.user_files import is_custom
 
 TEMPLATES = Path("app/finrl_pod_app/templates")
 TEMPLATE_NAMES = {
@@ -170,8 +171,8 @@ def test_strategy_of_a_package_is_used_as_one_of_a_file(
 
     monkeypatch.setenv("FINRL_POD_HOME", str(tmp_path / "home"))
     name = f"{package.name}.strategy:MyStrategy"
-    assert is_user_strategy(name)
-    assert not is_user_strategy("equal_weight")
+    assert is_custom(name)
+    assert not is_custom("equal_weight")
     assert strategy_hash(name) == load_strategy(name).strategy_hash  # type: ignore[attr-defined]
     assert base_strategy(name).lookback is not None  # type: ignore[attr-defined]
     results = []

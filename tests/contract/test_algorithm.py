@@ -10,7 +10,7 @@ import torch
 from finrl_pod_app.cli.main import run
 
 from finrl_pod.errors import RunError
-from finrl_pod.rl.algorithms.factory import DIFFERENTIABLE, OFF_POLICY, ON_POLICY, make_actor, member_settings
+from finrl_pod.rl.algorithms.factory import DIFFERENTIABLE, OFF_POLICY, ON_POLICY, make_actor
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.all_algorithms import NAMES, small_config, small_learner, training_state
 
@@ -24,6 +24,9 @@ EVERY_ALGORITHM_AND_POLICY = pytest.mark.parametrize(
 )
 
 
+MEMBER_SETTINGS = {name: kind.MEMBER_SETTINGS for name, kind in {**ON_POLICY, **OFF_POLICY, **DIFFERENTIABLE}.items()}
+
+
 def settings_of(name: str) -> list[dict[str, float]]:
     """Different hyperparameters for four members, restricted to those of the algorithm."""
     settings: list[dict[str, float]] = [
@@ -32,7 +35,7 @@ def settings_of(name: str) -> list[dict[str, float]]:
         {"learning_rate": 5e-3, "max_grad_norm": 0.05, "temperature": 0.2, "target_noise": 0.5, "gae_lambda": 0.5},
         {"learning_rate": 3e-3, "noise_clip": 0.1, "clip_range": 0.1, "tau": 1.0},
     ]
-    return [{key: x for key, x in values.items() if key in member_settings(name)} for values in settings]
+    return [{key: x for key, x in values.items() if key in MEMBER_SETTINGS[name]} for values in settings]
 
 
 def train(name: str, members: tuple[int, ...], diverge: tuple[int, int] | None = None, **settings: Any) -> Any:
@@ -176,7 +179,7 @@ def test_registry_is_complete() -> None:
         assert info.source
         assert info.config_class(algorithm=name).algorithm == name
     for name in NAMES:
-        assert all(hasattr(small_config(name), key) for key in member_settings(name))
+        assert all(hasattr(small_config(name), key) for key in MEMBER_SETTINGS[name])
 
 
 def test_algorithms_command_lists_all(capsys: pytest.CaptureFixture[str]) -> None:

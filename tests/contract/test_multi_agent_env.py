@@ -11,7 +11,7 @@ from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
 from finrl_pod.protocols import CentralCriticVecEnv, MultiAgentVecEnv, VecEnv
-from finrl_pod.rl.multi_agent.views import make_view
+from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MakingMarketConfig
 from finrl_pod.types import JointObservation, JointStep
 
@@ -95,9 +95,10 @@ def test_extreme_and_invalid_actions_are_survived(market: MultiAgentVecEnv) -> N
 @pytest.mark.parametrize("central", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_views_are_vec_envs_with_the_same_numbers(market: MultiAgentVecEnv, shared: bool, central: bool) -> None:
-    view = make_view(market, shared=shared, central=central)
+    view = AgentsView(market, shared=shared, central=central)
     assert isinstance(view, VecEnv)
-    assert isinstance(view, CentralCriticVecEnv) is central
+    assert isinstance(view, CentralCriticVecEnv)
+    assert (view.critic_only > 0) is central
     m = market.agents
     assert (view.members, view.envs) == ((P, E * m) if shared else (P * m, E))
     assert len(set(view.member_ids)) == view.members

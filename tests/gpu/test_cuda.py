@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from finrl_pod.data.tensor import to_device
 from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.rl.training.pipeline import Pipeline
 from finrl_pod.settings.algorithm_configs import SACConfig

@@ -21,6 +21,10 @@ from tests.markets import random_market
 AGENT = PPOConfig(hidden=(6, 5), horizon=6, epochs=3, minibatches=2)
 ENVIRONMENT = EnvironmentConfig(window=8, envs=6, group=3)
 DOUBLE = torch.float64
+PPO_METRICS = {
+    *("reward", "approx_kl", "clip_fraction", "explained_variance", "entropy", "grad_norm"),
+    *("policy_loss", "value_loss"),
+}
 
 
 def small_env(

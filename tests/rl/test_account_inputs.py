@@ -8,12 +8,10 @@ import pytest
 import torch
 from finrl_pod_envs.trading_envs import make_env
 
-from finrl_pod.rl.networks.account_inputs import split_extras
-from finrl_pod.rl.networks.actors import make_actor_network
-from finrl_pod.rl.networks.critics import EquivariantCritic
+from finrl_pod.rl.networks.encoder import split_extras
 from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.networks.off_policy_networks import EquivariantCritic, EquivariantQ, make_actor_network
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
-from finrl_pod.rl.networks.q_networks import EquivariantQ
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig

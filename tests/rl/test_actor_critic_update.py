@@ -137,7 +137,8 @@ def test_subclass_uses_autograd_unless_it_sets_kernel() -> None:
         pass
 
     config = TD3Config(policy="mlp", hidden=(8,), batch_size=10)
-    original, subclass = (kind(flat_adapter(config), config) for kind in (TD3, Subclass))
+    population = {"seed": 0, "members": (0,), "hyperparameters": None, "dtype": torch.float32, "start": None}
+    original, subclass = (kind(flat_adapter(config), config, "cpu", **population) for kind in (TD3, Subclass))
     assert original._kernel is not None
     assert subclass._kernel is None
 

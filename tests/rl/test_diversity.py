@@ -86,7 +86,7 @@ def test_bonus_increases_the_difference_between_members() -> None:
         learner = small_learner("ppo", (0, 1), diversity=weight, learning_rate_schedule="constant", gamma=0.5)
         learner.learn(30 * learner.iteration_samples)
         algorithm, (bar, account) = learner.algorithm, learner.collector.observation
-        features, tradable = algorithm.rows(bar)  # type: ignore[attr-defined]
+        features, tradable = algorithm.inputs.rows(bar)  # type: ignore[attr-defined]
         accounts, views = account.view(2, 2, 3, -1), algorithm.weights()
         mean = lambda params: algorithm.policy.mean(params, features, accounts, tradable)  # type: ignore[attr-defined]  # noqa: E731
         return float(bonus(views, mean, torch.tensor([1, 0]), gaussian_kl).mean())

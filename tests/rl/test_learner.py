@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS
-from finrl_pod.rl.experience.rollout import Rollout
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
 from finrl_pod.rl.training.learner import Learner, Metrics
 from finrl_pod.types import Observation
 from tests.markets import random_market
 from tests.rl import all_algorithms
-from tests.rl.small_learners import iteration_samples, same_weights, small_env, small_learner
+from tests.rl.small_learners import PPO_METRICS, iteration_samples, same_weights, small_env, small_learner
 
 POLICIES = pytest.mark.parametrize("policy", ["equivariant", "mlp"])
 UPDATES = 3
@@ -35,7 +33,7 @@ def test_learn_counts_whole_iterations_and_reports_metrics_per_member() -> None:
     learner = small_learner((0, 1))
     metrics = learner.learn(iteration_samples(learner) + 1)
     assert learner.samples == [2 * iteration_samples(learner)] * 2
-    assert set(metrics) == set(DIAGNOSTICS)
+    assert set(metrics) == PPO_METRICS
     for name, column in metrics.items():
         assert column.shape == (2,), name
         assert torch.isfinite(column).all(), name

@@ -10,8 +10,16 @@ import torch
 from finrl_pod.errors import ConfigError
 from finrl_pod.random import MemberGenerators
 from finrl_pod.rl.algorithms.factory import make_actor
-from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, distinct, dropout_factors
-from finrl_pod.rl.networks.lookback import Attention, Convolution, GatedRecurrence, LookbackEncoder
+from finrl_pod.rl.networks.lookback import (
+    Attention,
+    Convolution,
+    FeatureTable,
+    GatedRecurrence,
+    LookbackEncoder,
+    PastRows,
+    distinct,
+    dropout_factors,
+)
 from finrl_pod.rl.networks.policies import PolicySpec
 from tests.rl.all_algorithms import small_learner, training_state
 

@@ -14,10 +14,9 @@ from finrl_pod.rl.algorithms import sac
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import Batch
 from finrl_pod.rl.algorithms.sac import LOG_STD_BOUNDS, squashed
-from finrl_pod.rl.networks.critics import combine_values, draw_subsets
 from finrl_pod.rl.networks.layers import mlp, mlp_init
 from finrl_pod.rl.networks.observation_adapter import ModelInput
-from finrl_pod.rl.networks.q_networks import dueling_values
+from finrl_pod.rl.networks.off_policy_networks import combine_values, draw_subsets, dueling_values
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 from tests.rl.all_algorithms import small_learner
 

@@ -80,7 +80,7 @@ def test_update_equals_stable_baselines3(env: str, config: PPOConfig | A2CConfig
     before = our_weights(model.policy)
     algorithm.load_member(0, before, algorithm.member(0)[1])
     noise = algorithm.noise((ENVS, 1, algorithm.spec.action_size))
-    rollout = learner.collector.collect(algorithm.explore, noise, algorithm.observation_normaliser)
+    rollout = learner.collector.collect(algorithm.explore, noise, algorithm.running)
     values, advantage, target = algorithm._advantages(rollout)
     _, account, action, log_prob, advantage, target = flatten(rollout, advantage, target)
     values = to_items(values)

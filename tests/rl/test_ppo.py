@@ -10,13 +10,12 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from finrl_pod.errors import ConfigError
-from finrl_pod.rl.algorithms.ppo import DIAGNOSTICS, MEMBER_SETTINGS, PPO
-from finrl_pod.rl.experience.rollout import Rollout
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.algorithms.ppo import MEMBER_SETTINGS, PPO
+from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
 from finrl_pod.rl.training.learner import Learner
 from tests.markets import random_market
 from tests.rl.reference_gae import Trajectory, reference_gae
-from tests.rl.small_learners import ruin_threshold, small_env, small_learner
+from tests.rl.small_learners import PPO_METRICS, ruin_threshold, small_env, small_learner
 
 SETTINGS = {"gamma": 0.9, "gae_lambda": 0.8, "clip_range": 0.1, "entropy_coefficient": 0.02, "value_coefficient": 0.7}
 NO_LIMIT: dict[str, Any] = {"max_grad_norm": 1e9, "target_kl": 1e9}
@@ -102,7 +101,7 @@ class ReferencePPO:
     def distribution(self, weights: dict[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
         """Distribution of the scores of all samples, and their values."""
         horizon, _, groups, accounts = self.rollout.reward.shape
-        features, tradable = self.ppo.rows(self.rollout.bar.reshape(1, -1))
+        features, tradable = self.ppo.inputs.rows(self.rollout.bar.reshape(1, -1))
         account = self.rollout.account.reshape(1, horizon * groups, accounts, -1)
         batched = {name: value.unsqueeze(0) for name, value in weights.items()}
         out = self.ppo.policy.forward(batched, features, account, tradable)
@@ -163,7 +162,7 @@ def test_gradients_match_the_reference(
     unexplained = float((reference.target - reference.values).var() / reference.target.var())
     assert float(metrics["explained_variance"]) == pytest.approx(1 - unexplained)
     assert float(metrics["reward"]) == pytest.approx(float(rollout.reward.mean()))
-    assert set(metrics) == set(DIAGNOSTICS)
+    assert set(metrics) == PPO_METRICS
 
 
 def test_group_baseline_changes_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

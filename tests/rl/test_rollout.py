@@ -6,8 +6,7 @@ import pytest
 import torch
 from finrl_pod_envs.market_env import MarketEnv
 
-from finrl_pod.rl.experience.rollout import Rollout
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector
 from finrl_pod.rl.networks.distributions import log_probability
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.types import EnvStep, Observation
@@ -104,7 +103,7 @@ def single_value(learner: Learner, p: int, bar: torch.Tensor, account: torch.Ten
     """Value of one account of one member. bar: scalar, account: [1 + N]."""
     ppo = learner.algorithm
     member_params = {name: view.detach()[p : p + 1] for name, view in ppo.parameters.views.items()}
-    features, tradable = ppo.rows(bar.view(1, 1))
+    features, tradable = ppo.inputs.rows(bar.view(1, 1))
     return float(ppo.policy.value(member_params, features, account.view(1, 1, 1, -1), tradable))
 
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 from finrl_pod_strategies.baselines import index_market, index_rules
-from finrl_pod_strategies.external_model import ModelStrategy
-from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import UserStrategy, is_user_strategy, load_strategy
+from finrl_pod_strategies.policy import ModelStrategy, PolicyStrategy
+from finrl_pod_strategies.user_strategy import UserStrategy, load_strategy
 
 from finrl_pod.data.features import is_registered as is_registered_feature
 from finrl_pod.data.splits import Span, make_splits
@@ -37,6 +36,7 @@ from finrl_pod.settings.algorithm_registry import is_registered as is_registered
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
+from finrl_pod.user_files import is_custom
 from finrl_pod_app.api import setup as api
 from finrl_pod_app.api.arguments import as_path, flag, number, whole_number
 from finrl_pod_app.api.markets import (
@@ -200,7 +200,7 @@ def _strategy_of(given: object, prices: object) -> tuple[Strategy, bool]:
     if isinstance(given, Path) or (isinstance(given, str) and api.is_saved(given)):
         return api.load(given), True
     if isinstance(given, str):
-        return load_strategy(given), is_user_strategy(given)
+        return load_strategy(given), is_custom(given)
     if isinstance(given, type):
         made: object = given()
         return UserStrategy(lambda: made, given.__name__), True

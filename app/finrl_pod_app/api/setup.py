@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from finrl_pod_envs.gym import GymMarketEnv, GymVectorEnv
 from finrl_pod_envs.market_env import MarketEnv
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
-from finrl_pod_strategies.external_model import Model, ModelStrategy
-from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.policy import Model, ModelStrategy, PolicyStrategy
 from finrl_pod_strategies.user_strategy import UserStrategy
 
 from finrl_pod.data.splits import REWARD_LAG, Span, Splits, make_splits
@@ -37,7 +36,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.native.threads import restored_threads
 from finrl_pod.promotion.trial_log import log_look
 from finrl_pod.protocols import Strategy
-from finrl_pod.rl.algorithms.factory import is_solved
+from finrl_pod.rl.algorithms.validation import is_solved
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.training.learner import Callback, Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig

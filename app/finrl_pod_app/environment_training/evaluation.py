@@ -11,7 +11,7 @@ import torch
 from finrl_pod.errors import Interrupted
 from finrl_pod.files import to_plain
 from finrl_pod.random import key
-from finrl_pod.rl.training.episodes import EpisodeReturns, episode_returns
+from finrl_pod.rl.experience.rollout import EpisodeReturns, episode_returns
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig
 from finrl_pod_app.environment_training.environments import open_env

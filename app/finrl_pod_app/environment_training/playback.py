@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from finrl_pod.errors import InputError, RunError, SetupError
 from finrl_pod.files import write_bytes
 from finrl_pod.random import key
-from finrl_pod.rl.training.episodes import MAX_STEPS
+from finrl_pod.rl.experience.rollout import MAX_STEPS
 from finrl_pod_app.environment_training.evaluation import ensemble_decision
 from finrl_pod_app.environment_training.saved_agents import SavedAgents
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finrl_pod_envs.trading_envs import KINDS
 from finrl_pod_strategies.baselines import index_panel
-from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy
+from finrl_pod_strategies.user_strategy import load_strategy
 
 from finrl_pod import opened_files
 from finrl_pod.data.splits import make_splits
@@ -24,7 +24,7 @@ from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import DataConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
-from finrl_pod.user_files import custom_source, import_user_file, is_file_reference
+from finrl_pod.user_files import custom_source, import_user_file, is_custom, is_file_reference
 from finrl_pod_app.evaluation.audit import (
     Audit,
     OnStep,
@@ -142,7 +142,7 @@ def _audit_strategy(
 def _opened_by_strategy(name: str, begin: int, given: Strategy | None) -> list[Finding]:
     """Warnings of what user code opened since number `begin`, and the strategy's file before, such as on import."""
     opened = opened_files.opened_files(begin)
-    if given is not None or not is_user_strategy(name):
+    if given is not None or not is_custom(name):
         return external_data.opened_file_findings(opened)
     path, text = custom_source(name, "an audit")
     earlier = [x for x in opened_files.opened_files() if os.path.abspath(x.reader) == os.path.abspath(path)]

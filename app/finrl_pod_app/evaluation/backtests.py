@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 from finrl_pod_strategies.baselines import make_baseline, run_baseline
 from finrl_pod_strategies.mandate_account import MandateRecorder
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import is_user_strategy, load_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import load_strategy, strategy_hash
 
 from finrl_pod.data.dates import first_moment, last_moment
 from finrl_pod.data.splits import Span
@@ -29,6 +29,7 @@ from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.protocols import Strategy
 from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
+from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.benchmarks import BenchmarkAccount, find_benchmark
 from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
 from finrl_pod_app.evaluation.trial_log import champion_identity, reference_strategy
@@ -387,7 +388,7 @@ def prepare(
     stored = options.get("data") is not None
     splits = splits_of_panel(panel) if stored else config.splits
     baseline: SplitName = "all" if stored else "test"
-    period = _period(panel, splits, options, "validation" if is_user_strategy(target) else baseline)
+    period = _period(panel, splits, options, "validation" if is_custom(target) else baseline)
     market = _market_for(strategy, config, panel, period.first, period.last)
     subject = _subject(target, seed)
     return PreparedBacktest(
@@ -474,11 +475,11 @@ def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int,
 
 def _result_name(target: str, strategy: Strategy) -> str:
     """Name in results: the strategy's own, unless a user's strategy has the name of a reference or the champion."""
-    return target if is_user_strategy(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
+    return target if is_custom(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
 
 def _subject(target: str, seed: int | None) -> str | None:
-    return strategy_hash(target, seed) if is_user_strategy(target) else None
+    return strategy_hash(target, seed) if is_custom(target) else None
 
 
 def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence[str]) -> RunConfig:

@@ -27,8 +27,7 @@ from finrl_pod.promotion.rules import CHAMPION
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.closed_form import scaled
 from finrl_pod.rl.acting.member_accounts import run_members
-from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.networks.start import LINEAR
+from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import (
     START_SIGNIFICANCE,

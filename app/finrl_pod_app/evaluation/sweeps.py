@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from finrl_pod_strategies.baselines import index_market, index_rules
-from finrl_pod_strategies.user_strategy import is_user_strategy
 
 from finrl_pod.errors import InputError, Interrupted
 from finrl_pod.evaluate.backtest import backtest
@@ -24,6 +23,7 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.types import Floats, MarketTensor
+from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.backtests import (
     BacktestOptions,
     PreparedBacktest,
@@ -91,7 +91,7 @@ def run_sweep(
     if seeds and len(runs) == len(targets):
         raise InputError("a run's champion takes no seed; leave out the seeds, or name a strategy that takes one")
     base = _config_of_first_run(targets)
-    if split is None and any(isinstance(target, str) and is_user_strategy(target) for target in targets):
+    if split is None and any(isinstance(target, str) and is_custom(target) for target in targets):
         split = "validation"
     sweep = _Sweep(costs)
     with rewritable_folder(out, SWEEP):

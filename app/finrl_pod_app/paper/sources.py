@@ -10,7 +10,7 @@ from pathlib import Path
 from finrl_pod_strategies.baselines import make_baseline
 from finrl_pod_strategies.mandate_account import BasePortfolio
 from finrl_pod_strategies.policy import PolicyStrategy
-from finrl_pod_strategies.user_strategy import is_user_strategy, load_user_strategy, strategy_hash
+from finrl_pod_strategies.user_strategy import load_user_strategy, strategy_hash
 
 from finrl_pod import __version__
 from finrl_pod.errors import ConfigError, FinrlPodError, RegistryError, RunError
@@ -25,6 +25,7 @@ from finrl_pod.registry.handover import check_strategy_name, last_handover, roll
 from finrl_pod.registry.records import Handover
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
+from finrl_pod.user_files import is_custom
 
 
 def strategy_sources(config: PaperConfig, *, allow_unpromoted: bool = False) -> tuple[StrategySource, ...]:
@@ -35,7 +36,7 @@ def strategy_sources(config: PaperConfig, *, allow_unpromoted: bool = False) -> 
 def strategy_source(config: PaperConfig, *, allow_unpromoted: bool = False) -> StrategySource:
     """Return the source that the config of a single strategy names. Raises FinrlPodError if it has none to trade."""
     source: StrategySource
-    if is_user_strategy(config.strategy):
+    if is_custom(config.strategy):
         source = UserSource(config.strategy)
     elif config.strategy:
         source = BaselineSource(config.strategy)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from finrl_pod.rl.networks.base_policy import BasePolicy
+from finrl_pod.rl.networks.policies import BasePolicy
 
 
 class MyPolicy(BasePolicy):

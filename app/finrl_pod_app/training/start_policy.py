@@ -23,7 +23,7 @@ from finrl_pod.files import to_plain
 from finrl_pod.native.threads import one_thread
 from finrl_pod.random import key
 from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve, tilt_returns
-from finrl_pod.rl.algorithms.factory import is_solved
+from finrl_pod.rl.algorithms.validation import is_solved
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig

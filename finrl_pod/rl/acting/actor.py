@@ -1,14 +1,22 @@
-"""Decisions of trained agents as pure functions of their weights."""
+"""Decisions of trained agents as pure functions of their weights, and as target weights of single accounts.
+
+Used by the scores of a tournament, backtests and paper trading, outside any environment.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import torch
+
+from finrl_pod.market.actions import choice_scores, choices_as_weights, scores_to_weights, trades_as_weights
+from finrl_pod.market.rules import rules_of
 from finrl_pod.rl.networks.distributions import distribution_of
 from finrl_pod.rl.networks.lookback import make_lookback_encoder
 from finrl_pod.rl.networks.policies import PolicySpec, make_policy
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE, normalised
+from finrl_pod.settings.run import EnvironmentConfig
 from finrl_pod.types import Tensor
 
 
@@ -32,7 +40,9 @@ class MeanActor:
     """Acts by the mean of a Gaussian policy, or by its most likely choice."""
 
     def __init__(self, spec: PolicySpec) -> None:
-        self.spec, self.policy, self.encoder = spec, make_policy(spec), make_lookback_encoder(spec)
+        self.spec = spec
+        self.policy = make_policy(spec)
+        self.encoder = make_lookback_encoder(spec)
 
     def action(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
@@ -44,3 +54,83 @@ class MeanActor:
             features, tradable = self.encoder.join_windows(params, features, tradable)
         mean = self.policy.mean(params, features, account, tradable)
         return distribution_of(self.spec.action).best(mean)
+
+
+class DecisionInputs(NamedTuple):
+    """What a policy observes of the market and of P accounts.
+
+    features: [N, F] normalised, of the decision bar, and tradable: [N] bool; or [B, N, F] and [B, N] of the bars up to
+    it, of which an actor with an encoder takes as many as it reads. held: [P, N] weights of equity. extras: [P, X]
+    observed besides (`market.account_extras`), or None.
+    """
+
+    features: Tensor
+    tradable: Tensor
+    held: Tensor
+    extras: Tensor | None = None
+
+
+@torch.no_grad()
+def target_weights(
+    actor: Actor,
+    params: Mapping[str, Tensor],
+    inputs: DecisionInputs,
+    equity: Tensor,
+    prices: Tensor,
+    rules: EnvironmentConfig,
+) -> Tensor:
+    """Target weights [P, N] float64 of P members of one actor, each for its own account, no exploration or mandate.
+
+    equity: [P] in currency; prices: [N], closes of the decision bar.
+    """
+    held, known = inputs.held, _of_decision_bar(inputs.tradable)
+    if rules.kind == "discrete":
+        choice = choices(actor, params, inputs, rules)
+        return choices_as_weights(choice, held, known, rules=rules_of(rules))
+    # stock_trading observes accounts in units of the starting cash.
+    unit = equity / rules.cash if rules.kind == "stock_trading" else None
+    scores = _action(actor, params, inputs, unit).view(len(held), -1).double()
+    if rules.kind == "stock_trading":
+        return trades_as_weights(
+            scores, held, known, prices, equity, hmax=rules.hmax, leverage=rules.leverage, rules=rules_of(rules)
+        )
+    return scores_to_weights(scores, known, short=rules.short, leverage=rules.leverage)
+
+
+@torch.no_grad()
+def tilt_scores(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+    """Scores [P, N] float64 of P members trained under a mandate."""
+    if rules.kind == "discrete":
+        return choice_scores(choices(actor, params, inputs, rules), inputs.held.shape[-1])
+    return _action(actor, params, inputs).view(len(inputs.held), -1).double()
+
+
+@torch.no_grad()
+def choices(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, rules: EnvironmentConfig) -> Tensor:
+    """Choices [P] int64 of P members of one actor with discrete actions."""
+    assert rules.kind == "discrete"
+    return _action(actor, params, inputs).view(len(inputs.held))
+
+
+def _action(actor: Actor, params: Mapping[str, Tensor], inputs: DecisionInputs, unit: Tensor | None = None) -> Tensor:
+    """Actions of the members, each for its own account. unit: [P], scale of the observed weights of equity, or None."""
+    features, tradable, held, extras = inputs
+    p = len(held)
+    dtype = next(iter(params.values())).dtype
+    account = torch.cat([1 - held.sum(-1, keepdim=True), held], -1)
+    if unit is not None:
+        account = account * unit.unsqueeze(-1)
+    if extras is not None:
+        account = torch.cat([account, extras], -1)
+    if actor.spec.encoder == "none":
+        features, tradable = _of_decision_bar(features, 2), _of_decision_bar(tradable)
+    else:
+        features, tradable = features[-actor.spec.lookback :], tradable[-actor.spec.lookback :]
+    rows = features.to(dtype).expand(p, 1, *features.shape)
+    mask = None if bool(tradable.all()) else tradable.expand(p, 1, *tradable.shape)
+    return actor.action(params, rows, account.to(dtype).view(p, 1, 1, -1), mask)
+
+
+def _of_decision_bar(x: Tensor, dims: int = 1) -> Tensor:
+    """The last row of x, or x if it has `dims` dimensions and so is a row itself."""
+    return x if x.dim() == dims else x[-1]

@@ -27,8 +27,7 @@ import torch
 from finrl_pod.evaluate.metrics import simple_returns
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.acting.member_accounts import run_members
-from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.networks.start import LINEAR
+from finrl_pod.rl.networks.policies import LINEAR, PolicySpec
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import Bools, Floats, MarketTensor, Tensor
 

@@ -16,8 +16,7 @@ from finrl_pod.market.account_extras import AccountTracker
 from finrl_pod.market.mandate import MandateAccounts, MandateTable, active_mandate
 from finrl_pod.market.rules import rules_of
 from finrl_pod.market.venue import Venue
-from finrl_pod.rl.acting.actor import Actor
-from finrl_pod.rl.acting.decisions import DecisionInputs, target_weights, tilt_scores
+from finrl_pod.rl.acting.actor import Actor, DecisionInputs, target_weights, tilt_scores
 from finrl_pod.settings.run import EnvironmentConfig, MandateConfig
 from finrl_pod.types import MarketTensor, Tensor
 

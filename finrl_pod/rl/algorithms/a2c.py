@@ -43,7 +43,7 @@ class A2C(PPO):
         gradient, metrics = self._gradient(data)
         if self.regularisers is not None:
             gradient = gradient + self.regularisers.gradient(data[0], data[1], self.alive)
-        policy_loss, value_loss = metrics[2], metrics[3]
+        _, _, policy_loss, value_loss = metrics
         gradient, norm = clip_by_member(gradient, self.settings["max_grad_norm"])
         # A member whose loss is NaN or infinite stops here and keeps its parameters.
         self.alive &= torch.isfinite(norm + policy_loss + value_loss)

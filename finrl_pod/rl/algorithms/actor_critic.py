@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from finrl_pod.errors import ConfigError
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.fused.actor_critic_update import ActorCriticKernel, ActorCriticSetup, make_actor_critic_kernel
-from finrl_pod.rl.networks.actors import BoundedActor, MlpActor, make_actor_network
-from finrl_pod.rl.networks.critics import MlpCritic, combine_values, draw_subsets, make_critic
+from finrl_pod.rl.fused.actor_critic_update import ActorCriticKernel, EnsembleRules, make_actor_critic_kernel
 from finrl_pod.rl.networks.observation_adapter import ModelInput, action_scale, repeat
-from finrl_pod.rl.networks.start import started
+from finrl_pod.rl.networks.off_policy_networks import (
+    BoundedActor,
+    MlpActor,
+    MlpCritic,
+    combine_values,
+    draw_subsets,
+    make_actor_network,
+    make_critic,
+)
+from finrl_pod.rl.networks.policies import with_start
 from finrl_pod.rl.optimisation.train_state import RateFactor
-from finrl_pod.settings.algorithm_configs import AgentConfig
 from finrl_pod.types import Tensor
 
 
@@ -40,9 +45,9 @@ class ActorCritic(OffPolicy):
         self.network = make_actor_network(self.spec, self.OUTPUTS_PER_ACTION)
         self.critic = make_critic(self.spec)
         # Actions near 0 are proportional to the outputs before the tanh, in units of the scale.
-        actor = [self.network.init(s, self.dtype) for s in generators]
-        actor = started(actor, self._start, action_scale(self.spec.action))
-        self.train_state.add("actor", actor, target=self.ACTOR_TARGET)
+        actors = [self.network.init(generator, self.dtype) for generator in generators]
+        actors_from_start = with_start(actors, self.start, action_scale(self.spec.action))
+        self.train_state.add("actor", actors_from_start, target=self.ACTOR_TARGET)
         rows = [self.critic.init(s, self.dtype) for s in generators for _ in range(self.critics)]
         self.train_state.add("critic", rows, per=self.critics, target=True)
         # Metrics of the last actor update; the actor may be updated less often than the critics.
@@ -54,37 +59,15 @@ class ActorCritic(OffPolicy):
 
     def _make_kernel(self) -> ActorCriticKernel | None:
         """The native kernel for this update, or None if autograd has to compute it."""
-        plain = isinstance(self.network, MlpActor) and isinstance(self.critic, MlpCritic) and not self.spec.assets
-        if not plain or not vars(type(self)).get("KERNEL", False):
+        is_plain = isinstance(self.network, MlpActor) and isinstance(self.critic, MlpCritic) and not self.spec.assets
+        if not is_plain or not vars(type(self)).get("KERNEL", False):
             return None
-        actor, critic = self.train_state.parts["actor"].parameters, self.train_state.parts["critic"].parameters
-        targets = self.train_state.targets
-        return make_actor_critic_kernel(
-            ActorCriticSetup(
-                members=self.members,
-                critics=self.critics,
-                batch_size=self.items,
-                obs_size=self.spec.features,
-                action_size=self.spec.action_size,
-                actor=actor,
-                critic=critic,
-                target_actor=targets["actor"].flat if "actor" in targets else actor.flat,
-                target_critic=targets["critic"].flat,
-                stochastic=self.OUTPUTS_PER_ACTION == 2,
-                target_rule=self.rule,
-                actor_rule=self.actor_rule,
-                subset=self.subset,
-                settings=self.settings,
-            )
-        )
+        rules = EnsembleRules(self.rule, self.actor_rule, self.subset, self.OUTPUTS_PER_ACTION == 2)
+        return make_actor_critic_kernel(self.train_state, self.spec, rules, self.settings, self.items)
 
     @property
     def actor(self) -> BoundedActor:
         return BoundedActor(self.spec, self.OUTPUTS_PER_ACTION)
-
-    @property
-    def acting_part(self) -> str:
-        return "actor"
 
     def _greedy_action(self, obs: ModelInput) -> Tensor:
         return torch.tanh(self.network.forward(self.weights(), obs)[0])
@@ -156,10 +139,3 @@ class ActorCritic(OffPolicy):
     @abstractmethod
     def _sample_action(self, items: Mapping[str, Tensor]) -> Tensor:
         """Actions to collect with, exploration included."""
-
-
-def validate(config: AgentConfig) -> None:
-    """Raises ConfigError for an impossible critic ensemble."""
-    critics, subset = getattr(config, "critics", 1), getattr(config, "critic_subset", 1)
-    if getattr(config, "critic_rule", "") == "subset" and not 1 <= subset <= critics:
-        raise ConfigError(f"agent.critic_subset must be between 1 and agent.critics = {critics}, got {subset}")

@@ -10,31 +10,28 @@ back-propagation through time truncated to a horizon (`apg` in Freeman et al. 20
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 
-from finrl_pod.errors import ConfigError, RunError
-from finrl_pod.market.protocols import DifferentiableVecEnv, MarketVecEnv
-from finrl_pod.native.philox import random_source
+from finrl_pod.market.protocols import DifferentiableVecEnv
 from finrl_pod.random import RandomState, generators, members_of
 from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
+    Population,
+    TrainStateAlgorithm,
     scale_of_rewards,
-    settings_of,
     spread_of_rewards,
 )
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
-from finrl_pod.rl.networks.feature_table import dropout_factors
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.networks.lookback import PolicyInputs
-from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy
-from finrl_pod.rl.networks.start import started
+from finrl_pod.rl.networks.policies import Policy, PolicySpec, make_policy, with_start
 from finrl_pod.rl.optimisation.optimiser import CRITIC_PREFIXES
-from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import DifferentiableConfig
 from finrl_pod.types import Observation, Tensor
 
@@ -57,10 +54,11 @@ class Trajectory(NamedTuple):
     reached: Sequence[Tensor]
 
 
-class DifferentiableAlgorithm(ABC):
+class DifferentiableAlgorithm(TrainStateAlgorithm):
     """Collects differentiable trajectories; subclasses define how to learn from them."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "exploration_noise", "max_grad_norm")
+    config: DifferentiableConfig
 
     def __init__(
         self,
@@ -68,48 +66,29 @@ class DifferentiableAlgorithm(ABC):
         features: Tensor,
         tradable: Tensor | None,
         config: DifferentiableConfig,
-        *,
-        seed: int = 0,
-        members: Sequence[int] = (0,),
-        hyperparameters: Sequence[Mapping[str, float]] | None = None,
-        dtype: torch.dtype = torch.float32,
-        start: Tensor | None = None,
+        **population: Unpack[Population],
     ) -> None:
-        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
-
-        members: ids that key the random generators. hyperparameters: per member, values that override the config's.
-        start: solved weights [F] or [P, F] to train from, towards which weights decay.
-        """
-        self.spec, self.config, self.dtype, self.device = spec, config, dtype, features.device
-        self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
-        self.features, self.tradable = self.inputs.features, tradable
+        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is."""
+        super().__init__(spec, config, features.device, **population)
+        self.inputs = PolicyInputs(spec, features.to(self.dtype), tradable)
         self.policy: Policy = make_policy(spec)
-        p = len(members)
-        self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
-        self.train_state = TrainState(
-            self.settings,
-            torch.ones(p, dtype=torch.bool, device=self.device),
-            config.weight_decay,
-            anchored=start is not None,
-        )
-        self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
-        self._noises = random_source(seed, members, "actions", self.device)
-        self._shuffles = random_source(seed, members, "minibatches", self.device)
-        self._dropouts = random_source(seed, members, "dropout", self.device) if spec.dropout else None
+        self._shuffles = self._source("minibatches")
         initial = [
-            {**self.policy.init(s, dtype), **self.inputs.init(s, dtype)}
-            for s in generators(seed, members, "initial weights")
+            {**self.policy.init(generator, self.dtype), **self.inputs.init(generator, self.dtype)}
+            for generator in generators(self.seed, self.member_ids, "initial weights")
         ]
         actor = [
-            {k: x for k, x in tensors.items() if not k.startswith((*CRITIC_PREFIXES, NOT_LEARNED))}
+            {name: x for name, x in tensors.items() if not name.startswith((*CRITIC_PREFIXES, NOT_LEARNED))}
             for tensors in initial
         ]
-        self.train_state.add("actor", started(actor, start))
-        self._build([{k: x for k, x in tensors.items() if k.startswith(CRITIC_PREFIXES)} for tensors in initial])
+        self.train_state.add("actor", with_start(actor, self.start))
+        self._build(
+            [{name: x for name, x in tensors.items() if name.startswith(CRITIC_PREFIXES)} for tensors in initial]
+        )
 
     # ------------------------------------------------------------------ defined by subclasses
 
-    def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:  # noqa: B027  optional
+    def _build(self, critic: Sequence[Mapping[str, Tensor]]) -> None:
         """Add further networks. critic: initial tensors of the policy's critic, for each member."""
 
     @abstractmethod
@@ -123,8 +102,7 @@ class DifferentiableAlgorithm(ABC):
         return self.config.horizon
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
-        like = self.train_state.parts["actor"].parameters.flat
-        self.inputs.drop(dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, like))
+        self.inputs.drop(self._dropout_factors())
         try:
             trajectory = self._collect(collector)
             self._fix_reward_scale(trajectory.reward.detach())
@@ -136,7 +114,7 @@ class DifferentiableAlgorithm(ABC):
     def _collect(self, collector: RolloutCollector) -> Trajectory:
         """`horizon` differentiable steps of every environment; no gradient enters or leaves them."""
         env = collector.env
-        assert isinstance(env, DifferentiableVecEnv)  # see `validate`
+        assert isinstance(env, DifferentiableVecEnv)  # see `validation.py`
         shape = collector.shape
         noise = self._noise((env.groups, env.accounts, env.action_size))
         views = self.train_state.views("actor")
@@ -186,11 +164,6 @@ class DifferentiableAlgorithm(ABC):
     # ------------------------------------------------------------------ acting and state
 
     @property
-    def alive(self) -> Tensor:
-        """[P] bool, False for a member whose loss became NaN or infinite."""
-        return self.train_state.alive
-
-    @property
     def actor(self) -> MeanActor:
         return MeanActor(self.spec)
 
@@ -201,74 +174,8 @@ class DifferentiableAlgorithm(ABC):
         mean = self._mean(self.weights(), bar, account.view(p, groups, -1, account.shape[-1]).to(self.dtype))
         return mean.reshape(p, -1, mean.shape[-1])
 
-    def weights(self) -> dict[str, Tensor]:
-        return self.train_state.detached("actor")
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(shape) for name, shape in self.train_state.parts["actor"].parameters.shapes.items()}
-
-    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
-        return self.train_state.parts["actor"].parameters.member(p), rest
-
-    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        self.train_state.load(p, rest)
-        self.train_state.parts["actor"].parameters.load(p, weights)
-        self.reward_scale[p] = rest["reward_scale"]
-
-    def set_age(self, p: int, samples: int) -> None:  # noqa: B027  exploration is a setting
-        pass
-
-    def restart_slot(self, p: int) -> None:  # noqa: B027  there is no warm-up
-        pass
-
     def generators(self) -> list[RandomState]:
         return members_of(self._noises, self._shuffles, self._dropouts)
-
-    @property
-    def slot_items(self) -> int:
-        return 0
-
-    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
-        return {}
-
-    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
-
-
-def validate(config: DifferentiableConfig, env: MarketVecEnv) -> None:
-    """Raises ConfigError for a setting out of its range, and for a market that cannot be differentiated."""
-    if config.horizon > env.episode_bars:
-        raise ConfigError(
-            f"agent.horizon must be at most the episode's window of {env.episode_bars} bars, got {config.horizon}; "
-            "shorten the horizon or lengthen environment.window"
-        )
-    if not isinstance(env, DifferentiableVecEnv):
-        raise ConfigError(
-            f"agent.algorithm {config.algorithm} differentiates the market, and {type(env).__name__} has no "
-            "step_differentiable(); use an environment that has, such as PortfolioEnv, or another algorithm"
-        )
-    rules = env.config
-    if rules.delay > config.horizon:
-        raise ConfigError(
-            f"agent.horizon must be environment.delay or more, got {config.horizon} and {rules.delay}: with a "
-            "shorter horizon no reward depends on an action; increase agent.horizon"
-        )
-    rough = (
-        (rules.whole_shares, "whole shares are not differentiable: set environment.whole_shares = false"),
-        (
-            rules.buy_allocation == "sequential",
-            'buys filled one after another are not differentiable: set environment.buy_allocation = "proportional"',
-        ),
-        (
-            rules.per_share_minimum > 0,
-            "a minimum commission is not differentiable: set environment.per_share_minimum = 0",
-        ),
-    )
-    for found, why in rough:
-        if found:
-            raise ConfigError(f"agent.algorithm {config.algorithm} differentiates the market, and {why}")
 
 
 class Analytic(DifferentiableAlgorithm):

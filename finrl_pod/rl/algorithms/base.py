@@ -1,19 +1,22 @@
-"""Interface between the learner and the algorithms, and the settings and reward scale that they share."""
+"""Bases of all algorithms: the interface to the learner, and the settings, random sources and state that they share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 
-from finrl_pod.errors import ConfigError
-from finrl_pod.random import RandomState
+from finrl_pod.errors import ConfigError, RunError
+from finrl_pod.native.philox import random_source
+from finrl_pod.random import RandomSource, RandomState
 from finrl_pod.rl.acting.actor import Actor
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import RolloutCollector
+from finrl_pod.rl.networks.lookback import dropout_factors
 from finrl_pod.rl.networks.policies import PolicySpec
-from finrl_pod.rl.optimisation.train_state import RateFactor
-from finrl_pod.settings.algorithm_configs import AgentConfig
+from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
+from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
 from finrl_pod.settings.constraints import check_setting
 from finrl_pod.types import Tensor
 
@@ -22,122 +25,199 @@ COMMON_MEMBER_SETTINGS = ("learning_rate", "gamma")  # of every algorithm
 MIN_REWARD_STD = 1e-8  # below it rewards count as constant
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """P members, each with its own settings, trained in one program.
 
-    settings: name -> [P]. MEMBER_SETTINGS: names of the settings that may differ between members.
+    settings: name -> [P]. MEMBER_SETTINGS: names of the settings that may differ between members. alive: [P] bool,
+    False for a member whose loss became NaN or infinite.
     """
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]]
+    config: AgentConfig
     spec: PolicySpec
     settings: dict[str, Tensor]
+    alive: Tensor
 
     @property
-    def alive(self) -> Tensor:
-        """[P] bool, False for a member whose loss became NaN or infinite."""
-        ...
-
-    @property
+    @abstractmethod
     def actor(self) -> Actor:
         """Decides with `weights`, in training and elsewhere."""
-        ...
 
     @property
+    @abstractmethod
     def steps_per_iteration(self) -> int:
         """Steps of every environment in one iteration."""
-        ...
 
+    @abstractmethod
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
-        """Collect, then learn; returns metrics [P], "reward" among them. rate_factor: of the learning rates."""
-        ...
+        """Collect, then learn; returns metrics [P], "reward" among them. rate_factor: factor of the learning rates."""
 
+    @abstractmethod
     def greedy(self, observation: Any) -> Tensor:
         """Actions [P, E, D] without exploration for an observation of the environment."""
-        ...
 
+    @abstractmethod
     def weights(self) -> dict[str, Tensor]:
         """Weights of `actor`: name -> [P, ...], detached views of the trained parameters."""
-        ...
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of a member's weights, to check whether a saved agent fits."""
-        ...
-
+    @abstractmethod
     def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies of a member's weights and of its remaining training state.
+        """Copies of the weights of a member and of its remaining training state.
 
         The second holds optimiser moments, critics, target networks, temperatures and normalisers, but no random
         generators, accounts or replay buffers: those belong to the slot.
         """
-        ...
 
+    @abstractmethod
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        """Overwrite a member with another's state."""
-        ...
+        """Overwrite a member with the state of another."""
 
-    def set_age(self, p: int, samples: int) -> None:
-        """Set a member's age: samples since its weights were new, by which exploration schedules go."""
-        ...
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the weights of a member, to check whether a saved agent fits."""
+        return {name: tuple(x.shape[1:]) for name, x in self.weights().items()}
 
-    def restart_slot(self, p: int) -> None:
-        """Declare the agent of slot p new: it warms up again, whatever the slot's replay buffer holds."""
-        ...
+    def set_age(self, p: int, samples: int) -> None:  # noqa: B027  optional
+        """Set the age of a member: samples since its weights were new. Exploration schedules depend on it."""
+
+    def restart_slot(self, p: int) -> None:  # noqa: B027  optional
+        """Declare the agent of slot p new: it warms up again, whatever the replay buffer of the slot contains."""
 
     def generators(self) -> list[RandomState]:
         """All random generators in a fixed order, as saved in checkpoints."""
-        ...
+        return []
 
     @property
     def slot_items(self) -> int:
         """Capacity of the replay buffer in items, 0 if there is none."""
-        ...
+        return 0
 
-    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
-        """State of the slots, not of the agents: "counts" and the buffer's items [P, n, ...], oldest first.
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:  # noqa: ARG002
+        """State of the slots, not of the agents: "counts" and the items of the buffer [P, n, ...], oldest first.
 
         since: skip the first that many items ever written, to save only new ones. Empty without a buffer.
         """
-        ...
+        return {}
 
     def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore `slot_state`. Raises RunError if it does not fit."""
-        ...
+        if state:
+            raise RunError(f"{self.config.algorithm} has no state between iterations, got {min(state)}")
+
+
+class Population(TypedDict):
+    """Members of an algorithm, by which their random generators are keyed, and how they differ from the config.
+
+    hyperparameters: per member, values of MEMBER_SETTINGS. start: solved weights [F] or [P, F] to train from, towards
+    which weights decay.
+    """
+
+    seed: int
+    members: Sequence[int]
+    hyperparameters: Sequence[Mapping[str, float]] | None
+    dtype: torch.dtype
+    start: Tensor | None
+
+
+class TrainedAlgorithm(Algorithm):
+    """Base of algorithms that learn by gradient steps. reward_scale: [P], 0 until the first rewards set it."""
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        config: TrainedAgentConfig,
+        device: torch.device | str,
+        *,
+        seed: int,
+        members: Sequence[int],
+        hyperparameters: Sequence[Mapping[str, float]] | None,
+        dtype: torch.dtype,
+        start: Tensor | None,
+    ) -> None:
+        """Arguments as in `Population`. Raises ConfigError for unknown or invalid hyperparameters."""
+        self.spec = spec
+        self.config = config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.start = start
+        self.seed = seed
+        self.member_ids = tuple(members)
+        self.members = len(members)
+        self.settings = self._member_settings(hyperparameters)
+        self.reward_scale = torch.zeros(self.members, dtype=dtype, device=device)
+        self._noises = self._source("actions")
+        self._dropouts = self._source("dropout") if spec.dropout else None
+
+    def _source(self, purpose: str) -> RandomSource:
+        return random_source(self.seed, self.member_ids, purpose, self.device)
+
+    def _all_alive(self) -> Tensor:
+        return torch.ones(self.members, dtype=torch.bool, device=self.device)
+
+    def _member_settings(self, hyperparameters: Sequence[Mapping[str, float]] | None) -> dict[str, Tensor]:
+        """Settings of all members as [P] tensors; missing hyperparameters come from the config."""
+        config = self.config
+        if hyperparameters is None:
+            hyperparameters = [{}] * self.members
+        if len(hyperparameters) != self.members:
+            raise ConfigError(
+                f"hyperparameters must be given for each of the {self.members} members, got {len(hyperparameters)}"
+            )
+        for values in hyperparameters:
+            if unknown := set(values) - set(self.MEMBER_SETTINGS):
+                names = ", ".join(self.MEMBER_SETTINGS)
+                raise ConfigError(f"{config.algorithm} has no hyperparameter {min(unknown)!r}; it has {names}")
+        settings = {}
+        for name in self.MEMBER_SETTINGS:
+            column = [float(values.get(name, getattr(config, name))) for values in hyperparameters]
+            for value in column:
+                check_setting("agent.", config, name, value)
+            settings[name] = torch.tensor(column, dtype=self.dtype, device=self.device)
+        return settings
+
+    def _dropout_factors(self) -> Tensor | None:
+        """Factors of the codes of an encoder for the next iteration or update, see `dropout_factors`."""
+        return dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, self.reward_scale)
+
+
+class TrainStateAlgorithm(TrainedAlgorithm):
+    """Base of algorithms whose networks are parts of a `TrainState`. acting_part: name of the network that acts."""
+
+    acting_part = "actor"
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        config: TrainedAgentConfig,
+        device: torch.device | str,
+        **population: Unpack[Population],
+    ) -> None:
+        super().__init__(spec, config, device, **population)
+        is_anchored = self.start is not None
+        self.train_state = TrainState(self.settings, self._all_alive(), config.weight_decay, anchored=is_anchored)
+
+    @property
+    def alive(self) -> Tensor:  # type: ignore[override]
+        return self.train_state.alive
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.train_state.detached(self.acting_part)
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
+        return self.train_state.parts[self.acting_part].parameters.member(p), rest
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.train_state.load(p, rest)
+        self.train_state.parts[self.acting_part].parameters.load(p, weights)
+        self.reward_scale[p] = rest["reward_scale"]
 
 
 def spread_of_rewards(reward: Tensor) -> Tensor:
-    """Standard deviation [P] of a rollout's rewards [H, P, G, A]; 0 for a single reward."""
-    single = reward.numel() == reward.shape[1]
-    return torch.zeros_like(reward[0, :, 0, 0]) if single else reward.std(dim=(0, 2, 3))
+    """Standard deviation [P] of the rewards [H, P, G, A] of a rollout; 0 for a single reward."""
+    is_single = reward.numel() == reward.shape[1]
+    return torch.zeros_like(reward[0, :, 0, 0]) if is_single else reward.std(dim=(0, 2, 3))
 
 
 def scale_of_rewards(spread: Tensor) -> Tensor:
     """Factor [P] that scales rewards of standard deviation `spread` [P] to 1; 1 for constant rewards."""
     return torch.where(spread > MIN_REWARD_STD, 1 / spread.clamp(min=MIN_REWARD_STD), 1.0)
-
-
-def settings_of(
-    each: Sequence[Mapping[str, float]] | None,
-    config: AgentConfig,
-    names: Sequence[str],
-    members: int,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> dict[str, Tensor]:
-    """Settings of all members as [P] tensors; values missing in `each` come from the config.
-
-    Raises ConfigError for unknown settings, values out of range, and a wrong number of members.
-    """
-    each = [{}] * members if each is None else each
-    if len(each) != members:
-        raise ConfigError(f"hyperparameters must be given for each of the {members} members, got {len(each)}")
-    for values in each:
-        if unknown := set(values) - set(names):
-            raise ConfigError(f"{config.algorithm} has no hyperparameter {min(unknown)!r}; it has {', '.join(names)}")
-    settings = {}
-    for name in names:
-        column = [float(values.get(name, getattr(config, name))) for values in each]
-        for value in column:
-            check_setting("agent.", config, name, value)
-        settings[name] = torch.tensor(column, dtype=dtype, device=device)
-    return settings

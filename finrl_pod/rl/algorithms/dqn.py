@@ -9,7 +9,7 @@ import torch
 
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
 from finrl_pod.rl.networks.observation_adapter import ModelInput
-from finrl_pod.rl.networks.q_networks import GreedyActor, make_q_network
+from finrl_pod.rl.networks.off_policy_networks import GreedyActor, make_q_network
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import DQNConfig
 from finrl_pod.types import Tensor
@@ -22,6 +22,7 @@ class DQN(OffPolicy):
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*OffPolicy.MEMBER_SETTINGS, "final_epsilon")
     METRICS = (*OffPolicy.METRICS, "epsilon")
     DUELING = False
+    acting_part = "values"
 
     def _build(self, generators: Sequence[torch.Generator]) -> None:
         self.action_shape, self.action_dtype = (), torch.int64
@@ -31,10 +32,6 @@ class DQN(OffPolicy):
     @property
     def actor(self) -> GreedyActor:
         return GreedyActor(self.spec, dueling=self.DUELING)
-
-    @property
-    def acting_part(self) -> str:
-        return "values"
 
     def _greedy_action(self, obs: ModelInput) -> Tensor:
         return self.network.forward(self.weights(), obs).argmax(-1)
@@ -83,7 +80,7 @@ class DoubleDQN(DQN):
 
 
 class DuelingDQN(DQN):
-    """DQN with a dueling head (`finrl_pod.rl.networks.q_networks.dueling_values`)."""
+    """DQN with a dueling head (`finrl_pod.rl.networks.off_policy_networks.dueling_values`)."""
 
     DUELING = True
 

@@ -6,24 +6,24 @@ transitions drawn for each member from its own generator.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 
-from finrl_pod.errors import ConfigError
-from finrl_pod.market.protocols import group_shape
-from finrl_pod.native.philox import random_source
-from finrl_pod.protocols import VecEnv
 from finrl_pod.random import RandomState, generators, members_of
-from finrl_pod.rl.acting.actor import Actor
-from finrl_pod.rl.algorithms.base import COMMON_MEMBER_SETTINGS, Metrics, scale_of_rewards, settings_of
+from finrl_pod.rl.algorithms.base import (
+    COMMON_MEMBER_SETTINGS,
+    Metrics,
+    Population,
+    TrainStateAlgorithm,
+    scale_of_rewards,
+)
 from finrl_pod.rl.experience.replay import Replay
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
-from finrl_pod.rl.networks.feature_table import dropout_factors
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.networks.observation_adapter import ModelInput, ObservationAdapter
-from finrl_pod.rl.optimisation.train_state import RateFactor, TrainState
+from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 
@@ -43,11 +43,12 @@ class Batch(NamedTuple):
     next_obs: ModelInput
 
 
-class OffPolicy(ABC):
+class OffPolicy(TrainStateAlgorithm):
     """Collects transitions and learns from a replay buffer. Subclasses define the networks, exploration and update."""
 
     MEMBER_SETTINGS: ClassVar[tuple[str, ...]] = (*COMMON_MEMBER_SETTINGS, "tau", "max_grad_norm")
     METRICS: ClassVar[tuple[str, ...]] = ("critic_loss", "value", "grad_norm")
+    config: OffPolicyConfig
     action_shape: tuple[int, ...]  # of one account's action in the buffer
     action_dtype: torch.dtype
 
@@ -55,49 +56,27 @@ class OffPolicy(ABC):
         self,
         adapter: ObservationAdapter,
         config: OffPolicyConfig,
-        *,
-        seed: int = 0,
-        members: Sequence[int] = (0,),
-        hyperparameters: Sequence[Mapping[str, float]] | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        start: Tensor | None = None,
+        device: torch.device | str,
+        **population: Unpack[Population],
     ) -> None:
-        """members: ids that key random generators. hyperparameters: per member, values that override the config's.
-
-        start: solved weights [F] or [P, F] that the actor trains from, towards which its weights decay.
-        """
-        self.config, self.adapter, self.spec, self.dtype = config, adapter, adapter.spec, dtype
-        self.members, self.device = len(members), torch.device(device)
-        self.settings = settings_of(
-            hyperparameters, config, self.MEMBER_SETTINGS, self.members, dtype=dtype, device=self.device
-        )
-        self.train_state = TrainState(
-            self.settings,
-            torch.ones(self.members, dtype=torch.bool, device=self.device),
-            config.weight_decay,
-            anchored=start is not None,
-        )
-        self._start = start
-        self.reward_scale = torch.zeros(self.members, dtype=dtype, device=self.device)
+        super().__init__(adapter.spec, config, device, **population)
+        self.adapter = adapter
         self._has_reward_scale = False  # of all members
         self.updates = 0
         self.samples = 0  # samples collected so far in each slot
         # [P], samples since the weights were new, also those of an ancestor
         self.ages = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         self.slot_ages = [0] * self.members  # samples since a new agent took the slot
-        self._choices = random_source(seed, members, "replay", self.device)
-        self._noises = random_source(seed, members, "actions", self.device)
-        self._update_noises = random_source(seed, members, "updates", self.device)
-        self._dropouts = random_source(seed, members, "dropout", self.device) if self.spec.dropout else None
+        self._choices = self._source("replay")
+        self._update_noises = self._source("updates")
         self.items = max(1, config.batch_size // adapter.accounts)  # items of a batch, each with A transitions
-        self._build(generators(seed, members, "initial weights"))
+        self._build(generators(self.seed, self.member_ids, "initial weights"))
         account = (adapter.accounts,)
         fields = {
             **adapter.item_fields,
             **{f"next_{name}": field for name, field in adapter.item_fields.items()},
             "action": (account + self.action_shape, self.action_dtype),
-            "reward": (account, dtype),
+            "reward": (account, self.dtype),
             "terminated": (account, torch.bool),
         }
         self.replay = Replay(
@@ -133,16 +112,6 @@ class OffPolicy(ABC):
     def _noise_shape(self) -> tuple[int, ...]:
         """Shape of the standard normal numbers needed for one update of a member; (0,) for none."""
         return (0,)
-
-    @property
-    @abstractmethod
-    def actor(self) -> Actor:
-        """Decides with the current weights."""
-
-    @property
-    @abstractmethod
-    def acting_part(self) -> str:
-        """Name of the trained network that acts."""
 
     # ------------------------------------------------------------------ an iteration
 
@@ -242,7 +211,7 @@ class OffPolicy(ABC):
 
     def _with_dropout(self, batch: Batch) -> Batch:
         """The batch, with the codes of encoders multiplied by newly drawn factors, the same for all networks."""
-        keep = dropout_factors(self._dropouts, self.spec.encoder_size, self.spec.dropout, self.reward_scale)
+        keep = self._dropout_factors()
         return batch._replace(obs=batch.obs.with_dropout(keep), next_obs=batch.next_obs.with_dropout(keep))
 
     def _batches(self, count: int) -> list[tuple[Batch, Tensor]]:
@@ -287,31 +256,12 @@ class OffPolicy(ABC):
 
     # ------------------------------------------------------------------ acting and state
 
-    @property
-    def alive(self) -> Tensor:
-        """[P] bool, False for a member whose loss became NaN or infinite."""
-        return self.train_state.alive
-
     @torch.no_grad()
     def greedy(self, observation: Any) -> Tensor:
         return self._to_env(self._greedy_action(self.adapter.decode(self.adapter.encode(observation))))
 
-    def weights(self) -> dict[str, Tensor]:
-        return self.train_state.detached(self.acting_part)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {
-            name: tuple(shape) for name, shape in self.train_state.parts[self.acting_part].parameters.shapes.items()
-        }
-
-    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        rest = {"reward_scale": self.reward_scale[p].cpu().clone(), **self.train_state.member(p)}
-        return self.train_state.parts[self.acting_part].parameters.member(p), rest
-
     def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
-        self.train_state.load(p, rest)
-        self.train_state.parts[self.acting_part].parameters.load(p, weights)
-        self.reward_scale[p] = rest["reward_scale"]
+        super().load_member(p, weights, rest)
         self._has_reward_scale = False
 
     def generators(self) -> list[RandomState]:
@@ -329,23 +279,3 @@ class OffPolicy(ABC):
         written, samples, updates, *self.slot_ages = (int(x) for x in state["counts"])
         self.replay.load(state, written)
         self.samples, self.updates = samples, updates
-
-
-def validate(config: OffPolicyConfig, env: VecEnv) -> None:
-    """Raises ConfigError for a setting that does not fit another one or the environment."""
-    accounts = group_shape(env)[-1]
-    if config.batch_size > config.buffer_size:
-        raise ConfigError(
-            f"agent.batch_size must be at most agent.buffer_size, got {config.batch_size} and {config.buffer_size}; "
-            "decrease batch_size or increase buffer_size"
-        )
-    if config.batch_size % accounts:
-        raise ConfigError(
-            f"agent.batch_size must be a multiple of environment.group, got {config.batch_size} and {accounts}: "
-            "a gradient step uses whole groups"
-        )
-    if config.buffer_size < env.envs:
-        raise ConfigError(
-            f"agent.buffer_size must hold a step of all {env.envs} environments, got {config.buffer_size}; "
-            "increase buffer_size or use fewer environments"
-        )

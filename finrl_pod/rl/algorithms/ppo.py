@@ -9,32 +9,29 @@ Shapes: H steps, P members, G groups of A accounts, I = H * G items, M items of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.native.device import on_device
-from finrl_pod.native.philox import random_source
-from finrl_pod.random import generators
+from finrl_pod.random import RandomState, generators, members_of
+from finrl_pod.rl.acting.actor import MeanActor
 from finrl_pod.rl.algorithms.base import (
     COMMON_MEMBER_SETTINGS,
     Metrics,
+    Population,
+    TrainedAlgorithm,
     scale_of_rewards,
-    settings_of,
     spread_of_rewards,
 )
-from finrl_pod.rl.algorithms.on_policy import OnPolicy
-from finrl_pod.rl.algorithms.regularisers import Regularisers
-from finrl_pod.rl.experience.rollout import Rollout, gae
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.algorithms.regularisers import HTerm, Regularisers
+from finrl_pod.rl.experience.rollout import Rollout, RolloutCollector, as_pair, gae
 from finrl_pod.rl.fused.device_policy import DevicePolicy, make_device_policy
 from finrl_pod.rl.fused.policy_kernel import PolicyKernel, make_policy_kernel
 from finrl_pod.rl.networks.distributions import distribution_of, valid_scores
-from finrl_pod.rl.networks.feature_table import dropout_factors
 from finrl_pod.rl.networks.lookback import PolicyInputs
-from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy
-from finrl_pod.rl.networks.start import started
+from finrl_pod.rl.networks.policies import Policy, PolicyInit, PolicySpec, make_policy, with_start
 from finrl_pod.rl.networks.state_noise import StateNoise, StateNoisePolicy
 from finrl_pod.rl.optimisation.normalisation import RunningNormaliser
 from finrl_pod.rl.optimisation.optimiser import Adam, Optimiser, Parameters, RMSprop, WeightDecay, clip_by_member
@@ -60,19 +57,9 @@ ENCODER_SHARE = 8  # an item's window counts for so many times less: short passe
 ENTROPY_ITEMS = 256  # items over which the reported entropy is averaged
 MIN_VARIANCE = 1e-12
 ADVANTAGE_EPSILON = 1e-8
-DIAGNOSTICS = (
-    "reward",
-    "approx_kl",
-    "clip_fraction",
-    "explained_variance",
-    "entropy",
-    "grad_norm",
-    "policy_loss",
-    "value_loss",
-)
 
 
-class PPO(OnPolicy):
+class PPO(TrainedAlgorithm):
     """PPO of P members: parameters, optimiser state and settings, on one market table."""
 
     config: OnPolicyConfig
@@ -84,78 +71,76 @@ class PPO(OnPolicy):
         features: Tensor,
         tradable: Tensor | None,
         config: OnPolicyConfig,
-        *,
-        seed: int = 0,
-        members: Sequence[int] = (0,),
-        hyperparameters: Sequence[Mapping[str, float]] | None = None,
-        dtype: torch.dtype = torch.float32,
-        start: Tensor | None = None,
+        **population: Unpack[Population],
     ) -> None:
-        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is.
-
-        members: ids that key random generators. hyperparameters: per member, values that override the config's (keys
-        of `MEMBER_SETTINGS`). start: solved weights [F] or [P, F] to train from, towards which weights decay. Raises
-        ConfigError for unknown or invalid hyperparameters.
-        """
-        self.spec, self.config, self.member_ids, self.seed = spec, config, tuple(members), seed
-        self.inputs = PolicyInputs(spec, features.to(dtype), tradable)
-        self.features, self.tradable = self.inputs.features, tradable
-        self.device, self.dtype = features.device, dtype
+        """features: [T, N, F], the market table; tradable: [T, N] bool, or None if every asset always is."""
+        super().__init__(spec, config, features.device, **population)
+        self.inputs = PolicyInputs(spec, features.to(self.dtype), tradable)
+        self.features = self.inputs.features
+        self.tradable = tradable
         self.policy: Policy = StateNoisePolicy(spec) if config.use_sde else make_policy(spec)
         noise = StateNoise(spec.hidden[-1], config.sde_sample_freq)
         self.distribution = noise if config.use_sde else distribution_of(spec.action)
-        initialisers = generators(seed, self.member_ids, "initial weights")
         init = PolicyInit(config.log_std_init, config.orthogonal_init)
-        initial = [{**self.policy.init(s, dtype, init), **self.inputs.init(s, dtype)} for s in initialisers]
-        self.parameters = Parameters(started(initial, start), self.device)
-        self.optimiser = _make_optimiser(config, self.parameters.flat)
-        self._decay = WeightDecay(self.parameters, config.weight_decay, anchored=start is not None)
-        p = len(self.member_ids)
-        self.settings = settings_of(hyperparameters, config, self.MEMBER_SETTINGS, p, dtype=dtype, device=self.device)
-        self.running = RunningNormaliser(self.settings["gamma"], spec.own, dtype) if config.normalise else None
+        initial = [
+            {**self.policy.init(generator, self.dtype, init), **self.inputs.init(generator, self.dtype)}
+            for generator in generators(self.seed, self.member_ids, "initial weights")
+        ]
+        self.parameters = Parameters(with_start(initial, self.start), self.device)
+        optimiser = RMSprop if config.optimiser == "rmsprop" else Adam
+        self.optimiser: Optimiser = optimiser(self.parameters.flat, config.optimiser_epsilon)
+        self._decay = WeightDecay(self.parameters, config.weight_decay, anchored=self.start is not None)
+        self.running = RunningNormaliser(self.settings["gamma"], spec.own, self.dtype) if config.normalise else None
         self.regularisers = Regularisers.of(
-            config, self.settings, self.parameters, self._decide, self.valid_scores, spec, seed, self.member_ids
+            config, self.settings, self.parameters, self._decide, self.valid_scores, spec, self._source
         )
-        # The native kernels implement the loss without regularisers, and Adam, and have no encoders.
-        is_plain = self.regularisers is None and isinstance(self.optimiser, Adam) and not self.inputs.has_encoder
-        self._kernel = self._make_kernel() if is_plain else None
-        if self._kernel is None and on_device(self.device) and _in_bfloat16(config):
-            raise ConfigError(
-                "agent.activation_dtype = 'bfloat16' needs a policy of mlp, or equivariant with a mandate, without "
-                "encoder, gSDE, H-term and diversity bonus, and Adam; set it to 'float32'"
-            )
-        self.account_dtype = self._kernel.dtype if isinstance(self._kernel, DevicePolicy) else dtype
-        self.alive = torch.ones(p, dtype=torch.bool, device=self.device)
-        self.reward_scale = torch.zeros(p, dtype=dtype, device=self.device)
+        self._kernel = self._make_kernel()
+        self.account_dtype = self._kernel.dtype if isinstance(self._kernel, DevicePolicy) else self.dtype
+        self.alive = self._all_alive()
         self._clip_factor: RateFactor = 1.0
-        self._step_settings = self.settings  # of the current update's gradient steps
-        self._shuffles = random_source(seed, self.member_ids, "minibatches", self.device)
-        self._noises = random_source(seed, self.member_ids, "actions", self.device)
-        self._dropouts = random_source(seed, self.member_ids, "dropout", self.device) if spec.dropout else None
+        self._step_settings = self.settings  # of the gradient steps of the current update
+        self._shuffles = self._source("minibatches")
+
+    def _options_without_kernel(self) -> dict[str, bool]:
+        """Options that the programs for CPUs and GPUs do not implement; autograd is used where one is on."""
+        return {
+            "an encoder": self.inputs.has_encoder,
+            "gSDE": self.config.use_sde,
+            "the H-term or the diversity bonus": self.regularisers is not None,
+            "RMSprop": not isinstance(self.optimiser, Adam),
+            "ReLUs": self.spec.activation != "tanh",
+            "discrete actions": self.spec.action == "discrete",
+            "a central critic": self.spec.critic_only > 0,
+        }
 
     def _make_kernel(self) -> DevicePolicy | PolicyKernel | None:
-        """The program that acts and learns in place of autograd, None if there is none for the policy."""
-        args = (self.policy, self.parameters, self.features, self.tradable)
-        if not on_device(self.device):
-            return make_policy_kernel(*args)
-        return make_device_policy(*args, torch.bfloat16 if _in_bfloat16(self.config) else None)
+        """The program that acts and learns instead of autograd; None if there is none for the policy or an option."""
+        option = next((name for name, is_on in self._options_without_kernel().items() if is_on), "")
+        kernel: DevicePolicy | PolicyKernel | None = None
+        dtype = torch.bfloat16 if getattr(self.config, "activation_dtype", "") == "bfloat16" else self.dtype
+        if not option and on_device(self.device):
+            kernel = make_device_policy(self.policy, self.parameters, self.features, self.tradable, dtype)
+        elif not option:
+            kernel = make_policy_kernel(self.policy, self.parameters, self.features, self.tradable)
+        if kernel is None and on_device(self.device) and dtype == torch.bfloat16:
+            lack = f"has no program with {option}" if option else "needs a policy of mlp, or equivariant with a mandate"
+            raise ConfigError(f"agent.activation_dtype = 'bfloat16' {lack}; set it to 'float32'")
+        return kernel
 
     # ------------------------------------------------------------------ one iteration
 
     def iterate(self, collector: RolloutCollector, rate_factor: RateFactor) -> Metrics:
-        """Collect a rollout and learn from it; returns diagnostics, [P] each. rate_factor: of the learning rates."""
         _, groups, accounts = collector.shape
         noise = self.noise((groups, accounts, self.spec.action_size))  # [H, P, G, A, D]
-        spec = self.spec
-        self.inputs.drop(dropout_factors(self._dropouts, spec.encoder_size, spec.dropout, self.parameters.flat))
+        self.inputs.drop(self._dropout_factors())
         try:
-            rollout = collector.collect(self.explore, noise, self.observation_normaliser, self.account_dtype)
+            rollout = collector.collect(self.explore, noise, self.running, self.account_dtype)
             return self.update(rollout, rate_factor)
         finally:
             self.inputs.drop(None)
 
     def update(self, rollout: Rollout, learning_rate_factor: RateFactor = 1.0) -> Metrics:
-        """Learn from one rollout; returns diagnostics, [P] each."""
+        """Learn from one rollout; returns metrics [P]."""
         config = self.config
         assert isinstance(config, PPOConfig)
         self._clip_factor = learning_rate_factor if config.clip_range_schedule == "linear" else 1.0
@@ -207,23 +192,21 @@ class PPO(OnPolicy):
 
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Values, advantages and value targets of a rollout, [H, P, G, A] each; rewards are scaled first."""
-        horizon, p, groups, accounts = rollout.reward.shape
         values, next_values = self._values(rollout)
         reward = self._scale_rewards(rollout.reward)
         if self.h_term is not None:
             self.h_term.remember(rollout, reward, self.settings["gamma"], self.gradient_steps)
-        shape = (horizon, p, groups * accounts)  # [H, P, E]
         advantage = gae(
-            reward.reshape(shape),
-            values.reshape(shape),
-            next_values.reshape(shape),
-            rollout.terminated.reshape(shape),
-            rollout.truncated.reshape(shape),
+            reward,
+            values,
+            next_values,
+            rollout.terminated,
+            rollout.truncated,
             self.settings["gamma"],
             self.settings["gae_lambda"],
-        ).view(horizon, p, groups, accounts)
+        )
         target = advantage + values
-        if self.config.group_baseline and accounts > 1:
+        if self.config.group_baseline and advantage.shape[-1] > 1:
             # Accounts of a group share the same bars: what they have in common was caused by no action.
             advantage = advantage - advantage.mean(-1, keepdim=True)
         return values, advantage, target
@@ -349,11 +332,8 @@ class PPO(OnPolicy):
 
     # ------------------------------------------------------------------ acting
 
-    def rows(self, bar: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Rows of the market table for bars [P, K]: features [P, K, N, F] and the mask [P, K, N] or None."""
-        return self.inputs.rows(bar)
-
     def valid_scores(self, bar: Tensor) -> Tensor | None:
+        """Scores in the density of actions on bars [P, K]: [P, K, 1, D] bool, None if all are."""
         if self.tradable is None or self.spec.action == "discrete":
             return None
         return valid_scores(self.tradable[bar], self.spec.action_size)
@@ -377,16 +357,19 @@ class PPO(OnPolicy):
 
     @torch.no_grad()
     def explore(self, bar: Tensor, account: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions sampled with noise [P, K, A, D], and their log-probability [P, K, A]."""
         if self._kernel is not None:
             return self._kernel.sample(bar, account.to(self.account_dtype), noise)
         if isinstance(self.policy, StateNoisePolicy):
             views = self.parameters.views
             features, account = self.inputs.of_actor(views, bar)[0], account.to(self.dtype)
             return self.policy.sample(views, features, account, noise, self.valid_scores(bar))
-        return super().explore(bar, account, noise)
+        mean, log_std = self.act(bar, account)
+        action = self.distribution.sample(mean, log_std, noise)
+        return action, self.distribution.log_probability(action, mean, log_std, self.valid_scores(bar))
 
     def noise(self, shape: tuple[int, ...]) -> Tensor:
-        """Exploration noise [H, P, *shape] of the distribution, each member's own."""
+        """Exploration noise [H, P, *shape] of the distribution, from the generator of each member."""
         return self.distribution.noise((self.config.horizon, *shape), self._noises, self.dtype)
 
     @torch.no_grad()
@@ -396,14 +379,60 @@ class PPO(OnPolicy):
         mean, log_std = self.act(bar, account)
         return self.distribution.entropy(mean, log_std, self.valid_scores(bar))
 
+    @torch.no_grad()
+    def greedy(self, observation: Any) -> Tensor:
+        bar, account = as_pair(observation, self.running)
+        p, groups = bar.shape
+        mean, _ = self.act(bar, account.view(p, groups, -1, account.shape[-1]))
+        best = self.distribution.best(mean)
+        return best.reshape(p, -1, best.shape[-1])
 
-def _in_bfloat16(config: OnPolicyConfig) -> bool:
-    return isinstance(config, PPOConfig) and config.activation_dtype == "bfloat16"
+    # ------------------------------------------------------------------ state
 
+    @property
+    def actor(self) -> MeanActor:
+        return MeanActor(self.spec)
 
-def _make_optimiser(config: OnPolicyConfig, flat: Tensor) -> Optimiser:
-    optimiser = RMSprop if config.optimiser == "rmsprop" else Adam
-    return optimiser(flat, config.optimiser_epsilon)
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.config.horizon
+
+    @property
+    def h_term(self) -> HTerm | None:
+        """Buffers of the H-term, None while it is off."""
+        return None if self.regularisers is None else self.regularisers.h_term
+
+    def weights(self) -> dict[str, Tensor]:
+        statistics = self.running.weights() if self.running else {}
+        return {**{name: view.detach() for name, view in self.parameters.views.items()}, **statistics}
+
+    def member(self, p: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rest = {**self.optimiser.member(p), "reward_scale": self.reward_scale[p].cpu().clone()}
+        statistics, counts = self.running.member(p) if self.running else ({}, {})
+        return {**self.parameters.member(p), **statistics}, {**rest, **counts}
+
+    def load_member(self, p: int, weights: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> None:
+        self.parameters.load(p, weights)
+        self.optimiser.load(p, rest)
+        if self.running is not None:
+            self.running.load(p, weights, rest)
+        self.reward_scale[p] = rest["reward_scale"]
+
+    def generators(self) -> list[RandomState]:
+        return members_of(self._shuffles, self._noises, self.h_term.source if self.h_term else None, self._dropouts)
+
+    @property
+    def slot_items(self) -> int:
+        return self.h_term.buffer.capacity if self.h_term else 0
+
+    def slot_state(self, since: int = 0) -> dict[str, Tensor]:
+        return self.h_term.state(since) if self.h_term else {}
+
+    def load_slot_state(self, state: Mapping[str, Tensor]) -> None:
+        if self.h_term is None:
+            super().load_slot_state(state)
+        else:
+            self.h_term.buffer.load(state, int(state["counts"][0]))
 
 
 def to_items(x: Tensor) -> Tensor:

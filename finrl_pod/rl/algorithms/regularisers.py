@@ -33,16 +33,15 @@ steps that begin at a multiple of K, and drops the oldest. The loss gains h_term
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from finrl_pod.native.philox import random_source
 from finrl_pod.random import RandomSource
 from finrl_pod.rl.experience.replay import Replay
 from finrl_pod.rl.experience.rollout import Rollout
 from finrl_pod.rl.networks.distributions import distribution_of
-from finrl_pod.rl.networks.policies import PolicySpec, spread_of
+from finrl_pod.rl.networks.policies import PolicySpec, log_std_of
 from finrl_pod.rl.optimisation.optimiser import Parameters
 from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 from finrl_pod.types import Tensor
@@ -81,7 +80,7 @@ def bonus(views: Views, mean: Mean, others: Tensor, divergence: Divergence, vali
             mean(other).nan_to_num().clamp(-MAX_SCORE, MAX_SCORE)
         )  # a diverged neighbour must not affect this member
     own = mean(views)
-    each = divergence(own, spread_of(views, own), theirs, spread_of(other, theirs), valid)
+    each = divergence(own, log_std_of(views, own), theirs, log_std_of(other, theirs), valid)
     return 1 - (-each).exp().mean((1, 2))
 
 
@@ -234,14 +233,14 @@ class Regularisers:
         decide: Decide,
         valid: Valid,
         spec: PolicySpec,
-        seed: int,
-        members: Sequence[int],
+        source: Callable[[str], RandomSource],
     ) -> Regularisers | None:
-        """Terms enabled by the settings; None if there are none."""
-        diverse = len(members) > 1 and bool(settings["diversity"].any())
-        h_term, flat = None, parameters.flat
+        """Terms enabled by the settings; None if there are none. source: makes random numbers for a purpose."""
+        flat = parameters.flat
+        diverse = len(flat) > 1 and bool(settings["diversity"].any())
+        h_term = None
         if settings["h_term"].any():
-            h_term = HTerm(config, spec, random_source(seed, members, "h-term", flat.device), flat.dtype, flat.device)
+            h_term = HTerm(config, spec, source("h-term"), flat.dtype, flat.device)
         if h_term is None and not diverse:
             return None
         return cls(settings, parameters, decide, valid, spec.action, h_term, diverse)

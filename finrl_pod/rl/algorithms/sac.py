@@ -14,9 +14,9 @@ import torch
 
 from finrl_pod.rl.algorithms.actor_critic import ActorCritic
 from finrl_pod.rl.algorithms.off_policy import Batch, OffPolicy
-from finrl_pod.rl.networks.critics import combine_values
 from finrl_pod.rl.networks.distributions import HALF_LOG_2PI, valid_scores
 from finrl_pod.rl.networks.observation_adapter import ModelInput
+from finrl_pod.rl.networks.off_policy_networks import combine_values
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.settings.algorithm_configs import REDQConfig, SACConfig
 from finrl_pod.types import Tensor

@@ -11,8 +11,6 @@ from typing import ClassVar
 
 import torch
 
-from finrl_pod.errors import ConfigError
-from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.native.device import on_device
 from finrl_pod.rl.algorithms.analytic import DifferentiableAlgorithm, Trajectory
 from finrl_pod.rl.algorithms.base import Metrics
@@ -83,22 +81,20 @@ class SHAC(DifferentiableAlgorithm):
     @torch.no_grad()
     def _returns(self, trajectory: Trajectory, reward: Tensor, last: Tensor, end: Tensor, truncated: Tensor) -> Tensor:
         """TD(lambda) returns [H, P, G, A] of all states of the trajectory, from the target critic."""
-        horizon, p, groups, accounts = reward.shape
         bars, states = _by_item(trajectory.bar), _by_item(torch.stack(list(trajectory.account)))
         values = self._value(self.train_state.targets["critic"].views, bars, states)
-        values = values.view(p, horizon, groups, accounts).transpose(0, 1)
+        values = values.view(reward.transpose(0, 1).shape).transpose(0, 1)
         next_values = torch.where(truncated, end, torch.cat([values[1:], last.unsqueeze(0)]))
-        flat = (horizon, p, groups * accounts)
         advantage = gae(
-            reward.reshape(flat),
-            values.reshape(flat),
-            next_values.reshape(flat),
-            trajectory.terminated.reshape(flat),
-            truncated.reshape(flat),
+            reward,
+            values,
+            next_values,
+            trajectory.terminated,
+            truncated,
             self.settings["gamma"],
             self.settings["gae_lambda"],
         )
-        return advantage.view(values.shape) + values
+        return advantage + values
 
     def _fit(self, trajectory: Trajectory, target: Tensor, rate_factor: RateFactor) -> Tensor:
         """Fit the critic in `epochs` passes over the trajectory; returns the mean loss [P]."""
@@ -121,13 +117,3 @@ class SHAC(DifferentiableAlgorithm):
 def _by_item(x: Tensor) -> Tensor:
     """[H, P, G, ...] -> [P, H * G, ...]"""
     return x.transpose(0, 1).flatten(1, 2)
-
-
-def validate(config: SHACConfig, env: MarketVecEnv) -> None:
-    """Raises ConfigError for invalid epochs or minibatches."""
-    items = config.horizon * env.groups
-    if items % config.minibatches:
-        raise ConfigError(
-            f"agent.minibatches must divide horizon x groups = {config.horizon} x {env.groups} = {items}, "
-            f"got {config.minibatches}"
-        )

@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from finrl_pod.native.library import load
+from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.optimiser import Parameters
+from finrl_pod.rl.optimisation.train_state import TrainState
 from finrl_pod.types import Tensor
 
 SOURCE = Path(__file__).with_name("actor_critic_update.cpp")
@@ -24,31 +25,18 @@ MAX_LAYERS = 9  # as in the kernel
 ENSEMBLE_RULES = {"min": 0, "mean": 1, "subset": 2, "first": 3}  # `enum EnsembleRule` of the kernel
 
 
-@dataclass(frozen=True)
-class ActorCriticSetup:
-    """Networks, shapes and rules of the algorithm whose gradients the kernel computes.
+class EnsembleRules(NamedTuple):
+    """How the values of the critics of a member become one.
 
-    critics: networks per member (M); batch_size: transitions per update (B). actor: [P, D]; critic: [P * M, D], and
-    their target networks with the same layout; without a target actor, `target_actor` is the actor's own tensor.
-    stochastic: the actor outputs the mean and log standard deviation of a squashed Gaussian (SAC, REDQ).
-    target_rule: "min", "mean" or "subset" of the target critics' values; actor_rule: "min", "mean" or "first", what
-    the actor maximises. settings: per member [P], read at every update: `gamma`, for TD3 also the smoothing noise.
+    target: "min", "mean" or "subset" of the target critics, a random subset of `subset` critics. actor: what the actor
+    maximises: "min", "mean" or "first". is_stochastic: the actor outputs the mean and log standard deviation of a
+    squashed Gaussian (SAC, REDQ).
     """
 
-    members: int
-    critics: int
-    batch_size: int
-    obs_size: int
-    action_size: int
-    actor: Parameters
-    critic: Parameters
-    target_actor: Tensor
-    target_critic: Tensor
-    stochastic: bool
-    target_rule: str
-    actor_rule: str
+    target: str
+    actor: str
     subset: int
-    settings: Mapping[str, Tensor]
+    is_stochastic: bool
 
 
 class _Net(ctypes.Structure):
@@ -82,41 +70,70 @@ class _Update(ctypes.Structure):
     ]
 
 
-def make_actor_critic_kernel(setup: ActorCriticSetup) -> ActorCriticKernel | None:
-    """The kernel for this setup, or None: other device or dtype, too many layers, or no compiler."""
-    networks = (setup.actor, setup.critic)
+def make_actor_critic_kernel(
+    train_state: TrainState, spec: PolicySpec, rules: EnsembleRules, settings: Mapping[str, Tensor], batch_size: int
+) -> ActorCriticKernel | None:
+    """The kernel for the parts "actor" and "critic", or None: other device or dtype, too many layers, or no compiler.
+
+    settings: per member [P], read at every update: `gamma`, for TD3 also the smoothing noise. batch_size: transitions
+    per update (B).
+    """
+    networks = [part.parameters for part in train_state.parts.values()]
     if any(x.flat.device.type != "cpu" or x.flat.dtype != torch.float32 for x in networks):
         return None
     if any(_layers_of(x) > MAX_LAYERS for x in networks):
         return None
     library = load(SOURCE, _Net, _Update)
-    return None if library is None else ActorCriticKernel(library, setup)
+    return None if library is None else ActorCriticKernel(library, train_state, spec, rules, settings, batch_size)
 
 
 class ActorCriticKernel:
     """Gradients of one update: first of the critics, then, on the same batch, of the actor."""
 
-    def __init__(self, library: ctypes.CDLL, setup: ActorCriticSetup) -> None:
-        self._update_critics, self._update_actor = library.update_critics, library.update_actor
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        train_state: TrainState,
+        spec: PolicySpec,
+        rules: EnsembleRules,
+        settings: Mapping[str, Tensor],
+        batch_size: int,
+    ) -> None:
+        self._update_critics = library.update_critics
+        self._update_actor = library.update_actor
         for function in (self._update_critics, self._update_actor):
-            function.restype, function.argtypes = None, [ctypes.c_void_p]
-        self._members, self._settings = setup.members, setup.settings
+            function.restype = None
+            function.argtypes = [ctypes.c_void_p]
+        self._members = train_state.members
+        self._settings = settings
+        actor, _, _ = train_state.parts["actor"]
+        critic, _, critics = train_state.parts["critic"]
+        targets = train_state.targets
         update = _Update()
-        update.members, update.critics, update.subset_size = setup.members, setup.critics, setup.subset
-        update.batch, update.obs_size, update.actions = setup.batch_size, setup.obs_size, setup.action_size
-        update.stochastic, update.smoothed = setup.stochastic, "target_noise" in setup.settings
-        update.target_rule = ENSEMBLE_RULES[setup.target_rule]
-        update.actor_rule = ENSEMBLE_RULES[setup.actor_rule]
-        update.actor, update.critic = _net(setup.actor), _net(setup.critic)
-        self._networks = (setup.actor.flat, setup.target_actor, setup.critic.flat, setup.target_critic)
+        update.members = train_state.members
+        update.critics = critics
+        update.batch = batch_size
+        update.obs_size = spec.features
+        update.actions = spec.action_size
+        update.stochastic = rules.is_stochastic
+        update.smoothed = "target_noise" in settings
+        update.target_rule = ENSEMBLE_RULES[rules.target]
+        update.actor_rule = ENSEMBLE_RULES[rules.actor]
+        update.subset_size = rules.subset
+        update.actor = _net(actor)
+        update.critic = _net(critic)
+        # Without a target actor, the actor itself acts in the next state.
+        target_actor = targets["actor"].flat if "actor" in targets else actor.flat
+        self._networks = (actor.flat, target_actor, critic.flat, targets["critic"].flat)
         for name, x in zip(_NETWORKS, self._networks, strict=True):
             setattr(update, name, x.data_ptr())
         library.actor_critic_workspace_new.restype = ctypes.c_void_p
         library.actor_critic_workspace_delete.argtypes = [ctypes.c_void_p]
         update.workspace = library.actor_critic_workspace_new()
         weakref.finalize(self, library.actor_critic_workspace_delete, update.workspace)
-        self._critic_gradient, self._actor_gradient = (torch.empty_like(x.flat) for x in (setup.critic, setup.actor))
-        self._metrics = torch.empty(2, setup.members * setup.critics)
+        self._critic_gradient = torch.empty_like(critic.flat)
+        self._actor_gradient = torch.empty_like(actor.flat)
+        self._metrics = torch.empty(2, train_state.members * critics)
         self._update = update
 
     def critics(
@@ -138,12 +155,10 @@ class ActorCriticKernel:
         """
         assert transitions[2][0].numel() == self._update.batch
         settings = self._settings
-        given = (
-            *(*transitions, noise, temperature),
-            *(settings["gamma"], settings.get("target_noise"), settings.get("noise_clip"), subset),
-        )
-        # Kept until the actor's half has run.
-        self._inputs: list[Any] = [None if x is None else x.contiguous() for x in given]
+        smoothing = (settings.get("target_noise"), settings.get("noise_clip"))
+        tensors = (*transitions, noise, temperature, settings["gamma"], *smoothing, subset)
+        # These stay alive until the actor's half has run.
+        self._inputs = [None if x is None else x.contiguous() for x in tensors]
         for name, x in zip((*_TRANSITIONS, *_SETTINGS), self._inputs, strict=True):
             setattr(self._update, name, None if x is None else x.data_ptr())
         self._update.updates_actor = updates_actor

@@ -51,8 +51,7 @@ def make_device_policy(
     activation_dtype: of features, accounts, activations and their gradients, that of the parameters if None.
     """
     spec = policy.spec
-    fits = spec.assets > 0 and spec.action != "discrete" and spec.activation == "tanh" and not spec.critic_only
-    if not fits or features.dtype != parameters.flat.dtype:
+    if not spec.assets or features.dtype != parameters.flat.dtype:
         return None
     if type(policy) is MlpPolicy:
         return _MlpDevicePolicy(policy, parameters, features, tradable, activation_dtype)

@@ -89,9 +89,6 @@ def make_policy_kernel(
     """
     if any(on_device(x.device) or x.dtype != torch.float32 for x in (parameters.flat, features)):
         return None
-    unfit = policy.spec.action == "discrete" or policy.spec.activation != "tanh" or policy.spec.critic_only > 0
-    if unfit:
-        return None
     tables = (features,) if tradable is None else (features, tradable)
     if type(policy) is MlpPolicy and len(policy.spec.hidden) < MAX_LAYERS:
         library = load(MLP, _Rollout, _MlpBatch, _AdamState)

@@ -16,7 +16,7 @@ from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.multi_agent.league import League
 from finrl_pod.rl.multi_agent.maddpg import MADDPG
-from finrl_pod.rl.multi_agent.views import AgentsView, make_view
+from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.multi_agent import MADDPGConfig
@@ -82,7 +82,7 @@ def train_agents(
         league = League(market, config or default_ppo(), seed=seed)
         league.learn(samples, lambda trained, metrics: progress(trained.samples[0], metrics) if progress else None)
         return league
-    view = make_view(market, shared=shared, central=algorithm == "mappo")
+    view = AgentsView(market, shared=shared, central=algorithm == "mappo")
     learner = Learner(view, config or default_ppo(), seed=seed)
     each = market.agents if shared else 1  # samples of the learner in a step of a market
 

@@ -1,14 +1,12 @@
 """Markets with M agents as VecEnvs, so that every algorithm of the suite trains independent agents on them.
 
-`SeparateAgents` makes each agent a member of the population: M networks. `SharedAgents` makes the agents of a market
-environments of one member: one network for all. With `central` the rows end in the market's state, which the critic
-alone reads: independent PPO becomes MAPPO (Yu et al. 2022).
+With separate weights each agent is a member of the population: M networks, and agent m of member p is member p M + m.
+With shared weights the agents of a market are environments of one member: agent m of market e is environment e M + m.
+With a central critic the rows end in the state of the market, which the critic alone reads: independent PPO becomes
+MAPPO (Yu et al. 2022).
 """
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from typing import ClassVar
 
 import torch
 
@@ -16,17 +14,25 @@ from finrl_pod.protocols import MultiAgentVecEnv
 from finrl_pod.types import EnvStep, JointObservation, Tensor
 
 
-class AgentsView(ABC):
-    """A MultiAgentVecEnv as a VecEnv. market: the environment; separate: whether every agent has its own network."""
+class AgentsView:
+    """A MultiAgentVecEnv as a VecEnv of P' members and E' environments each. critic_only: numbers of the state."""
 
-    separate: ClassVar[bool]
     action_kind = "direct"
     actions = 0
 
-    def __init__(self, market: MultiAgentVecEnv, members: int, envs: int, member_ids: tuple[int, ...]) -> None:
-        self.market, self.members, self.envs, self.member_ids = market, members, envs, member_ids
-        self.action_size, self.device = market.action_size, market.device
-        self.observation_size = market.observation_size
+    def __init__(self, market: MultiAgentVecEnv, *, shared: bool, central: bool) -> None:
+        """shared: one network for all agents. central: critics read the state of the market."""
+        self.market = market
+        self.shared = shared
+        m = market.agents
+        self.members = market.members if shared else market.members * m
+        self.envs = market.envs * m if shared else market.envs
+        separate_ids = (i * m + agent for i in market.member_ids for agent in range(m))
+        self.member_ids = market.member_ids if shared else tuple(separate_ids)
+        self.device = market.device
+        self.action_size = market.action_size
+        self.critic_only = market.state_size if central else 0
+        self.observation_size = market.observation_size + self.critic_only
 
     def reset(self, seed: int) -> Tensor:
         """Rows [P', E', S'] of the view."""
@@ -35,89 +41,25 @@ class AgentsView(ABC):
     def step(self, action: Tensor) -> EnvStep:
         """Step by actions [P', E', D] of the view."""
         out = self.market.step(self.joint(action))
-        over = out.terminated.unsqueeze(2).expand_as(out.reward)
-        cut = out.truncated.unsqueeze(2).expand_as(out.reward)
-        row, final = self.rows(out.observation), self.rows(out.final_observation)
-        return EnvStep(row, self.by_agent(out.reward), self.by_agent(over), self.by_agent(cut), final)
+        terminated = self.by_agent(out.terminated.unsqueeze(2).expand_as(out.reward))
+        truncated = self.by_agent(out.truncated.unsqueeze(2).expand_as(out.reward))
+        final = self.rows(out.final_observation)
+        return EnvStep(self.rows(out.observation), self.by_agent(out.reward), terminated, truncated, final)
 
     def rows(self, observation: JointObservation) -> Tensor:
         """Rows [P', E', S'] of a joint observation."""
-        return self.by_agent(observation.own)
+        own, state = observation
+        if self.critic_only:
+            own = torch.cat([own, state.unsqueeze(2).expand(*own.shape[:3], state.shape[-1])], -1)
+        return self.by_agent(own)
 
-    @abstractmethod
     def by_agent(self, x: Tensor) -> Tensor:
         """[P, E, M, ...] -> [P', E', ...]."""
+        return x.flatten(1, 2) if self.shared else x.transpose(1, 2).flatten(0, 1)
 
-    @abstractmethod
     def joint(self, x: Tensor) -> Tensor:
         """[P', E', ...] -> [P, E, M, ...]; the inverse of `by_agent`."""
-
-
-class SeparateAgents(AgentsView):
-    """P' = P M members of E' = E environments: agent m of member p is member p M + m."""
-
-    separate = True
-
-    def __init__(self, market: MultiAgentVecEnv) -> None:
-        m = market.agents
-        ids = tuple(i * m + agent for i in market.member_ids for agent in range(m))
-        super().__init__(market, market.members * m, market.envs, ids)
-
-    def by_agent(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2).flatten(0, 1)
-
-    def joint(self, x: Tensor) -> Tensor:
         m = self.market.agents
+        if self.shared:
+            return x.reshape(x.shape[0], x.shape[1] // m, m, *x.shape[2:])
         return x.reshape(x.shape[0] // m, m, *x.shape[1:]).transpose(1, 2)
-
-
-class SharedAgents(AgentsView):
-    """P' = P members of E' = E M environments: agent m of market e is environment e M + m."""
-
-    separate = False
-
-    def __init__(self, market: MultiAgentVecEnv) -> None:
-        super().__init__(market, market.members, market.envs * market.agents, market.member_ids)
-
-    def by_agent(self, x: Tensor) -> Tensor:
-        return x.flatten(1, 2)
-
-    def joint(self, x: Tensor) -> Tensor:
-        m = self.market.agents
-        return x.reshape(x.shape[0], x.shape[1] // m, m, *x.shape[2:])
-
-
-class _CentralRows(AgentsView):
-    """Rows [own observation, state]: the state is for critics only."""
-
-    critic_only: int
-
-    def rows(self, observation: JointObservation) -> Tensor:
-        own, state = observation
-        wide = state.unsqueeze(2).expand(*own.shape[:3], state.shape[-1])
-        return self.by_agent(torch.cat([own, wide], -1))
-
-
-class CentralSeparateAgents(_CentralRows, SeparateAgents):
-    """`SeparateAgents` with a central critic for each agent."""
-
-    def __init__(self, market: MultiAgentVecEnv) -> None:
-        super().__init__(market)
-        self.critic_only = market.state_size
-        self.observation_size += market.state_size
-
-
-class CentralSharedAgents(_CentralRows, SharedAgents):
-    """`SharedAgents` with a central critic."""
-
-    def __init__(self, market: MultiAgentVecEnv) -> None:
-        super().__init__(market)
-        self.critic_only = market.state_size
-        self.observation_size += market.state_size
-
-
-def make_view(market: MultiAgentVecEnv, *, shared: bool, central: bool) -> AgentsView:
-    """The view for shared or separate weights, with or without a central critic."""
-    if shared:
-        return CentralSharedAgents(market) if central else SharedAgents(market)
-    return CentralSeparateAgents(market) if central else SeparateAgents(market)

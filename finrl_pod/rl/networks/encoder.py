@@ -9,13 +9,19 @@ that of the mixed codes, all sizes before it are layers of the code; a single si
 
 Shapes: R networks (members times the networks that each has), K groups of A accounts, N assets of F features,
 H units of the code, S units of the mixed code.
+
+An account is [cash, holdings N, blocks B x N, numbers X] (`market.account_extras`): B extra numbers for each asset,
+such as pending target weights, and X of the whole account, such as a drawdown. Blocks are in units of 1/N.
+Networks that do not depend on the number of assets add to the hidden units of asset n
+
+    sum over b of block_bn e_b + sum over x of number_x g_x
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -105,3 +111,52 @@ def mean_over_assets(x: Tensor, tradable: Tensor | None) -> Tensor:
         return x.mean(2)
     mask = tradable.unsqueeze(-1).to(x.dtype)
     return (x * mask).sum(2) / mask.sum(2).clamp(min=1)
+
+
+# ---------------------------------------------------------------------- extras of an account
+
+INITIAL_EXTRA_SCALE = 0.1
+
+
+class ExtraSizes(Protocol):
+    """Sizes of the extras, such as a `PolicySpec`: B numbers for each asset, X for the account."""
+
+    @property
+    def extra_per_asset(self) -> int: ...
+
+    @property
+    def extra_per_account(self) -> int: ...
+
+
+def init_extras(
+    sizes: ExtraSizes, units: int, generator: torch.Generator, dtype: torch.dtype, prefix: str = ""
+) -> dict[str, Tensor]:
+    """Weights of the extras for a layer of `units` hidden units; none without extras."""
+    shapes = {"extra_asset_w": sizes.extra_per_asset, "extra_w": sizes.extra_per_account}
+    return {
+        f"{prefix}{name}": torch.randn(rows, units, dtype=dtype, generator=generator) * INITIAL_EXTRA_SCALE
+        for name, rows in shapes.items()
+        if rows
+    }
+
+
+def split_extras(sizes: ExtraSizes, account: Tensor, assets: int) -> tuple[Tensor, Tensor]:
+    """Blocks [P, K, A, B, N] and numbers [P, K, A, X] of accounts [P, K, A, own]."""
+    start = 1 + assets
+    stop = start + sizes.extra_per_asset * assets
+    blocks = account[..., start:stop].reshape(*account.shape[:-1], sizes.extra_per_asset, assets)
+    return blocks, account[..., stop : stop + sizes.extra_per_account]
+
+
+def extras_by_asset(
+    sizes: ExtraSizes, params: Mapping[str, Tensor], account: Tensor, assets: int, prefix: str = ""
+) -> Tensor:
+    """What the extras add to the hidden units of each asset: [P, K, A, N, S]. Only for networks with extras."""
+    blocks, numbers = split_extras(sizes, account, assets)
+    terms = []
+    if sizes.extra_per_asset:
+        terms.append(torch.einsum("pkabn,pbs->pkans", blocks * assets, params[f"{prefix}extra_asset_w"]))
+    if sizes.extra_per_account:
+        whole = torch.einsum("pkax,pxs->pkas", numbers, params[f"{prefix}extra_w"])
+        terms.append(whole.unsqueeze(3).expand(*whole.shape[:3], assets, whole.shape[-1]))
+    return sum(terms[1:], terms[0])

@@ -15,8 +15,7 @@ from finrl_pod.market.actions import scores_to_weights
 from finrl_pod.market.mandate import TILT_SCALE
 from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.protocols import CentralCriticVecEnv, VecEnv
-from finrl_pod.rl.networks.feature_table import FeatureTable, PastRows, past_of_windows
-from finrl_pod.rl.networks.lookback import LookbackEncoder
+from finrl_pod.rl.networks.lookback import FeatureTable, LookbackEncoder, PastRows, past_of_windows
 from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.settings.algorithm_configs import AgentConfig, OnPolicyConfig, TrainedAgentConfig
 from finrl_pod.types import Observation, Tensor

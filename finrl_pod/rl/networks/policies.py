@@ -4,21 +4,29 @@ A policy is a pure function of its parameters, the table's rows for K groups, an
 returns the mean of a Gaussian over scores, the log standard deviation, and the value.
 """
 
+# ruff: noqa: ARG002 (arguments of the interface)
+
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.rl.native.kernels import asset_scores, tanh_of_sum
-from finrl_pod.rl.networks.account_inputs import extras_by_asset, init_extras, split_extras
-from finrl_pod.rl.networks.encoder import AssetEncoder, mean_over_assets, weighted_codes
+from finrl_pod.rl.networks.encoder import (
+    AssetEncoder,
+    extras_by_asset,
+    init_extras,
+    mean_over_assets,
+    split_extras,
+    weighted_codes,
+)
 from finrl_pod.rl.networks.layers import affine, product, uniform
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import check_name, custom_object, custom_part_hint, unpinned
@@ -106,40 +114,72 @@ class PolicyInit(NamedTuple):
 DEFAULT_INIT = PolicyInit()
 
 
-class Policy(Protocol):
-    """A pure function with named parameters. width: size of its widest layer for one account."""
+class Policy(ABC):
+    """A pure function with named parameters; the standard deviation of its scores does not depend on the state.
+
+    width: size of the widest layer for one account.
+    """
 
     spec: PolicySpec
     width: int
 
+    @abstractmethod
     def init(
         self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
     ) -> dict[str, Tensor]:
         """Initial tensors of one member."""
-        ...
 
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
-        """All outputs. account: [P, K, A, own]; tradable: [P, K, N] bool or None.
+    @abstractmethod
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """Mean scores [P, K, A, D]; account: [P, K, A, own]; tradable: [P, K, N] bool or None.
 
         features: [P, K, N, F], or [P, K, N, F + C] with the codes of an encoder.
         """
-        ...
 
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """Mean scores [P, K, A, D]."""
-        ...
+    @abstractmethod
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
+        """Values [P, K, A], arguments as in `mean`."""
 
     def decide(
         self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Mean scores [P, K, A, D] and the logarithm of their standard deviation [P, D or 1] or [P, K, A, D]."""
-        ...
+        """Mean scores and their log standard deviation [P, D or 1] or [P, K, A, D]; [P, 0] if actions are discrete."""
+        mean = self.mean(params, features, account, tradable)
+        return mean, log_std_of(params, mean)
 
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """Values [P, K, A]."""
-        ...
+    def forward(
+        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
+    ) -> PolicyOutput:
+        """Mean scores, their log standard deviation, and values."""
+        mean, log_std = self.decide(params, features, account, tradable)
+        return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
+
+
+class BasePolicy(Policy):
+    """Base of custom policies: subclasses define `weights`, `mean` and `value`.
+
+    Every tensor of `params` has a leading dimension P: the members of a population are one batch, and none may read
+    the numbers of another. discrete: True if `mean` returns the logits of choices.
+    """
+
+    discrete: ClassVar[bool] = False
+
+    def __init__(self, spec: PolicySpec) -> None:
+        """spec: numbers of assets, features and actions, and the sizes of hidden layers."""
+        self.spec = spec
+        self.width = max(spec.hidden) + spec.assets + 1
+
+    @abstractmethod
+    def weights(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Initial weights of one member by name, float32, drawn from the generator. Weight decay acts on `w`, `*_w`."""
+
+    def init(
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
+    ) -> dict[str, Tensor]:
+        tensors = {name: weight.to(dtype) for name, weight in self.weights(generator).items()}
+        if self.spec.action != "discrete":
+            tensors["log_std"] = torch.full((self.spec.action_size,), start.log_std, dtype=dtype)
+        return tensors
 
 
 def _orthogonal(rows: int, cols: int, gain: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
@@ -149,30 +189,7 @@ def _orthogonal(rows: int, cols: int, gain: float, generator: torch.Generator, d
     return weight
 
 
-class _ScorePolicy(ABC):
-    """Outputs of a policy from its mean scores and values; the standard deviation does not depend on the state."""
-
-    def forward(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> PolicyOutput:
-        mean, log_std = self.decide(params, features, account, tradable)
-        return PolicyOutput(mean, log_std, self.value(params, features, account, tradable))
-
-    def decide(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return self.mean(params, features, account, tradable), params["log_std"]
-
-    @abstractmethod
-    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """Mean scores [P, K, A, D]."""
-
-    @abstractmethod
-    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
-        """Values [P, K, A]."""
-
-
-class EquivariantPolicy(_ScorePolicy):
+class EquivariantPolicy(Policy):
     """One network for every asset; their number and order do not matter.
 
     Features are encoded once a group (`encoder.py`); an account adds its holding to each asset's code:
@@ -261,7 +278,7 @@ class EquivariantPolicy(_ScorePolicy):
         return (hidden * params["value_w"].view(p, 1, 1, -1)).sum(-1) + params["value_out_b"].view(p, 1, 1)
 
 
-class LinearPolicy(_ScorePolicy):
+class LinearPolicy(Policy):
     """Scores linear in an asset's features: a parametric portfolio policy (Brandt, Santa-Clara and Valkanov 2009).
 
         score_n = w . x_n + u holding_n + inertia * log(holding_n)
@@ -275,10 +292,7 @@ class LinearPolicy(_ScorePolicy):
         self.spec, self.width = spec, spec.inputs + spec.assets + 1
 
     def init(
-        self,
-        generator: torch.Generator,  # noqa: ARG002  nothing is random
-        dtype: torch.dtype,
-        start: PolicyInit = DEFAULT_INIT,
+        self, generator: torch.Generator, dtype: torch.dtype, start: PolicyInit = DEFAULT_INIT
     ) -> dict[str, Tensor]:
         f = self.spec.inputs
         tensors = {
@@ -332,7 +346,7 @@ def _with_inertia(scores: Tensor, account: Tensor, params: Mapping[str, Tensor])
     return torch.addcmul(scores, kept, params["inertia"].view(-1, 1, 1, 1))
 
 
-class MlpPolicy(_ScorePolicy):
+class MlpPolicy(Policy):
     """An MLP on the flat observation [account, features of all assets], with separate actor and critic.
 
     The first layer is split: the table's part is computed once a group, the account's part once an account. Their sum
@@ -370,30 +384,11 @@ class MlpPolicy(_ScorePolicy):
             tensors["log_std"] = torch.full((s.action_size,), start.log_std, dtype=dtype)
         return tensors
 
-    def decide(
-        self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        mean = self.mean(params, features, account, tradable)
-        return mean, spread_of(params, mean)
-
-    def mean(
-        self,
-        params: Mapping[str, Tensor],
-        features: Tensor,
-        account: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
-    ) -> Tensor:
-        """[P, K, A, D]."""
+    # The mask is not read: features of assets that are not tradable are 0.
+    def mean(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         return self._tower("actor", params, features, account)
 
-    def value(
-        self,
-        params: Mapping[str, Tensor],
-        features: Tensor,
-        account: Tensor,
-        tradable: Tensor | None,  # noqa: ARG002  features of assets that are not tradable are 0
-    ) -> Tensor:
-        """[P, K, A]."""
+    def value(self, params: Mapping[str, Tensor], features: Tensor, account: Tensor, tradable: Tensor | None) -> Tensor:
         return self._tower("critic", params, features, account).squeeze(-1)
 
     def _tower(self, name: str, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> Tensor:
@@ -423,7 +418,7 @@ class MlpPolicy(_ScorePolicy):
         return tanh_of_sum(x, base) if self.spec.activation == "tanh" else torch.relu(x + base.unsqueeze(1))
 
 
-def spread_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
+def log_std_of(params: Mapping[str, Tensor], mean: Tensor) -> Tensor:
     """log_std of a policy, [P, D or 1]; empty, [P, 0], if its actions are discrete."""
     return params["log_std"] if "log_std" in params else mean.new_empty(mean.shape[0], 0)
 
@@ -477,11 +472,35 @@ def _check_class(kind: str, found: object) -> None:
     """Raises ConfigError for an object that is no policy."""
     if missing := [name for name in ("init", "forward", "mean", "decide", "value") if not hasattr(found, name)]:
         raise ConfigError(
-            f"the policy {unpinned(kind)} has no {missing[0]}; derive it from finrl_pod.rl.networks.base_policy."
-            "BasePolicy, as finrl-pod new policy does"
+            f"the policy {unpinned(kind)} has no {missing[0]}; derive it from finrl_pod.BasePolicy, "
+            "as finrl-pod new policy does"
         )
 
 
 def make_policy(spec: PolicySpec) -> Policy:
     """The policy of kind `spec.kind`. Raises as `policy_maker`."""
     return policy_maker(spec.kind)(spec)
+
+
+# ---------------------------------------------------------------------- solved weights as the start of training
+
+LINEAR = "linear_w"  # weights [F, ..] of the features in an asset's score, in every policy that has them
+
+
+def with_start(
+    members: Sequence[dict[str, Tensor]], start: Tensor | None, scale: float = 1.0
+) -> Sequence[dict[str, Tensor]]:
+    """Initial tensors of P members whose scores are linear in the features, with the weights `start`.
+
+    start: [F] for all or [P, F] for each, None for new weights. scale: of an action in units of a score. Weights of an
+    encoder's code and of further heads (a standard deviation) keep their initial values.
+    """
+    if start is None:
+        return members
+    rows = []
+    for tensors, solved in zip(members, start.expand(len(members), -1) / scale, strict=True):
+        weights = tensors[LINEAR].clone()
+        scores = weights[: len(solved)]
+        (scores if scores.dim() == 1 else scores[:, 0]).copy_(solved.to(weights))
+        rows.append({**tensors, LINEAR: weights})
+    return rows

@@ -9,7 +9,6 @@ are updated while collecting only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -55,8 +54,6 @@ class RunningNormaliser:
         self._discount, self._dtype = discount.double().unsqueeze(1), dtype
         self._returns = torch.zeros(members, 0, dtype=torch.float64, device=device)  # discounted returns R [P, E]
 
-    # ------------------------------------------------------------------ ObservationNormaliser
-
     def start(self, observation: Tensor) -> None:
         """Record the first rows [P, E, S] of a run; a resumed run has recorded them before."""
         if self._returns.shape[1] == 0:
@@ -75,8 +72,6 @@ class RunningNormaliser:
         self.sums.update(self._returns.unsqueeze(-1))
         self._returns = torch.where(out.terminated | out.truncated, 0.0, self._returns)
         return (reward / (self.sums.variance + EPSILON).sqrt()).clamp(-CLIP, CLIP).to(self._dtype)
-
-    # ------------------------------------------------------------------ a member's state
 
     def weights(self) -> dict[str, Tensor]:
         """Statistics needed for acting, [P, S] each."""
@@ -109,18 +104,3 @@ class RunningNormaliser:
             (self.sums, *rest["sums"]),
         ):
             moments.mean[p], moments.variance[p], moments.count[p] = mean, variance, count
-
-
-class IdentityNormaliser:
-    """No normalisation."""
-
-    def start(self, observation: Any) -> None:
-        """No statistics to record."""
-
-    def normalise(self, observation: Any) -> Any:
-        """The observation, unchanged."""
-        return observation
-
-    def update(self, out: EnvStep) -> Tensor:
-        """The step's rewards, unchanged."""
-        return out.reward

@@ -18,7 +18,7 @@ from finrl_pod.market.protocols import MarketVecEnv
 from finrl_pod.random import RandomState
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.ppo import PPO
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.types import Tensor
 

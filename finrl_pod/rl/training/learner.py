@@ -23,7 +23,7 @@ from finrl_pod.native.threads import use_threads
 from finrl_pod.protocols import ResumableVecEnv, VecEnv
 from finrl_pod.rl.algorithms.base import Algorithm, Metrics
 from finrl_pod.rl.algorithms.factory import make_algorithm
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.rl.optimisation.train_state import RateFactor
 from finrl_pod.rl.training.graphs import CudaGraph, GraphedIterations, MakeGraph
 from finrl_pod.settings.algorithm_configs import AgentConfig, PPOConfig, TrainedAgentConfig

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ from finrl_pod.protocols import PooledVecEnv, VecEnv
 from finrl_pod.rl.algorithms.factory import make_algorithm
 from finrl_pod.rl.algorithms.off_policy import OffPolicy
 from finrl_pod.rl.experience.replay import Replay
-from finrl_pod.rl.experience.rollout_collector import RolloutCollector
+from finrl_pod.rl.experience.rollout import RolloutCollector
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import own_failures
@@ -39,6 +39,28 @@ SAMPLE_SECONDS, END_SECONDS = 120.0, 10.0  # limits on the wait for a sample, an
 SAMPLES, WRITTEN, UPDATES, VERSION, STOP, RESTARTS, COUNTS = range(7)  # indices of the shared counts
 
 MakeEnv = Callable[[], VecEnv]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    """What the processes of a pipeline share: tensors in shared memory, and the lock of the weights.
+
+    data: tensors of the replay buffer; margin: its oldest items, which are not sampled. versions: [C] updates that the
+    acting weights of each item had; weights: latest acting weights; counts: indexed by SAMPLES, WRITTEN, ...
+    """
+
+    config: OffPolicyConfig
+    seed: int
+    data: dict[str, Tensor]
+    margin: int
+    versions: Tensor
+    weights: Tensor
+    counts: Tensor
+    lock: Any
+
+    def __post_init__(self) -> None:
+        for x in (*self.data.values(), self.versions, self.weights, self.counts):
+            x.share_memory_()  # type: ignore[no-untyped-call]
 
 
 class PipelineStats(NamedTuple):
@@ -108,28 +130,33 @@ class Pipeline:
                 f"agent.buffer_size must be at least {2 * margin * algorithm.adapter.accounts} in an async pipeline, "
                 f"got {config.buffer_size}"
             )
+        self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
+        context = mp.get_context("spawn")
         try:
-            for x in data.values():
-                _shared(x)
+            self._shared = _Shared(
+                config,
+                seed,
+                data,
+                margin,
+                versions=torch.zeros(capacity, dtype=torch.int64),
+                weights=self._acting_weights().cpu().clone(),  # on the CPU, so that copying waits for the computation
+                counts=torch.zeros(COUNTS, dtype=torch.int64),
+                lock=context.Lock(),
+            )
         except RuntimeError as error:
             raise ConfigError(
                 f"agent.buffer_size of {config.buffer_size:,} transitions does not fit into shared memory (/dev/shm): "
                 f"{error}; lower it or give the container more (docker run --shm-size)"
             ) from None
-        self._versions = _shared(torch.zeros(capacity, dtype=torch.int64))
-        self.algorithm = algorithm if make_here is None else _make_with_minimal_buffer(config, make_here(), seed)
         self.algorithm.replay = SharedReplay(data, margin, self.algorithm.device)
-        self._counts = _shared(torch.zeros(COUNTS, dtype=torch.int64))
-        # On the CPU, so that copying waits for the computation.
-        self._weights = _shared(self._acting_weights().cpu().clone())
-        context = mp.get_context("spawn")
-        self._lock, (self._pipe, child_end) = context.Lock(), context.Pipe(duplex=False)
-        self._terms = (this_process(), make_env, config, seed, data, self._versions, margin, self._weights)
-        self._process = context.Process(
-            target=_collect, args=(*self._terms, self._counts, self._lock, child_end), daemon=False
-        )
-        self._child_end, self._seconds = child_end, 0.0
-        self._total_staleness, self._max_staleness, self._new_items = 0.0, 0, 0
+        self._counts = self._shared.counts
+        self._pipe, self._child_end = context.Pipe(duplex=False)
+        arguments = (this_process(), make_env, self._shared, self._child_end)
+        self._process = context.Process(target=_collect, args=arguments, daemon=False)
+        self._seconds = 0.0
+        self._total_staleness = 0.0
+        self._max_staleness = 0
+        self._new_items = 0
 
     def __enter__(self) -> Pipeline:
         # Blocked before the start, so that the child ignores Ctrl-C and SIGTERM from its first instruction on.
@@ -221,20 +248,20 @@ class Pipeline:
             return
         rows = torch.arange(max(replay.written, written - replay.capacity), written) % replay.capacity
         if self.algorithm.updates:
-            behind = self.algorithm.updates - self._versions[rows]
+            behind = self.algorithm.updates - self._shared.versions[rows]
             self._total_staleness += float(behind.sum())
             self._new_items += len(rows)
             self._max_staleness = max(self._max_staleness, int(behind.max()))
         replay.written = written
 
     def _publish_weights(self) -> None:
-        while not self._lock.acquire(timeout=1.0):  # the collector may have been killed while holding the lock
+        while not self._shared.lock.acquire(timeout=1.0):  # the collector may have been killed while holding the lock
             self._check_collector()
         try:
-            self._weights.copy_(self._acting_weights())
+            self._shared.weights.copy_(self._acting_weights())
             self._counts[VERSION] = self.algorithm.updates
         finally:
-            self._lock.release()
+            self._shared.lock.release()
         self._counts[UPDATES] = self.algorithm.updates
 
     def _receive_episodes(self) -> list[Any]:
@@ -269,25 +296,7 @@ def _make_with_minimal_buffer(config: OffPolicyConfig, env: VecEnv, seed: int) -
     return _make_off_policy(dataclasses.replace(config, buffer_size=max(config.batch_size, env.envs)), env, seed)
 
 
-def _shared(x: Tensor) -> Tensor:
-    """Move a tensor to shared memory; returns it."""
-    x.share_memory_()  # type: ignore[no-untyped-call]
-    return x
-
-
-def _collect(
-    parent: Parent,
-    make_env: MakeEnv,
-    config: OffPolicyConfig,
-    seed: int,
-    data: dict[str, Tensor],
-    versions: Tensor,
-    margin: int,
-    weights: Tensor,
-    counts: Tensor,
-    lock: Any,
-    pipe: Any,
-) -> None:
+def _collect(parent: Parent, make_env: MakeEnv, shared: _Shared, pipe: Any) -> None:
     """Main function of the collector process."""
     die_with_parent(parent)
     torch.set_num_threads(1)
@@ -295,9 +304,9 @@ def _collect(
     try:
         with own_failures():
             env = make_env()
-            algorithm = _make_with_minimal_buffer(config, env, seed)
-            algorithm.replay = SharedReplay(data, margin, algorithm.device)
-            _collect_loop(algorithm, RolloutCollector(env, seed), versions, weights, counts, lock, pipe)
+            algorithm = _make_with_minimal_buffer(shared.config, env, shared.seed)
+            algorithm.replay = SharedReplay(shared.data, shared.margin, algorithm.device)
+            _collect_loop(algorithm, RolloutCollector(env, shared.seed), shared, pipe)
     except InputError as error:
         pipe.send(("refused", str(error)))
     except (FinrlPodError, ValueError, RuntimeError) as error:
@@ -307,18 +316,13 @@ def _collect(
             env.close()
 
 
-def _collect_loop(
-    algorithm: OffPolicy,
-    collector: RolloutCollector,
-    versions: Tensor,
-    weights: Tensor,
-    counts: Tensor,
-    lock: Any,
-    pipe: Any,
-) -> None:
-    config, replay = algorithm.config, algorithm.replay
+def _collect_loop(algorithm: OffPolicy, collector: RolloutCollector, shared: _Shared, pipe: Any) -> None:
+    config = algorithm.config
+    replay = algorithm.replay
+    counts = shared.counts
     samples_per_iteration = algorithm.steps_per_iteration * collector.env.envs
-    ahead, per_sample = AHEAD * samples_per_iteration, config.gradient_steps / samples_per_iteration
+    ahead = AHEAD * samples_per_iteration
+    per_sample = config.gradient_steps / samples_per_iteration
     pool = collector.env if isinstance(collector.env, PooledVecEnv) else None
     acting = algorithm.train_state.parts[algorithm.acting_part].parameters.flat
     version = 0
@@ -327,21 +331,18 @@ def _collect_loop(
             time.sleep(WAIT)
             continue
         if int(counts[VERSION]) != version:
-            with lock:
-                acting.copy_(weights)
+            with shared.lock:
+                acting.copy_(shared.weights)
                 version = int(counts[VERSION])
         start = replay.written
         algorithm.collect(collector)
         if algorithm.device.type == "cuda":
             torch.cuda.synchronize(algorithm.device)  # write the items before counting them
-        versions[torch.arange(start, replay.written) % replay.capacity] = version
+        shared.versions[torch.arange(start, replay.written) % replay.capacity] = version
         if pool is not None:
             counts[RESTARTS] = pool.worker_restarts
             # Before the samples are counted: a learner that has seen them all then has their episodes, too.
-            if episodes := list(_plain(pool.episodes())):
+            if episodes := [tuple(episode) for episode in pool.episodes()]:
                 pipe.send(("episodes", episodes))
-        counts[WRITTEN], counts[SAMPLES] = replay.written, algorithm.samples
-
-
-def _plain(episodes: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
-    return (tuple(episode) for episode in episodes)
+        counts[WRITTEN] = replay.written
+        counts[SAMPLES] = algorithm.samples

@@ -7,7 +7,7 @@ from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 
 from finrl_pod.random import generator
 from finrl_pod.rl.multi_agent.training import default_ppo
-from finrl_pod.rl.multi_agent.views import make_view
+from finrl_pod.rl.multi_agent.views import AgentsView
 from finrl_pod.rl.networks.policies import MlpPolicy, PolicySpec
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig
@@ -18,7 +18,7 @@ AGENT = default_ppo(hidden=(8,), horizon=5, minibatches=2)
 
 def learner(central: bool, members: tuple[int, ...] = (0,), shared: bool = True) -> Learner:
     market = ExecutionMarket(CONFIG, envs=6, members=members)
-    return Learner(make_view(market, shared=shared, central=central), AGENT, seed=1)
+    return Learner(AgentsView(market, shared=shared, central=central), AGENT, seed=1)
 
 
 def test_only_the_critic_reads_the_end_of_a_row() -> None:
