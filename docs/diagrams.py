@@ -87,7 +87,7 @@ def tournament() -> str:
         "A tournament",
         '<text x="30" y="32" font-weight="600" fill="#1f2933">Generation: all pods train as one batch</text>',
         *pods,
-        box(30, 160, 425, 50, "Score on the validation years", ["growth over the base, by backtest, with costs"]),
+        box(30, 160, 425, 50, "Score on the validation years", ["Sharpe ratio, by backtest, with costs"]),
         box(30, 260, 425, 50, "Leaderboard", ["the best agents so far; a limit on agents of one root"]),
         *(arrow((78 + 110 * i, 110), (78 + 110 * i, 158)) for i in range(4)),
         arrow((242, 210), (242, 258)),
