@@ -110,6 +110,8 @@ def run_demo(out: Path, start: date, sessions: int, progress: Progress) -> DemoR
 
     progress: called with one line at each step. Raises SetupError if the daemon does not start or exits early.
     """
+    import exchange_calendars  # noqa: F401  a missing extra is reported before the training
+
     run = out / "champion"
     if not (run / "report.json").is_file():
         progress("training a small champion for this demo only; it passed no promotion gate (a minute or two)")
