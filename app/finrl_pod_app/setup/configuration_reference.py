@@ -18,14 +18,15 @@ from finrl_pod.settings.toml import value_text
 MAX_DEFAULT_LENGTH = 40
 INTRODUCTION = """# Configuration
 
-Two TOML files configure FinRL-Pod: one for training runs, one for the paper-trading daemon. Every setting has a
+Two TOML files configure finrl_pod: one for training runs, one for the paper-trading daemon. Every setting has a
 default; unknown keys are refused with a suggestion of the closest known one.
 
-- `finrl-pod init mine.toml` writes a commented run config with the settings that are changed first, `--full` one with
+- `finrl-pod init mine.toml` writes a commented run config with the most frequent settings, `--full` one with
   all; `--preset quick` or `--preset gpu` choose other sizes.
-- `--set name=value` overrides single settings of `backtest`, `sweep` and `train --env`.
+- `--set NAME=VALUE` overrides single settings: any in `tournament` and `train`, fields of `[environment]` in
+  `backtest` and `sweep`.
 
-This page is generated from the declarations in the code.
+This page is generated from the code.
 """
 
 

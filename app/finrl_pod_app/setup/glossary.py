@@ -21,7 +21,7 @@ def metric_term(metric: Metric[Any]) -> str:
 
 TERMS = {  # word -> meaning, with links of the page
     "active return": (
-        "return of an account less that of its base; of a year, the mean over the bars, not the difference of CAGRs"
+        "return of an account less the return of its base; per year: the mean over bars, not the difference of CAGRs"
     ),
     "agent": (
         "one set of trained weights with its hyperparameters; `g03s05` has generation and slot, both counted from 0: "
@@ -32,8 +32,8 @@ TERMS = {  # word -> meaning, with links of the page
     ),
     "base": "the portfolio that an agent tilts, such as equal weight ([mandates](mandates.md))",
     "break-even cost": "cost of a trade, in basis points, at which the advantage over the reference is gone",
-    "champion": "the ensemble that a tournament selects on validation",
-    "cohort": "the pods of one algorithm, trained as one batched program",
+    "champion": "the ensemble that a tournament selects on validation, or the solved policy that agents started from",
+    "cohort": "the pods of one algorithm in a tournament",
     "distinct trials": (
         "clusters among all trials on a data set, over all runs: trials that behave alike count as one; if other runs "
         "add clusters, the gate takes the champion as the best of several selections"
@@ -45,45 +45,46 @@ TERMS = {  # word -> meaning, with links of the page
     ),
     "effective trials": (
         "number of independent trials whose best gains as much by chance as the selection of the champion does; the "
-        "gate's p-value allows for it. Not the number of distinct trials: trials of one cluster still differ"
+        "p-value of the gate allows for it. Not the number of distinct trials: trials of one cluster still differ"
     ),
     "gate": "the rules that a champion must pass before it may trade ([evaluation](evaluation.md#the-gate))",
-    "look": "an evaluation that shows results of a test period; each one makes the gate's test stricter",
-    "look-back": "past bars that a policy's encoder reads",
+    "look": "an evaluation that shows results of a test period; each one makes the gate stricter",
+    "look-back": "number of past bars that the encoder of a policy reads",
     "mandate": "bounds on what an agent may hold and trade",
     "mandate at tilt zero": (
-        "the account that only holds the base, traded as slowly as the mandate's agents trade; the gate's reference"
+        "the account that only holds the base, traded as slowly as agents under the mandate trade; the gate compares "
+        "with it"
     ),
     "nothing shown": (
-        "chance or market risk explain the return above the base, which does not prove that there is no edge; the "
+        "chance or market risk explain the return above the base. This does not prove that there is no edge; the "
         "verdict states how large an edge would have been missed"
     ),
     "p-value": (
-        "probability of a result at least as good as this one if there were no edge; the gate's is the larger of those "
-        "of the mean active return and of alpha, of test and validation together, validation less what selection "
-        "explains ([evaluation](verdict.md#the-test-for-an-edge))"
+        "probability of a result at least as good as this one if there were no edge. The gate takes the larger one of "
+        "mean active return and alpha, each on test and validation together, after subtracting what selection explains "
+        "on validation ([the test](verdict.md#the-test-for-an-edge))"
     ),
     "panel": (
-        "stored prices, under a name: [T, N] of N symbols on T bars, with volumes, spreads and sectors if there are any"
+        "stored prices under a name: [T, N] for N symbols on T bars, with volumes, spreads and sectors if there are any"
     ),
     "pod": "one agent in training, with its own accounts",
     "practically its base": (
         "a champion that uses less than a quarter of the active share that its mandate allows, or whose tracking error "
-        "is below 0.5% a year ([cases](verdict.md#what-the-verdict-says))"
+        "is below 0.5% per year ([cases](verdict.md#what-the-verdict-says))"
     ),
     "probabilistic Sharpe ratio (PSR)": (
-        "confidence that a Sharpe ratio exceeds a benchmark's, given length, skewness and kurtosis of the returns"
+        "one less the p-value of a Sharpe ratio of zero, given length, skewness and kurtosis of the returns"
     ),
     "probability of backtest overfitting (PBO)": (
         "share of splits of the data in which the best trial of one half is below the median of the other"
     ),
-    "root": "the first ancestor of an agent's lineage",
-    "shard": "a process that trains one assignment of a tournament at a time",
+    "root": "the first ancestor in the lineage of an agent",
+    "shard": "a worker that trains one assignment of a tournament at a time",
     "selection bias": (
         "what the best of several trials gains by chance; the gate lowers the z-score on validation accordingly"
     ),
-    "slippage": "fill price against the price at the decision",
-    "tilt": "the largest factor e^±tilt by which an agent may change a base weight",
+    "slippage": "difference of the fill price from the price at the decision",
+    "tilt": "base weights are multiplied by factors between e^-tilt and e^tilt, then scaled to their sum",
     "too little data": (
         "a test that shows an edge with a probability of 80% only if its information ratio is above 1: about eight "
         "years at a first look"
