@@ -1,4 +1,4 @@
-"""Generated pages and pictures are up to date, pages are short, and their settings and links exist."""
+"""Generated pages and pictures are up to date; lines are short; settings and links exist."""
 
 from __future__ import annotations
 
