@@ -31,6 +31,7 @@ from finrl_pod_app.setup.presets import PRESETS
 from finrl_pod_app.training.engines import shard_trainer
 from finrl_pod_app.training.ray_nodes import LocalCluster, local_cluster
 
+from benchmarks.cluster.virtual_shards import VirtualExecutor, WaitingTrainer
 from benchmarks.harness.results import FOLDER
 from benchmarks.harness.rows import CPU, Row, describe, log_progress, single_row
 from finrl_pod.data.sample_panel import load_sample
@@ -43,9 +44,7 @@ from finrl_pod.tournament.event_log import read_events
 from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
 from finrl_pod.tournament.executors.ray_shards import RayExecutor
-from finrl_pod.tournament.executors.virtual import VirtualExecutor
-from finrl_pod.tournament.executors.waiting import WaitingTrainer
-from finrl_pod.tournament.executors.wire import encode_result
+from finrl_pod.tournament.executors.shard import encode_result
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import SlotInit, next_slots
 from finrl_pod.tournament.run_directory import RunDirectory

@@ -32,6 +32,8 @@ from finrl_pod.evaluate.intervals import binomial_interval
 from finrl_pod.evaluate.significance import excess_p_value
 from finrl_pod.market.rules import rules_of
 from finrl_pod.settings.run import RunConfig, TournamentConfig
+from finrl_pod.tournament.cohort import CohortTrainer
+from finrl_pod.tournament.executor import LocalExecutor
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.selection import champion_of
@@ -66,8 +68,8 @@ def champion_excess(panel: Panel, config: RunConfig, device: torch.device) -> Fl
         environment = partial(_environment, to_device(market, device), config, splits.train.last - REWARD_LAG)
         validation = (splits.validation.first, splits.validation.last)
         scorer = MarketScorer(market, config, validation)
-        tournament = Tournament.local(config, environment, scorer, run, panel.sha256)
-        tournament.run()
+        executor = LocalExecutor(CohortTrainer(config, environment, scorer, panel.sha256))
+        Tournament(config, run, executor).run()
         selection = champion_of(run, config)
         champion = PolicyStrategy(
             [run.snapshot(agent) for agent in selection.ids], selection.ensemble_weights, rule=selection.rule

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from finrl_pod_app.multi_agent import recipes
-from finrl_pod_app.multi_agent.evaluation import excess_cost, execution_trades, exploitability, quote_score
 from finrl_pod_app.multi_agent.intraday import LEVEL, SAMPLES, compare, mean_interval, train_execution
 from finrl_pod_app.multi_agent.recipes import Recipe
+from finrl_pod_app.multi_agent.training import excess_cost, execution_trades, exploitability, quote_score
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 

@@ -1,7 +1,7 @@
 """The registry of agents: champions of finished runs, stored by content.
 
 objects/ab/abcd...       files of runs, named by their SHA-256
-champions/SHA256.json    a champion: its agents, and the hashes of its run's files
+champions/SHA256.json    a champion: its agents, and the hashes of its run files
 strategies/NAME/N.json   the champion that a strategy trades after change N (`handover.py`)
 
 A champion is written after its files, so one that is listed is complete. Hashes are verified at every read.
@@ -22,25 +22,30 @@ from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.promotion.trial_registry import home
 from finrl_pod.registry.object_store import ObjectStore
 from finrl_pod.registry.records import AgentRecord, Champion, sha256
-from finrl_pod.tournament.leaderboard import Leaderboard, ancestry
+from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import champion_of
 
 ADDRESS_VARIABLE = "FINRL_POD_REGISTRY"
-FOLDER = "registry"  # in the user's data folder
-CHAMPIONS, OBJECTS, STRATEGIES = "champions", "objects", "strategies"
+FOLDER = "registry"  # in the user data folder
+CHAMPIONS = "champions"
+OBJECTS = "objects"
+STRATEGIES = "strategies"
 SNAPSHOTS = "snapshots"
-TRAINING_ONLY = ("replay", "tensorboard")  # folders of a run that only a continued training needs
+TRAINING_ONLY = ("replay", "tensorboard")  # run folders needed only to continue the training
 MIN_PREFIX = 4  # characters of an abbreviated address
 
 
 def default_address() -> str:
-    """Address of the registry: FINRL_POD_REGISTRY, else a folder in the user's data folder."""
+    """Address of the registry: FINRL_POD_REGISTRY, else a folder in the user data folder."""
     return os.environ.get(ADDRESS_VARIABLE) or str(home() / FOLDER)
 
 
 class AgentRegistry:
-    """The registry at an address; by default `default_address`. Methods raise RegistryError if it cannot be used."""
+    """The registry at an address; by default `default_address`.
+
+    Methods raise RegistryError for an unusable registry.
+    """
 
     def __init__(self, address: str = "") -> None:
         self.store = ObjectStore(address or default_address())
@@ -50,19 +55,19 @@ class AgentRegistry:
     def addresses(self) -> list[str]:
         """Addresses of all champions, oldest first."""
         names = [key.removeprefix(f"{CHAMPIONS}/") for key in self.store.keys(CHAMPIONS)]
-        found = [name.removesuffix(".json") for name in names if not name.startswith(".")]
-        written = {address: self.store.modified(champion_key(address)) for address in found}
-        known = [(time, address) for address, time in written.items() if time is not None]
-        return [address for _, address in sorted(known)]
+        addresses = [name.removesuffix(".json") for name in names if not name.startswith(".")]
+        times = {address: self.store.modification_time(champion_key(address)) for address in addresses}
+        dated_addresses = [(time, address) for address, time in times.items() if time is not None]
+        return [address for _, address in sorted(dated_addresses)]
 
     def champion(self, text: str) -> Champion:
         """The champion with an address or its beginning. Raises RegistryError if there is none, or several."""
         return self._champion(self._complete(text, "champion", self.addresses()))
 
     def agent(self, text: str) -> tuple[AgentRecord, Champion]:
-        """The agent with an address or its beginning, and a champion of whose run it is."""
-        known = {agent.address: (agent, champion) for champion in self.champions() for agent in champion.agents}
-        return known[self._complete(text, "agent", list(known))]
+        """The agent with an address or its beginning, and a champion of its run."""
+        agents = {agent.address: (agent, champion) for champion in self.champions() for agent in champion.agents}
+        return agents[self._complete(text, "agent", list(agents))]
 
     def champions(self) -> Iterator[Champion]:
         """All champions, oldest first."""
@@ -74,9 +79,7 @@ class AgentRegistry:
         data = self.store.read(object_key(digest))
         if data is None or sha256(data) != digest:
             state = "missing" if data is None else "damaged: its hash differs"
-            raise RegistryError(
-                f"file {digest} of the registry {self.store.address} is {state}; push the run that it is of again"
-            )
+            raise RegistryError(f"file {digest} of the registry {self.store.address} is {state}; push its run again")
         return data
 
     def _champion(self, address: str) -> Champion:
@@ -85,18 +88,18 @@ class AgentRegistry:
             raise RegistryError(f"the registry {self.store.address} has no champion {address}")
         return Champion.decode(data, address)
 
-    def _complete(self, text: str, kind: str, known: list[str]) -> str:
-        """The address that `text` is, or that it is the beginning of."""
-        if text in known:
+    def _complete(self, text: str, kind: str, addresses: list[str]) -> str:
+        """The address that equals `text` or starts with it."""
+        if text in addresses:
             return text
-        found = [address for address in known if address.startswith(text)] if len(text) >= MIN_PREFIX else []
-        if len(found) == 1:
-            return found[0]
+        matches = [address for address in addresses if address.startswith(text)] if len(text) >= MIN_PREFIX else []
+        if len(matches) == 1:
+            return matches[0]
         if len(text) < MIN_PREFIX:
             raise RegistryError(f"an address needs at least {MIN_PREFIX} characters, got {text!r}")
-        what = f"{len(found)} {kind}s that start with" if found else f"no {kind}"
+        description = f"{len(matches)} {kind}s that start with" if matches else f"no {kind}"
         raise RegistryError(
-            f"the registry {self.store.address} has {what} {text!r}; see them with `finrl-pod registry list`"
+            f"the registry {self.store.address} has {description} {text!r}; see them with `finrl-pod registry list`"
         )
 
     # ------------------------------------------------------------------ writing
@@ -123,14 +126,14 @@ class AgentRegistry:
         return champion
 
     def pull(self, champion: Champion, out: Path) -> None:
-        """Write the files of a champion's run into a new folder, as other commands read them.
+        """Write the run files of a champion into a new folder, as other commands read them.
 
         Raises RegistryError if the folder is not empty, or a file is missing, damaged or outside the folder.
         """
         _check_empty(out)
         for path, digest in champion.files.items():
             if Path(path).is_absolute() or ".." in Path(path).parts:
-                raise RegistryError(f"champion {champion.address} names the file {path}, which is outside its run")
+                raise RegistryError(f"champion {champion.address} names the file {path} outside its run")
             write_bytes(out / path, self.object(digest))
 
     def pull_agent(self, agent: AgentRecord, champion: Champion, out: Path) -> Path:
@@ -147,9 +150,11 @@ def describe_champion(folder: Path) -> Champion:
     run = RunDirectory.open(folder)
     config, verdict, members = run.config, read_verdict(folder), champion_of(run, run.config)
     shares = dict(zip(members.ids, members.ensemble_weights, strict=True))
-    state = run.state() or {}
-    board = {score.id: score for score in Leaderboard.from_state(state, config.tournament).scores}
-    files, agents = run_files(folder, set(board)), []
+    state = run.state()
+    assert state is not None  # a run with a champion has one
+    board = {score.id: score for score in state.leaderboard.scores}
+    files = run_files(folder, set(board))
+    agents = []
     for name in [*members.ids, *(name for name in board if name not in shares)]:
         snapshot = run.snapshot(name)  # verifies the hash of its weights
         if snapshot.data_sha256 != run.data_sha256:
@@ -162,7 +167,7 @@ def describe_champion(folder: Path) -> Champion:
                 id=name,
                 address=files[f"{SNAPSHOTS}/{name}.json"],
                 algorithm=str(snapshot.spec.get("algorithm", "")),
-                ancestors=tuple(ancestry(name, state["parents"])),
+                ancestors=tuple(ancestry(name, state.parents)),
                 samples=snapshot.samples,
                 score=board[name].score if math.isfinite(board[name].score) else None,
                 share=shares.get(name, 0.0),
@@ -182,18 +187,18 @@ def describe_champion(folder: Path) -> Champion:
 
 def run_files(folder: Path, agents: set[str]) -> dict[str, str]:
     """SHA-256 of each file of a run that evaluating and trading its champion needs, by its path in the run."""
-    found = {}
+    hashes = {}
     for file in sorted(folder.rglob("*")):
         path = file.relative_to(folder)
-        wanted = file.is_file() and not any(part.startswith(".") for part in path.parts)
+        is_run_file = file.is_file() and not any(name.startswith(".") for name in path.parts)
         of_agent = path.parts[0] != SNAPSHOTS or path.stem in agents
-        if wanted and of_agent and path.parts[0] not in TRAINING_ONLY:
-            found[path.as_posix()] = sha256(file.read_bytes())
-    return found
+        if is_run_file and of_agent and path.parts[0] not in TRAINING_ONLY:
+            hashes[path.as_posix()] = sha256(file.read_bytes())
+    return hashes
 
 
 def champion_key(address: str) -> str:
-    """Key of a champion's record."""
+    """Key of a champion record."""
     return f"{CHAMPIONS}/{address}.json"
 
 

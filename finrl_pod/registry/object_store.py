@@ -32,7 +32,7 @@ EXTRAS = {"s3": "finrl-pod[s3]", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs",
 
 
 class ObjectStore:
-    """Files by key, such as "objects/ab/abcd". Raises RegistryError wherever the store cannot be used."""
+    """Files by key, such as "objects/ab/abcd". Methods raise RegistryError for an unusable store."""
 
     def __init__(self, address: str) -> None:
         """address: a folder, or a URL such as s3://bucket/folder.
@@ -47,14 +47,14 @@ class ObjectStore:
             self.address = str(self._folder)
             return
         if protocol not in REMOTE:
-            known = ", ".join(f"{name}://" for name in REMOTE)
-            raise RegistryError(f"a registry is a folder or an address that starts with {known}, got {address!r}")
+            protocols = ", ".join(f"{name}://" for name in REMOTE)
+            raise RegistryError(f"a registry is a folder or an address that starts with {protocols}, got {address!r}")
         try:
             self._remote, self._root = url_to_fs(self.address, use_listings_cache=False, **REMOTE[protocol])
         except ImportError:
             raise SetupError(f"the registry {address} needs a package: pip install '{EXTRAS[protocol]}'") from None
         except ValueError as error:
-            raise RegistryError(f"the registry's address {address!r} is invalid: {error}") from None
+            raise RegistryError(f"the registry address {address!r} is invalid: {error}") from None
 
     # ------------------------------------------------------------------ reading
 
@@ -74,7 +74,7 @@ class ObjectStore:
     def keys(self, folder: str) -> list[str]:
         """Keys of all files below a folder, sorted; empty if there is no such folder."""
 
-        def found() -> list[str]:
+        def list_keys() -> list[str]:
             if self._folder is not None:
                 files = (self._folder / folder).rglob("*")
                 return sorted(str(file.relative_to(self._folder)) for file in files if file.is_file())
@@ -84,17 +84,17 @@ class ObjectStore:
             except FileNotFoundError:  # the bucket is missing
                 return []
 
-        return self._call("list", found)
+        return self._call("list", list_keys)
 
-    def modified(self, key: str) -> datetime | None:
+    def modification_time(self, key: str) -> datetime | None:
         """When a file was last written, or None if there is none."""
 
         def time() -> datetime | None:
             try:
                 if self._folder is not None:
                     return datetime.fromtimestamp((self._folder / key).stat().st_mtime, UTC)
-                changed: datetime = self._remote.modified(self._path(key))
-                return changed.astimezone(UTC)
+                timestamp: datetime = self._remote.modification_time(self._path(key))
+                return timestamp.astimezone(UTC)
             except FileNotFoundError:
                 return None
 

@@ -1,7 +1,7 @@
 """Records of the registry: champions with their agents, and changes of the champion that a strategy trades.
 
-Records are stored as JSON. A champion's address is the SHA-256 of its JSON, which holds the hashes of all its files, so
-an address identifies every byte of a champion.
+Records are stored as JSON. The address of a champion is the SHA-256 of its JSON with the hashes of all its files: it
+identifies every byte of a champion.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent on the leaderboard of a champion's run.
+    """An agent on the leaderboard of a run.
 
-    id: in its run. address: SHA-256 of its JSON file, which holds the hash of its weights. ancestors: ids in its run,
-    parent first. samples: environment steps. score: Sharpe ratio on validation. share: of the ensemble, 0 for agents
-    that are no members.
+    id: name in the run. address: SHA-256 of the JSON file with the hash of the weights. ancestors: ids of the
+    ancestors, parent first. samples: environment steps. score: Sharpe ratio on validation. share: weight in the
+    ensemble, 0 for agents outside of it.
     """
 
     id: str
@@ -40,8 +40,8 @@ class AgentRecord:
 class Champion:
     """A champion and the files of its run.
 
-    run: name of the run's folder. files: path in the run -> SHA-256 of its contents. agents: members of the ensemble
-    first. promoted: by the gate. data: name of the panel. version: of finrl_pod.
+    run: name of the run folder. files: path in the run -> SHA-256 of its contents. agents: members of the ensemble
+    first. promoted: verdict of the gate. data: name of the panel. version: version of finrl_pod.
     """
 
     run: str
@@ -121,16 +121,16 @@ class Handover:
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> Handover:
-        """Read a record. Raises RegistryError if it is damaged. key: for the message."""
+        """Read a record. Raises RegistryError if it is damaged. key: named in the message."""
         try:
             values = json.loads(data)
-            expected = values.pop("sha256")
-            if sha256(canonical_json(values)) != expected:
+            saved_hash = values.pop("sha256")
+            if sha256(canonical_json(values)) != saved_hash:
                 raise ValueError
             lists = {name: tuple(values[name]) for name in ("champions", "withdrawn")}
             return cls(**{**values, **lists})
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise RegistryError(f"the registry's file {key} is damaged: its hash differs; restore it") from None
+            raise RegistryError(f"the registry file {key} is damaged: its hash differs; restore it") from None
 
 
 def sha256(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Units of work of a tournament: groups of slots, what their pods are asked to train, and what comes back."""
+"""Units of work of a tournament: groups of slots, assignments for their pods, and results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import torch
+
+from finrl_pod.errors import RunError
 from finrl_pod.settings.run import RunConfig
+from finrl_pod.tournament.learning_curves import CurveRow
 from finrl_pod.tournament.next_generation import SlotInit
 from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
+
+COUNTS = "counts"  # items ever written, samples and updates; the other tensors of a replay segment are [P, n, ...]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Slots whose pods train as one batch. number: place among all groups. cohort: 0 for [agent], then the cohorts."""
+    """Slots whose pods train as one batch. number: index among all groups. cohort: 0 for [agent], then the cohorts."""
 
     number: int
     cohort: int
@@ -25,15 +30,16 @@ class Group:
 def make_groups(config: RunConfig, shards: int = 1) -> tuple[Group, ...]:
     """Groups of a new run: batches of `tournament.batch_pods` pods, or one batch per cohort if that is 0.
 
-    With `batch_pods` = 0 and more shards than cohorts, every cohort is cut into as many parts as keep all shards busy.
+    With `batch_pods` = 0 and more shards than cohorts, every cohort is cut into enough groups for all shards.
     """
-    agents, pods = 1 + len(config.cohorts), config.tournament.pods
+    agents = 1 + len(config.cohorts)
+    pods = config.tournament.pods
     groups: list[Group] = []
     for cohort in range(agents):
         slots = range(cohort, pods, agents)
         size = config.tournament.batch_pods
-        parts = -(-len(slots) // size) if size else min(len(slots), max(1, -(-shards // agents)))
-        bounds = [len(slots) * i // parts for i in range(parts + 1)]
+        group_count = -(-len(slots) // size) if size else min(len(slots), max(1, -(-shards // agents)))
+        bounds = [len(slots) * i // group_count for i in range(group_count + 1)]
         for first, last in itertools.pairwise(bounds):
             groups.append(Group(len(groups), cohort, tuple(slots[first:last])))
     return tuple(groups)
@@ -42,12 +48,12 @@ def make_groups(config: RunConfig, shards: int = 1) -> tuple[Group, ...]:
 def groups_of_slots(config: RunConfig, slots: Sequence[Sequence[int]]) -> tuple[Group, ...]:
     """Groups with these slots."""
     agents = 1 + len(config.cohorts)
-    return tuple(Group(number, own[0] % agents, tuple(own)) for number, own in enumerate(slots))
+    return tuple(Group(number, group_slots[0] % agents, tuple(group_slots)) for number, group_slots in enumerate(slots))
 
 
 @dataclass(frozen=True, eq=False)
 class ReplaySegment:
-    """Items [P, n, ...] that a group's slots collected in one assignment, and the counts after it."""
+    """Items [P, n, ...] that the slots of a group collected in one assignment, and the counts after it."""
 
     number: int
     items: Mapping[str, Tensor]
@@ -57,8 +63,8 @@ class ReplaySegment:
 class Assignment:
     """Pods of a group to be trained and scored.
 
-    number: counts the assignments of the group from 0. parents: by id, all that the slot_inits start from. replay: what
-    the slots' replay buffers hold, oldest first. seed: of the learner. samples: environment steps per pod.
+    number: counts the assignments of the group from 0. parents: snapshots that the slot_inits start from, by id.
+    replay: contents of the replay buffers, oldest first. seed: seed of the learner. samples: environment steps per pod.
     seconds: wall-clock limit, infinite if there is none.
     """
 
@@ -79,12 +85,12 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class AssignmentResult:
-    """Outcome of an assignment: scored and saved pods, in the order of the group's slots.
+    """Outcome of an assignment: scored and saved pods, in the order of the slots.
 
     scores: without roots. equity: [T, P] on validation. returns: [T-1] by id and of the base portfolio; NaN for
-    diverged pods. rows: points of the learning curves. replay: new items of the slots' buffers, empty without one.
+    diverged pods. rows: points of the learning curves. replay: new items of the replay buffers, empty without one.
     replay_first: number of the oldest segment that the buffers still held at the start. samples: environment steps of
-    all pods. seconds: that the shard took.
+    all pods. seconds: duration on the shard.
     """
 
     group: int
@@ -93,7 +99,7 @@ class AssignmentResult:
     equity: Floats
     returns: Mapping[str, Floats]
     agents: tuple[AgentSnapshot, ...]
-    rows: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[CurveRow] = ()
     replay: Mapping[str, Tensor] = field(default_factory=dict)
     replay_first: int = 0
     samples: int = 0
@@ -105,13 +111,28 @@ class AssignmentResult:
         return self.group, self.number
 
 
-def learning_curves(results: Sequence[AssignmentResult]) -> dict[str, Any]:
-    """{"slots": [P], "rows": [{"samples": [P], name: [P]}]} of several groups; None for pods of other groups."""
-    slots = [score.slot for result in results for score in result.scores]
-    rows, before = [], 0
-    for result in results:
-        size = len(result.scores)
-        ahead, behind = [None] * before, [None] * (len(slots) - before - size)
-        rows += [{name: [*ahead, *column, *behind] for name, column in row.items()} for row in result.rows]
-        before += size
-    return {"slots": slots, "rows": rows}
+def join_segments(segments: Sequence[ReplaySegment], items: int) -> tuple[dict[str, Tensor], int]:
+    """Replay buffers of at most `items` items: the newest items and the counts, and the number of the first segment.
+
+    Raises RunError if a segment is missing.
+    """
+    counts = segments[-1].items[COUNTS]
+    count = min(int(counts[0]), items)
+    available = 0
+    first = 0
+    for first in range(len(segments) - 1, -1, -1):
+        available += _length(segments[first])
+        if available >= count:
+            break
+    else:
+        raise RunError(
+            f"the run lacks the replay items of assignment {segments[0].number - 1}; restore them or start a new run"
+        )
+    newest_segments = segments[first:]
+    names = [name for name in segments[-1].items if name != COUNTS]
+    tensors = {name: torch.cat([segment.items[name] for segment in newest_segments], 1)[:, -count:] for name in names}
+    return {COUNTS: counts, **tensors}, newest_segments[0].number
+
+
+def _length(segment: ReplaySegment) -> int:
+    return next(x.shape[1] for name, x in segment.items.items() if name != COUNTS)

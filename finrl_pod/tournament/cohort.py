@@ -1,4 +1,4 @@
-"""Training of assignments: what a shard does. Pods of one algorithm train as the members of one batched learner."""
+"""Training of assignments on a shard. Pods of one algorithm train as the members of one batched learner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from finrl_pod.rl.algorithms.validation import is_solved
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import AgentConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.active_returns import BASE
-from finrl_pod.tournament.assignment import Assignment, AssignmentResult, ReplaySegment
+from finrl_pod.tournament.assignment import COUNTS, Assignment, AssignmentResult, ReplaySegment, join_segments
+from finrl_pod.tournament.learning_curves import CurveRow
 from finrl_pod.tournament.next_generation import SlotInit
-from finrl_pod.tournament.replay_segments import COUNTS, join_segments
+from finrl_pod.tournament.ranking import BASE
 from finrl_pod.tournament.scoring import Scorer
 from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
 
@@ -28,7 +28,7 @@ MakeEnv = Callable[[Sequence[int]], Any]
 
 
 class ValidationResult(NamedTuple):
-    """Scores of a cohort's pods, equity [T, P], returns by id and of the base if any; NaN for diverged pods."""
+    """Scores of the pods of a cohort, equity [T, P], returns by id and of the base if any; NaN for diverged pods."""
 
     scores: list[Score]
     equity: Floats
@@ -39,15 +39,15 @@ class ValidationResult(NamedTuple):
 class Cohort:
     """Pods of one generation: member p of the learner is the pod of slot_inits[p].
 
-    rows: points of the learning curves. written: items in the slots' replay buffers before this generation, the oldest
-    of segment replay_first.
+    rows: points of the learning curves. written: items in the replay buffers before this generation; the oldest is in
+    segment replay_first.
     """
 
     learner: Learner
     slot_inits: Sequence[SlotInit]
-    written: int
+    items_before: int
     replay_first: int
-    rows: list[dict[str, Any]]
+    rows: list[CurveRow]
 
     @classmethod
     def create(
@@ -66,7 +66,7 @@ class Cohort:
 
         start: solved weights of agents that need them (`make_algorithm`).
 
-        parents: agents by id. replay: items of the slots' replay buffers, oldest first; older ones than they hold are
+        parents: agents by id. replay: items of the replay buffers, oldest first; items beyond their capacity are
         ignored. Raises RunError if items are missing.
         """
         settings = [slot_init.hyperparameters for slot_init in slot_inits]
@@ -74,42 +74,45 @@ class Cohort:
         for p, slot_init in enumerate(slot_inits):
             if slot_init.kind != "reinit" and slot_init.parent is not None:
                 learner.restore(parents[slot_init.parent], p)
-        algorithm, written, first = learner.algorithm, 0, 0
+        algorithm = learner.algorithm
+        items_before = 0
+        first = 0
         if algorithm.slot_items and replay:
-            kept, first = join_segments(replay, algorithm.slot_items)
-            algorithm.load_slot_state(kept)
-            written = int(kept[COUNTS][0])
+            items, first = join_segments(replay, algorithm.slot_items)
+            algorithm.load_slot_state(items)
+            items_before = int(items[COUNTS][0])
         for p, slot_init in enumerate(slot_inits):
             if slot_init.kind == "reinit":
                 algorithm.restart_slot(p)
-        return cls(learner, slot_inits, written, first, [])
+        return cls(learner, slot_inits, items_before, first, [])
 
     def new_replay_items(self) -> dict[str, Tensor]:
-        """Items added to the slots' replay buffers in this generation; empty without a buffer."""
-        return self.learner.algorithm.slot_state(self.written)
+        """Items added to the replay buffers in this generation; empty without a buffer."""
+        return self.learner.algorithm.slot_state(self.items_before)
 
     def train(self, samples: int, schedule: Callable[[int], float], step: Step) -> None:
         """Train every pod on `samples`; step(samples of all pods) is called after each iteration, False stops."""
         iterations = -(-samples // self.learner.iteration_samples)
         iteration = 0
 
-        def after(learner: Learner, metrics: Metrics) -> bool:
+        def on_iteration(learner: Learner, metrics: Metrics) -> bool:
             nonlocal iteration
             iteration += 1
-            more = step(learner.iteration_samples * len(self.slot_inits))
-            if iteration % max(1, iterations // LOGGED_ROWS) == 0 or iteration == iterations or not more:
+            goes_on = step(learner.iteration_samples * len(self.slot_inits))
+            if iteration % max(1, iterations // LOGGED_ROWS) == 0 or iteration == iterations or not goes_on:
                 values = {name: column.tolist() for name, column in metrics.items()}
                 self.rows.append({"samples": list(learner.samples), **to_plain(values)})
-            return more
+            return goes_on
 
-        self.learner.learn(samples, callback=after, schedule=schedule)
+        self.learner.learn(samples, callback=on_iteration, schedule=schedule)
 
     def scores(self, generation: int, scorer: Scorer) -> ValidationResult:
         """Score all pods."""
         result = scorer(self.learner)
-        diverged = [not alive for alive in self.learner.alive]
-        equity, returns = result.equity.copy(), result.returns.copy()
-        equity[:, diverged] = returns[:, diverged] = math.nan
+        diverged_pods = [not alive for alive in self.learner.alive]
+        equity = result.equity.copy()
+        returns = result.returns.copy()
+        equity[:, diverged_pods] = returns[:, diverged_pods] = math.nan
         scores = [
             Score(
                 id=f"g{generation:02d}s{slot_init.slot:02d}",
@@ -127,7 +130,7 @@ class Cohort:
         return ValidationResult(scores, equity, by_name if result.base is None else {**by_name, BASE: result.base})
 
     def snapshots(self, scores: Sequence[Score], data_sha256: str) -> list[AgentSnapshot]:
-        """Snapshots of all pods. scores: of each, which have its id and parent."""
+        """Snapshots of all pods. scores: scores with the ids and parents of the pods."""
         return [
             self.learner.snapshot(p, id=score.id, parent=score.parent, data_sha256=data_sha256)
             for p, score in enumerate(scores)
@@ -137,7 +140,7 @@ class Cohort:
 class CohortTrainer:
     """Trains the pods of an assignment as one batch, scores them on validation and takes their snapshots.
 
-    It keeps nothing between assignments: any shard can train any of them.
+    It has no state: any shard can train any assignment.
     """
 
     def __init__(
@@ -151,19 +154,24 @@ class CohortTrainer:
     ) -> None:
         """make_env: member ids -> training environments. scorer: measures the pods after every assignment.
 
-        threads: CPU threads, those of the config by default. solved_start: solved weights [F] for agents that need
+        threads: CPU threads; default: the number in the config. solved_start: solved weights [F] for agents that need
         them; solved on the training environments by default.
         """
-        self.config, self.make_env, self.scorer, self.data_sha256 = config, make_env, scorer, data_sha256
+        self.config = config
+        self.make_env = make_env
+        self.scorer = scorer
+        self.data_sha256 = data_sha256
         self.threads = config.threads if threads is None else threads
         self.solved_start = solved_start
 
     def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
-        """Train an assignment until its samples or its seconds are used. report: environment steps of an iteration.
+        """Train an assignment until its samples or its seconds are used.
+
+        report: called with the environment steps of each iteration.
 
         Raises RunError if a parent or a replay buffer does not fit.
         """
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         agent = (self.config.agent, *self.config.cohorts)[assignment.group.cohort]
         cohort = Cohort.create(
             self.make_env(assignment.group.slots),
@@ -175,34 +183,34 @@ class CohortTrainer:
             threads=self.threads,
             start=self.solved_start() if self.solved_start is not None and is_solved(agent) else None,
         )
-        taken = 0
+        sample_count = 0
 
         def step(samples: int) -> bool:
-            nonlocal taken
-            taken += samples
+            nonlocal sample_count
+            sample_count += samples
             report(samples)
-            return time.perf_counter() - began < assignment.seconds
+            return time.perf_counter() - start_time < assignment.seconds
 
         cohort.train(assignment.samples, self._schedule(agent), step)
-        scored = cohort.scores(assignment.number, self.scorer)
+        validation = cohort.scores(assignment.number, self.scorer)
         return AssignmentResult(
             group=assignment.group.number,
             number=assignment.number,
-            scores=tuple(scored.scores),
-            equity=scored.equity,
-            returns=scored.returns,
-            agents=tuple(cohort.snapshots(scored.scores, self.data_sha256)),
+            scores=tuple(validation.scores),
+            equity=validation.equity,
+            returns=validation.returns,
+            agents=tuple(cohort.snapshots(validation.scores, self.data_sha256)),
             rows=cohort.rows,
             replay=cohort.new_replay_items(),
             replay_first=cohort.replay_first,
-            samples=taken,
-            seconds=time.perf_counter() - began,
+            samples=sample_count,
+            seconds=time.perf_counter() - start_time,
         )
 
     def _schedule(self, agent: AgentConfig) -> Callable[[int], float]:
-        """Age of an agent in samples -> factor of its learning rate, which decays over as long as a tournament lasts.
+        """Age of an agent in samples -> factor of its learning rate. It decays over the length of a tournament.
 
-        By age and not by the tournament's clock: an agent that starts late would hardly learn.
+        The age counts, not the time of the tournament: an agent that starts late would hardly learn.
         """
         settings = self.config.tournament
         if not isinstance(agent, TrainedAgentConfig) or agent.learning_rate_schedule == "constant":

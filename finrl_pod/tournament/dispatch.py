@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from finrl_pod import random
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.assignment import Assignment, AssignmentResult
+from finrl_pod.tournament.assignment import Assignment, AssignmentResult, ReplaySegment
 from finrl_pod.tournament.event_log import EventLog
 from finrl_pod.tournament.executor import (
     Event,
@@ -20,12 +20,11 @@ from finrl_pod.tournament.executor import (
     ReportSamples,
     last_line,
 )
-from finrl_pod.tournament.replay_segments import load_segments
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import Pending
 
-MAX_LOSSES = 5  # of one assignment: then it is the assignment that ends its shards
-# Seconds that an assignment may take, from the number of rounds in which free shards take all that waits.
+MAX_LOSSES = 5  # per assignment: after that the assignment itself is at fault
+# Number of rounds that empty the queue -> seconds for the next assignment.
 Limit = Callable[[int], float]
 
 
@@ -35,12 +34,16 @@ class Dispatcher:
     def __init__(
         self, config: RunConfig, run: RunDirectory, executor: Executor, log: EventLog, report: ReportSamples
     ) -> None:
-        self._config, self._run, self._executor, self._log, self._report = config, run, executor, log, report
+        self._config = config
+        self._run = run
+        self._executor = executor
+        self._log = log
+        self._report = report
         self._queue: deque[Pending] = deque()
         self._running: dict[tuple[int, int], Pending] = {}
         self._losses: Counter[tuple[int, int]] = Counter()
-        self._arrived: deque[AssignmentResult] = deque()
-        self._exhausted = False
+        self._results: deque[AssignmentResult] = deque()
+        self._is_exhausted = False
         self._samples = run.samples_per_generation(config)
 
     def add(self, pending: Iterable[Pending]) -> None:
@@ -61,16 +64,17 @@ class Dispatcher:
 
         Raises RunError for an assignment that lost its shard again and again, and what the executor raises.
         """
-        while not self._arrived and self.pending and not self._exhausted:
+        while not self._results and self.pending and not self._is_exhausted:
             while self._queue and self._executor.free:
                 rounds = -(-len(self._queue) // max(self._executor.shards, 1))
                 self._submit(self._queue.popleft(), limit(rounds))
             for event in self._executor.wait(self._report):
                 self._handle(event)
-        return self._arrived.popleft() if self._arrived else None
+        return self._results.popleft() if self._results else None
 
     def _submit(self, pending: Pending, seconds: float) -> None:
-        config, group = self._config, pending.group
+        config = self._config
+        group = pending.group
         starts = {
             slot_init.parent for slot_init in pending.slot_inits if slot_init.parent and slot_init.kind != "reinit"
         }
@@ -85,14 +89,14 @@ class Dispatcher:
             seconds=seconds,
         )
         self._running[pending.key] = pending
-        self._log.assigned(pending)
+        self._log.assignment(pending)
         self._executor.submit(assignment)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Finished):
             if self._running.pop(event.result.key, None) is not None:  # a late result of a lost shard counts once
                 self._log.result(event.result, event.node)
-                self._arrived.append(event.result)
+                self._results.append(event.result)
         elif isinstance(event, Lost):
             self._requeue(event.key, event.reason)
         elif isinstance(event, NodeJoined):
@@ -100,7 +104,7 @@ class Dispatcher:
         elif isinstance(event, NodeLost):
             self._log.node_lost(event.node)
         else:
-            self._exhausted = True
+            self._is_exhausted = True
 
     def _requeue(self, key: tuple[int, int], reason: str) -> None:
         """Train a lost assignment again, before all others."""
@@ -114,3 +118,14 @@ class Dispatcher:
                 f"{self._losses[key]} times: {last_line(reason)}; continue with --resume once that is solved"
             )
         self._queue.appendleft(pending)
+
+
+def load_segments(run: RunDirectory, group: int, newest: int) -> tuple[ReplaySegment, ...]:
+    """Segments of a group up to the one of assignment `newest`, oldest first, without gaps; none without a buffer."""
+    segments: list[ReplaySegment] = []
+    for number in range(newest, -1, -1):
+        items = run.replay(number, group)
+        if items is None:
+            break
+        segments.insert(0, ReplaySegment(number, items))
+    return tuple(segments)

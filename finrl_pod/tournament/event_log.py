@@ -1,4 +1,4 @@
-"""What happened in a run and when: `events.jsonl`, one JSON object a line, from which a run can be repeated.
+"""Events of a run with their times: `events.jsonl`, one JSON object per line. A run can be repeated from it.
 
     {"event": "started", "time": 0.0, "config_sha256": ..., "groups": [[0, 2], [1, 3]], "shards": 2}
     {"event": "node_joined", "time": ..., "node": ..., "pid": ...}
@@ -32,43 +32,46 @@ class EventLog:
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """Continue the log in `path`, or start one. clock: seconds, from any origin."""
-        self._path, self._clock = path, clock
-        earlier = read_events(path) if path.exists() else []
-        self._events = earlier
-        self._origin = clock() - (earlier[-1]["time"] if earlier else 0.0)
-        self._assigned = {(e["slot"], e["assignment"]) for e in earlier if e["event"] == "assigned"}
+        self._path = path
+        self._clock = clock
+        previous_events = read_events(path) if path.exists() else []
+        self._events = previous_events
+        self._origin = clock() - (previous_events[-1]["time"] if previous_events else 0.0)
+        self._assignments = {(e["slot"], e["assignment"]) for e in previous_events if e["event"] == "assigned"}
 
-    def start(self, config_sha256: str, groups: Sequence[Group], shards: int, unfinished: Sequence[Pending]) -> None:
-        """Begin or resume a run. unfinished: assignments whose results the run has not saved; they are removed here."""
+    def start(
+        self, config_sha256: str, groups: Sequence[Group], shards: int, pending_assignments: Sequence[Pending]
+    ) -> None:
+        """Begin or resume a run. pending_assignments: their results were not saved and are removed here."""
         if not self._events:
             slots = [list(group.slots) for group in groups]
             self._write("started", config_sha256=config_sha256, groups=slots, shards=shards)
             return
-        repeated = {(slot, pending.number) for pending in unfinished for slot in pending.group.slots}
-        kept = [e for e in self._events if e["event"] != "result" or (e["slot"], e["assignment"]) not in repeated]
-        write_text(self._path, "".join(json.dumps(event) + "\n" for event in kept))
+        repeats = {(slot, pending.number) for pending in pending_assignments for slot in pending.group.slots}
+        events = [e for e in self._events if e["event"] != "result" or (e["slot"], e["assignment"]) not in repeats]
+        write_text(self._path, "".join(json.dumps(event) + "\n" for event in events))
         self._write("resumed", shards=shards)
 
-    def assigned(self, pending: Pending) -> None:
-        """A shard trains an assignment: for the first time, or again after the first one was lost."""
+    def assignment(self, pending: Pending) -> None:
+        """Log that a shard trains an assignment, for the first time or after a loss."""
         for slot in pending.group.slots:
             key = (slot, pending.number)
-            self._write("restarted" if key in self._assigned else "assigned", slot=slot, assignment=pending.number)
-            self._assigned.add(key)
+            self._write("restarted" if key in self._assignments else "assigned", slot=slot, assignment=pending.number)
+            self._assignments.add(key)
 
     def result(self, result: AssignmentResult, node: str) -> None:
-        """An assignment has a result, accepted by the scheduler."""
-        each = result.samples // len(result.scores)
+        """Log a result accepted by the scheduler."""
+        samples = result.samples // len(result.scores)
         for score in result.scores:
             value = score.score if math.isfinite(score.score) else None
-            self._write("result", slot=score.slot, assignment=result.number, node=node, score=value, samples=each)
+            self._write("result", slot=score.slot, assignment=result.number, node=node, score=value, samples=samples)
 
     def node_joined(self, node: str, pid: int) -> None:
-        """A machine has its first shard."""
+        """Log the first shard of a machine."""
         self._write("node_joined", node=node, pid=pid)
 
     def node_lost(self, node: str) -> None:
-        """A machine is gone."""
+        """Log the loss of a machine."""
         self._write("node_lost", node=node)
 
     def _write(self, event: str, **values: Any) -> None:
@@ -82,7 +85,7 @@ class EventLog:
 
 @dataclass(frozen=True)
 class LoggedResult:
-    """One assignment's result in a log. samples: environment steps of each pod."""
+    """The result of one assignment in a log. samples: environment steps of each pod."""
 
     slots: tuple[int, ...]
     number: int
@@ -91,7 +94,7 @@ class LoggedResult:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What is needed to repeat a run: its config's hash, its groups and the order in which results came."""
+    """Data to repeat a run: its config hash, its groups and the order of the results."""
 
     config_sha256: str
     groups: tuple[tuple[int, ...], ...]
@@ -99,24 +102,25 @@ class LoggedRun:
 
 
 def read_run(path: Path) -> LoggedRun:
-    """Read the log of a run. Raises RunError if it is missing, damaged, or holds no start."""
+    """Read the log of a run. Raises RunError if it is missing, damaged, or has no start."""
     events = read_events(path)
     try:
         first = next(event for event in events if event["event"] == "started")
         groups = tuple(tuple(int(slot) for slot in slots) for slots in first["groups"])
         of_slot = {slot: slots for slots in groups for slot in slots}
-        found: dict[tuple[tuple[int, ...], int], LoggedResult] = {}
+        results: dict[tuple[tuple[int, ...], int], LoggedResult] = {}
         for event in events:
             if event["event"] == "result":
-                slots, number = of_slot[event["slot"]], int(event["assignment"])
-                found.setdefault((slots, number), LoggedResult(slots, number, int(event["samples"])))
-        return LoggedRun(str(first["config_sha256"]), groups, tuple(found.values()))
+                slots = of_slot[event["slot"]]
+                number = int(event["assignment"])
+                results.setdefault((slots, number), LoggedResult(slots, number, int(event["samples"])))
+        return LoggedRun(str(first["config_sha256"]), groups, tuple(results.values()))
     except (StopIteration, KeyError, TypeError, ValueError):
         raise RunError(f"{path} is not the event log of a run; name its events.jsonl") from None
 
 
 def read_events(path: Path) -> list[Mapping[str, Any]]:
-    """All events of a log. A last line that was cut off is ignored. Raises RunError if it cannot be read."""
+    """All events of a log. An incomplete last line is ignored. Raises RunError if it cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:

@@ -1,20 +1,27 @@
-"""What a scheduler needs from an executor: free shards, a way to submit assignments, and events."""
+"""The interface of executors, and the executors that train in this process."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from finrl_pod.errors import RunError
 from finrl_pod.tournament.assignment import Assignment, AssignmentResult
+from finrl_pod.tournament.cohort import CohortTrainer
+from finrl_pod.tournament.event_log import LoggedRun
 
 # Environment steps that a group has taken since the last report.
 ReportSamples = Callable[[int, int], None]
+NODE = "local"
 
 
 @dataclass(frozen=True)
 class NodeJoined:
-    """A machine has its first shard. pid: of the process that its shards belong to."""
+    """A machine has its first shard. pid: process id of the parent of its shards."""
 
     node: str
     pid: int
@@ -31,7 +38,7 @@ class NodeLost:
 class Lost:
     """The shard that trained this assignment failed, died or hangs; the assignment must be submitted again.
 
-    reason: for a person, of one line or a traceback.
+    reason: text of one line, or a traceback.
     """
 
     key: tuple[int, int]
@@ -40,7 +47,7 @@ class Lost:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """An assignment's result. node: that trained it."""
+    """The result of an assignment. node: name of the machine that trained it."""
 
     result: AssignmentResult
     node: str
@@ -48,7 +55,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """The executor takes no more assignments: those that were submitted and have no result will not get one."""
+    """The executor takes no more assignments. Pending ones get no result."""
 
 
 Event = NodeJoined | NodeLost | Lost | Finished | Exhausted
@@ -58,12 +65,12 @@ class Executor(Protocol):
     """Trains assignments on shards. A shard trains one assignment at a time.
 
     Results may come in any order. An assignment is either finished or lost; a result that arrives for a lost one is
-    dropped here or by the scheduler, which accepts one result per assignment.
+    dropped here or by the scheduler. One result per assignment counts.
     """
 
     @property
     def shards(self) -> int:
-        """Number of shards wanted; fewer or more may be there while machines come and go."""
+        """Desired number of shards; the actual number varies while machines come and go."""
         ...
 
     @property
@@ -76,9 +83,9 @@ class Executor(Protocol):
         ...
 
     def wait(self, report: ReportSamples) -> Sequence[Event]:
-        """Wait until something happens; report(group, samples) is called meanwhile.
+        """Wait for events; report(group, samples) is called meanwhile.
 
-        Returns nothing if only time has passed. Raises project errors of a shard, and SetupError where no shard can be
+        Returns nothing if only time has passed. Raises project errors of a shard, and SetupError if no shard can be
         started.
         """
         ...
@@ -89,6 +96,74 @@ class Executor(Protocol):
 
 
 def last_line(reason: str) -> str:
-    """The last line of a traceback, which names the error."""
+    """The last line of a traceback: it names the error."""
     lines = reason.strip().splitlines()
     return lines[-1].strip() if lines else "unknown reason"
+
+
+class LocalExecutor:
+    """Trains assignments in this process, one after another."""
+
+    shards = 1
+
+    def __init__(self, trainer: CohortTrainer) -> None:
+        self._trainer = trainer
+        self._assignment: Assignment | None = None
+        self._has_joined = False
+
+    @property
+    def free(self) -> int:
+        """1 unless an assignment has been submitted."""
+        return int(self._assignment is None)
+
+    def submit(self, assignment: Assignment) -> str:
+        """Take an assignment for `wait` to train."""
+        self._assignment = assignment
+        return NODE
+
+    def wait(self, report: ReportSamples) -> Sequence[Event]:
+        """Train the assignment."""
+        if not self._has_joined:
+            self._has_joined = True
+            return [NodeJoined(NODE, os.getpid())]
+        assert self._assignment is not None
+        group = self._assignment.group.number
+        result = self._trainer.run(self._assignment, lambda samples: report(group, samples))
+        self._assignment = None
+        return [Finished(result, NODE)]
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ReplayExecutor:
+    """Takes every assignment at once, and returns results in the order of a log."""
+
+    def __init__(self, trainer: CohortTrainer, run_log: LoggedRun) -> None:
+        self._trainer = trainer
+        self._results = list(run_log.results)
+        self._assignments: dict[tuple[tuple[int, ...], int], Assignment] = {}
+        self.shards = self.free = len(run_log.groups)
+
+    def submit(self, assignment: Assignment) -> str:
+        """Store an assignment until its turn."""
+        self._assignments[assignment.group.slots, assignment.number] = assignment
+        return NODE
+
+    def wait(self, report: ReportSamples) -> Sequence[Event]:
+        """Train the assignment that has the next result in the log, on as many samples as it had there."""
+        if not self._results:
+            return [Exhausted()]
+        entry = self._results.pop(0)
+        assignment = self._assignments.pop((entry.slots, entry.number), None)
+        if assignment is None:
+            raise RunError(
+                f"the event log has a result of assignment {entry.number} of slots "
+                f"{', '.join(map(str, entry.slots))}, and the repeated run has none: the log is of another version"
+            )
+        group = assignment.group.number
+        repetition = dataclasses.replace(assignment, samples=entry.samples, seconds=math.inf)
+        return [Finished(self._trainer.run(repetition, lambda samples: report(group, samples)), NODE)]
+
+    def close(self) -> None:
+        """Nothing to end."""

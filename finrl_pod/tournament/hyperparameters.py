@@ -16,7 +16,7 @@ from finrl_pod.settings.algorithm_configs import AgentConfig
 
 Search = Literal["full", "narrow", "off"]
 # Hyperparameters that are searched, if the algorithm has them, and their bounds. Samples are log-uniform within
-# RATE_FACTOR of the config's value, sensitive ones within RATE_FACTOR ** SENSITIVE_EXPONENT.
+# RATE_FACTOR of the value in the config, sensitive ones within RATE_FACTOR ** SENSITIVE_EXPONENT.
 RATE_FACTOR = 3.0
 SENSITIVE_EXPONENT = 0.37
 BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -35,7 +35,7 @@ HORIZONS, SENSITIVE = ("gamma", "gae_lambda"), ("clip_range", "exploration_noise
 FROM_ZERO: Mapping[str, tuple[float, float]] = {"entropy_coefficient": (1e-4, 1e-2)}
 
 
-def searched(config: AgentConfig, search: Search = "full") -> tuple[str, ...]:
+def searched_names(config: AgentConfig, search: Search = "full") -> tuple[str, ...]:
     """Names of the hyperparameters that are searched for a config, of all `BOUNDS` or, if narrow, without `WIDE`.
 
     An entropy coefficient is searched unless it is negative.
@@ -45,17 +45,17 @@ def searched(config: AgentConfig, search: Search = "full") -> tuple[str, ...]:
     return tuple(name for name in names if getattr(config, name) >= 0)
 
 
-def configured(config: AgentConfig, search: Search = "full") -> dict[str, float]:
-    """The config's values of the searched hyperparameters."""
-    return {name: float(getattr(config, name)) for name in searched(config, search)}
+def config_values(config: AgentConfig, search: Search = "full") -> dict[str, float]:
+    """Values of the searched hyperparameters in a config."""
+    return {name: float(getattr(config, name)) for name in searched_names(config, search)}
 
 
 def sample_hyperparameters(config: AgentConfig, rng: np.random.Generator, search: Search = "full") -> dict[str, float]:
-    """Sample hyperparameters: log-uniform within a factor of 3 of the config's values, sensitive ones within 1.5.
+    """Sample hyperparameters: log-uniform within a factor of 3 of the values in the config, sensitive ones within 1.5.
 
     gamma and gae_lambda are sampled through their horizons 1 / (1 - x); an entropy coefficient of 0 as the module says.
     """
-    return _sample(configured(config, search), rng)
+    return _sample(config_values(config, search), rng)
 
 
 def perturb(
@@ -67,36 +67,39 @@ def perturb(
     search: Search = "full",
 ) -> dict[str, float]:
     """Multiply or divide each value by `factor` at even odds, or resample it with probability `resample`."""
-    centre = configured(config, search)
-    sampled = _sample(centre, rng)
-    moved = {}
+    centre = config_values(config, search)
+    samples = _sample(centre, rng)
+    perturbed_values = {}
     for name in centre:
-        up, resampled = rng.random() < 0.5, rng.random() < resample
+        is_up = rng.random() < 0.5
+        is_resampled = rng.random() < resample
         value = values.get(name, centre[name])
-        moved[name] = sampled[name] if resampled else _move(name, value, factor if up else 1 / factor, rng)
-    return moved
+        perturbed_values[name] = (
+            samples[name] if is_resampled else _move(name, value, factor if is_up else 1 / factor, rng)
+        )
+    return perturbed_values
 
 
 def _sample(centre: Mapping[str, float], rng: np.random.Generator) -> dict[str, float]:
     """Sample around the values `centre`."""
     spread = math.log(RATE_FACTOR)
-    sampled = {}
+    samples = {}
     for name, value in centre.items():
         exponent = SENSITIVE_EXPONENT if name in SENSITIVE else 1.0
-        sampled[name] = _move(name, value, math.exp(rng.uniform(-spread, spread) * exponent), rng)
-    return sampled
+        samples[name] = _move(name, value, math.exp(rng.uniform(-spread, spread) * exponent), rng)
+    return samples
 
 
 def _move(name: str, value: float, factor: float, rng: np.random.Generator) -> float:
     """Value times factor, or for discount factors the horizon times factor, clamped to the bounds."""
     low, high = BOUNDS[name]
     if name in FROM_ZERO:
-        least, most = FROM_ZERO[name]
-        fresh = math.exp(rng.uniform(math.log(least), math.log(most)))
+        lowest, highest = FROM_ZERO[name]
+        sample = math.exp(rng.uniform(math.log(lowest), math.log(highest)))
         if value == 0:
-            return fresh if factor > 1 else 0.0
-        moved = value * factor
-        return 0.0 if moved < least and factor < 1 else min(moved, high)
+            return sample if factor > 1 else 0.0
+        moved_value = value * factor
+        return 0.0 if moved_value < lowest and factor < 1 else min(moved_value, high)
     # An infinite horizon is limited first: it cannot be multiplied.
-    moved = 1 - (1 - min(value, high)) / factor if name in HORIZONS else value * factor
-    return min(max(moved, low), high)
+    moved_value = 1 - (1 - min(value, high)) / factor if name in HORIZONS else value * factor
+    return min(max(moved_value, low), high)

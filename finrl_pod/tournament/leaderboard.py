@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from finrl_pod.errors import RunError
-from finrl_pod.settings.run import MAX_ROOT_SHARE, TournamentConfig
-from finrl_pod.types import Score
+from finrl_pod.settings.run import MAX_ROOT_SHARE
+
+if TYPE_CHECKING:
+    from finrl_pod.types import Score  # loads torch
 
 ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
+
+
+def root_limit(size: int, share: float = MAX_ROOT_SHARE) -> int:
+    """Entries of a leaderboard of `size` that descend from one root and are kept whatever the others score."""
+    return max(1, math.floor(share * size + ROUNDING))
 
 
 @dataclass(frozen=True)
@@ -28,23 +35,23 @@ class Leaderboard:
     max_root_share: float = 1.0
 
     def insert(self, entries: Iterable[Score]) -> Leaderboard:
-        """Leaderboard with these entries added and the worst dropped, those of an over-represented root first.
+        """Leaderboard with these entries added and the worst dropped, descendants of an over-represented root first.
 
         NaN scores are never added, nor is an agent that is there already: its id is made of slot and assignment. The
         result does not depend on the order of insertion.
         """
         present = {entry.id for entry in self.scores}
-        new = [entry for entry in entries if math.isfinite(entry.score) and entry.id not in present]
-        pool = sorted([*self.scores, *new], key=_rank)
-        limit = max(1, math.floor(self.max_root_share * self.size + ROUNDING))
+        new_entries = [entry for entry in entries if math.isfinite(entry.score) and entry.id not in present]
+        pool = sorted([*self.scores, *new_entries], key=_rank)
+        limit = root_limit(self.size, self.max_root_share)
         counts: Counter[str] = Counter()
-        within: list[Score] = []
-        beyond: list[Score] = []
+        within_limit: list[Score] = []
+        beyond_limit: list[Score] = []
         for entry in pool:
             counts[root_id(entry)] += 1
-            (within if counts[root_id(entry)] <= limit else beyond).append(entry)
-        kept = (within + beyond)[: self.size]
-        return replace(self, scores=tuple(sorted(kept, key=_rank)))
+            (within_limit if counts[root_id(entry)] <= limit else beyond_limit).append(entry)
+        best_entries = (within_limit + beyond_limit)[: self.size]
+        return replace(self, scores=tuple(sorted(best_entries, key=_rank)))
 
     @property
     def best(self) -> Score | None:
@@ -55,19 +62,11 @@ class Leaderboard:
         """Entries of these slots."""
         return replace(self, scores=tuple(score for score in self.scores if score.slot in slots))
 
-    def to_dict(self) -> list[dict[str, Any]]:
-        """Entries as JSON values."""
-        return [asdict(score) for score in self.scores]
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None, config: TournamentConfig) -> Leaderboard:
-        """Leaderboard of a run's saved state, empty for None. Raises RunError for invalid rows."""
-        scores = tuple(score_from_dict(row) for row in (state["leaderboard"] if state else ()))
-        return cls(config.leaderboard, scores, MAX_ROOT_SHARE)
-
 
 def score_from_dict(row: Mapping[str, Any]) -> Score:
     """Score from its JSON values, null for NaN. Raises RunError for an invalid row."""
+    from finrl_pod.types import Score
+
     try:
         metrics = {name: math.nan if value is None else float(value) for name, value in row["metrics"].items()}
         number = math.nan if row["score"] is None else float(row["score"])
@@ -86,12 +85,12 @@ def root_id(entry: Score) -> str:
 
 
 def root_of(agent: str, parents: Mapping[str, str | None]) -> str:
-    """Id of the first ancestor of an agent, its own if it has no parent. parents: as for `ancestry`."""
+    """Id of the first ancestor of an agent, its own if it has no parent. parents: id -> id of the parent."""
     return [agent, *ancestry(agent, parents)][-1]
 
 
 def ancestry(agent: str, parents: Mapping[str, str | None]) -> list[str]:
-    """Ids of the ancestors, parent first. parents: id -> parent's id, of all agents of the run."""
+    """Ids of the ancestors, parent first. parents: id -> id of the parent, for all agents of the run."""
     line: list[str] = []
     current = parents.get(agent)
     while current is not None:

@@ -1,8 +1,8 @@
 """Ranking of pods for the next generation: at equal age, and with a lower rank for copies of existing agents.
 
 An agent that started late has had fewer samples than the others. It is therefore ranked among all agents of its age:
-those of this generation, and those of earlier generations when they were as old. A new agent is not replaced before it
-has had `PROTECTED_GENERATIONS` generations.
+agents of this generation, and of earlier generations at the same age. A new agent is not replaced before it has had
+`PROTECTED_GENERATIONS` generations.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 
 from finrl_pod.errors import RunError
+from finrl_pod.evaluate.metrics import RISK_EPSILON
 from finrl_pod.settings.run import TournamentConfig
-from finrl_pod.tournament.active_returns import BASE, active_returns, correlation_matrix
 from finrl_pod.tournament.leaderboard import root_id
 from finrl_pod.types import Floats, Score
 
-PROTECTED_GENERATIONS = 2  # that a pod with new weights gets before it may be replaced
+BASE = "base"  # name of the base portfolio among agents
 NOVELTY = 0.1  # subtracted from a score for a correlation of 1 with all better agents
+PROTECTED_GENERATIONS = 2  # before a pod with new weights may be replaced
 
 
 @dataclass(frozen=True)
 class PastScore:
-    """Record of an agent's score, kept for every agent of a tournament. samples: its age; score: NaN if it diverged."""
+    """The score of an agent, stored for every agent of a tournament. samples: its age; score: NaN if it diverged."""
 
     slot: int
     generation: int
@@ -49,10 +50,10 @@ def past_from_dict(row: Mapping[str, Any]) -> PastScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Data that the scores of a generation are compared with.
+    """Data for the comparison of the scores of a generation.
 
-    history: of all agents of the cohort by id. returns: on validation by id, [T] each, the base's under `BASE`; agents
-    without returns are not penalised.
+    history: scores of all agents of the cohort by id. returns: validation returns [T] by id, base returns under `BASE`;
+    agents without returns are not penalised.
     """
 
     config: TournamentConfig
@@ -70,7 +71,7 @@ class Comparison:
         young = self.age(score.samples) < PROTECTED_GENERATIONS
         return started_late and young and math.isfinite(score.score)
 
-    def ranked(self, current: Sequence[Score]) -> list[Score]:
+    def ranking(self, current: Sequence[Score]) -> list[Score]:
         """Scores of a generation, best first, by the share of the agents of its age that each is better than.
 
         Ties, as among agents of one age only, go to the higher score, then to the smaller id; diverged agents are last.
@@ -83,10 +84,10 @@ class Comparison:
         def key(score: Score) -> tuple[float, float, str]:
             if not math.isfinite(score.score):
                 return math.inf, math.inf, score.id
-            others = np.nan_to_num(np.array(rivals[self.age(score.samples)]), nan=-math.inf)
-            own = adjusted[score.id]
-            share = float(np.mean((others < own) + 0.5 * (others == own)))
-            return -share, -own, score.id
+            rival_scores = np.nan_to_num(np.array(rivals[self.age(score.samples)]), nan=-math.inf)
+            score_value = adjusted[score.id]
+            share = float(np.mean((rival_scores < score_value) + 0.5 * (rival_scores == score_value)))
+            return -share, -score_value, score.id
 
         return sorted(current, key=key)
 
@@ -101,3 +102,31 @@ class Comparison:
         for rank, i in enumerate(with_returns[1:], 1):
             values[i] -= NOVELTY * float(matrix[rank, :rank].mean())
         return values
+
+
+def active_returns(agents: Sequence[str], returns: Mapping[str, Floats]) -> Floats:
+    """Returns [T, M] of agents relative to the base. returns: returns [T] by id, base returns under `BASE`."""
+    return np.stack([returns[agent] - returns[BASE] for agent in agents], 1)
+
+
+def correlation_matrix(active: Floats) -> Floats:
+    """Pearson correlations [M, M] of active returns [T, M].
+
+    1 with an agent whose active returns are constant: one that holds the base adds nothing new.
+    """
+    deviations = active - active.mean(0)
+    spread = deviations.std(0)
+    constant = spread <= RISK_EPSILON
+    unit = np.where(constant, 0.0, deviations / np.where(constant, 1.0, spread))
+    matrix = np.clip(unit.T @ unit / len(active), -1.0, 1.0)
+    matrix[constant, :] = matrix[:, constant] = 1.0
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def mean_correlation(active: Floats) -> float | None:
+    """Mean correlation of pairs of the M columns of active returns [T, M]; None for a single one."""
+    count = active.shape[1]
+    if count < 2:
+        return None
+    return float(correlation_matrix(active)[np.triu_indices(count, 1)].mean())

@@ -1,18 +1,15 @@
 """A run on disk: config, snapshots, leaderboard, metrics, replay buffers. It always holds complete generations.
 
-config.json            all settings, with the hashes of config and data
-own_files/own@HASH.py  files of the user's own that the config refers to (`finrl_pod.user_files`)
-state.json             the last finished generation; replaced atomically after everything it refers to is written
-snapshots/ID.json + ID.safetensors
-replay/0003-1.safetensors  items that the slots of group 1 collected in generation 3 (off-policy algorithms)
-validation/0003.safetensors  validation returns of the agents of generation 3 by id, and of the base portfolio
-start.json             of agents that start from the solved policy, which is snapshots/closed_form.json: samples per pod
-                       and generation of each cohort. Its returns are in validation/closed_form.safetensors
-events.jsonl           what happened and when (`event_log`)
-metrics/0003.json      learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its
-                       agents with their scores, parents and settings: {"agents": [...]}
-tensorboard/           the learning curves for TensorBoard, one run per slot
-report.json report.html  written by the application
+config.json            all settings, with the hashes of config and data own_files/own@HASH.py  user files that the
+config refers to (`finrl_pod.user_files`) state.json             the last finished generation; replaced atomically after
+everything it refers to is written snapshots/ID.json + ID.safetensors replay/0003-1.safetensors  items that the slots of
+group 1 collected in generation 3 (off-policy algorithms) validation/0003.safetensors  validation returns of the agents
+of generation 3 by id, and of the base portfolio start.json             of agents that start from the solved policy
+(snapshots/closed_form.json): samples per pod and generation of each cohort. Its returns are in
+validation/closed_form.safetensors events.jsonl           what happened and when (`event_log`) metrics/0003.json
+learning curves of a generation: {"slots": [...], "rows": [{"samples": ..., name: [P]}]}, and its agents with their
+scores, parents and settings: {"agents": [...]} tensorboard/           the learning curves for TensorBoard, one run per
+slot report.json report.html  written by the application
 
 Replay files are never changed after their generation. A generation always starts from those before it, whether the run
 was interrupted or not.
@@ -23,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +28,42 @@ import torch
 
 from finrl_pod import __version__, user_files
 from finrl_pod.errors import RunError
-from finrl_pod.files import other_folder, read_json, write_json, write_kept_files
+from finrl_pod.files import other_folder, read_json, to_plain, write_json, write_kept_files
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import snapshots, tensorboard_log
 from finrl_pod.tournament import snapshots as tensor_file
-from finrl_pod.types import AgentSnapshot, Floats, Tensor
+from finrl_pod.tournament.assignment import Group
+from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.learning_curves import LearningCurves, read_curves
+from finrl_pod.tournament.run_state import RunState, initial_state, read_state
+from finrl_pod.types import AgentSnapshot, Floats, Score, Tensor
 
 MAX_DIFFERENCES = 3  # named settings
-STATE: Mapping[str, type | tuple[type, ...]] = {
-    "generation": int,
-    "leaderboard": list,
-    "current": list,
-    "parents": dict,
-    "samples": int,
-    "train_seconds": (int, float),
-    "history": dict,
-}
 START = "closed_form"  # id of the solved policy that agents start from
-# An agent's file, or a temporary file left by a killed writer.
+# The file of an agent, or a temporary file left by a killed writer.
 _SNAPSHOT_FILE = re.compile(r"\.?(?P<id>g\d+s\d+)\.(json|safetensors)(\.\w+)?")
+
+
+@dataclass(frozen=True)
+class StartFold:
+    """Choice of the number of updates for one cohort: information ratios by share of the training budget.
+
+    start: ratio of the solved policies. chosen: share with the highest ratio. Ratios are None if undefined.
+    """
+
+    cohort: int
+    start: float | None
+    shares: tuple[float, ...]
+    ratios: tuple[float | None, ...]
+    chosen: float
+
+
+@dataclass(frozen=True)
+class StartFolds:
+    """Samples per pod and generation of [agent] and of each cohort, and how they were chosen."""
+
+    samples_per_generation: tuple[int, ...] = ()
+    folds: tuple[StartFold, ...] = ()
 
 
 class RunDirectory:
@@ -92,9 +107,9 @@ class RunDirectory:
             raise RunError(f"there is no run to resume in {path}; start it without --resume")
         user_files.keep_folder(path / user_files.FOLDER)
         if not run.is_of(config):
-            differences = _differences(dataclasses.asdict(run.config), dataclasses.asdict(config))
-            what = "; ".join(differences[:MAX_DIFFERENCES]) or "the text of a file that it names has changed"
-            raise RunError(f"the run in {path} was made with another config or seed: {what}; resume it with its own")
+            differences = _differences(run.config, config)
+            reason = "; ".join(differences[:MAX_DIFFERENCES]) or "the text of a file that it names has changed"
+            raise RunError(f"the run in {path} was made with another config or seed: {reason}; resume it with its own")
         if run.data_sha256 != data_sha256:
             raise RunError(f"the run in {path} was made on other data; restore that data or start a new run")
         return run
@@ -104,9 +119,9 @@ class RunDirectory:
         """A run to read. Raises RunError if it has no finished generation."""
         run = cls(path)
         if not cls.is_run(path):
-            unfinished = f"{path} holds no run with a finished generation; name the folder given as --out"
-            missing = f"there is no folder {path}; name the one that the run was written into"
-            raise RunError(other_folder(path) or (unfinished if path.exists() else missing))
+            no_run_message = f"{path} holds no run with a finished generation; name the folder given as --out"
+            no_folder_message = f"there is no folder {path}; name the one that the run was written into"
+            raise RunError(other_folder(path) or (no_run_message if path.exists() else no_folder_message))
         user_files.keep_folder(path / user_files.FOLDER)
         return run
 
@@ -124,7 +139,7 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """The run's config."""
+        """Config of the run."""
         return parse(self._config_value("config", dict), f"the config of the run in {self.path}")
 
     @property
@@ -132,27 +147,25 @@ class RunDirectory:
         """Hash of the panel the run was made on."""
         return str(self._config_value("data_sha256", str))
 
-    def state(self) -> dict[str, Any] | None:
-        """State of the last finished generation, None before the first."""
-        if not self._state_file.exists():
-            return None
-        values = read_json(self._state_file)
-        for name, kind in STATE.items():
-            if not isinstance(values.get(name), kind):
-                raise RunError(f"{self._state_file} is damaged at {name}; restore it or start a new run")
-        return values
+    def state(self, groups: Sequence[Group] = ()) -> RunState | None:
+        """State of the last finished generation, None before the first. groups: groups of a run that saved none."""
+        return read_state(self._state_file, self.config.tournament, groups) if self._state_file.exists() else None
+
+    def leaderboard(self) -> Leaderboard:
+        """Leaderboard of the last finished generation, empty before the first."""
+        return (self.state() or initial_state(self.config.tournament, ())).leaderboard
 
     def snapshot(self, agent: str) -> AgentSnapshot:
         """One saved agent."""
         return snapshots.load(self._snapshots / f"{agent}.json")
 
-    def agents(self) -> list[dict[str, Any]]:
-        """JSON values of the scores of all agents, by assignment; those of repeated assignments may not count."""
+    def agents(self) -> list[Score]:
+        """Scores of all agents, by assignment; scores of repeated assignments may not count."""
         files = sorted((self.path / "metrics").glob("[0-9]*.json"))
-        return [row for file in files for row in _metrics(file)["agents"]]
+        return [agent for file in files for agent in read_curves(file).agents]
 
     def validation_returns(self, generations: Collection[int]) -> dict[str, Floats]:
-        """Validation returns [T] saved in these generations: by id, the base portfolio's as "base"."""
+        """Validation returns [T] saved in these generations: by id; "base" is the base portfolio."""
         files = [self._validation_file(generation) for generation in generations]
         return {name: x.numpy() for file in files for name, x in tensor_file.load_tensors(file).items()}
 
@@ -161,15 +174,24 @@ class RunDirectory:
         file = self._validation_file(START)
         return tensor_file.load_tensors(file)[START].numpy() if file.exists() else None
 
-    def start_folds(self) -> dict[str, Any]:
-        """What start.json holds: how the number of updates was chosen; empty for a run without it."""
-        return read_json(self._start_file) if self._start_file.exists() else {}
+    def start_folds(self) -> StartFolds:
+        """Contents of start.json: how the number of updates was chosen; empty for a run without it."""
+        if not self._start_file.exists():
+            return StartFolds()
+        values = read_json(self._start_file)
+        try:
+            folds = tuple(
+                StartFold(**{**row, "shares": tuple(row["shares"]), "ratios": tuple(row["ratios"])})
+                for row in values["folds"]
+            )
+            return StartFolds(tuple(values["samples_per_generation"]), folds)
+        except (KeyError, TypeError):
+            raise RunError(f"{self._start_file} is damaged; restore it or start a new run") from None
 
     def samples_per_generation(self, config: RunConfig) -> tuple[int, ...]:
         """Environment steps per pod and generation of [agent] and of each cohort."""
-        if folds := self.start_folds():
-            return tuple(folds["samples_per_generation"])
-        return (config.tournament.samples_per_generation,) * (1 + len(config.cohorts))
+        default = (config.tournament.samples_per_generation,) * (1 + len(config.cohorts))
+        return self.start_folds().samples_per_generation or default
 
     def replay(self, generation: int, group: int) -> dict[str, Tensor] | None:
         """Items saved by `save_replay` for a group and generation, or None."""
@@ -178,11 +200,11 @@ class RunDirectory:
 
     # ------------------------------------------------------------------ writing
 
-    def save_start(self, start: AgentSnapshot, returns: Floats, folds: Mapping[str, Any]) -> None:
-        """Save the policy that agents start from. returns: [T] on validation. folds: what start.json holds."""
+    def save_start(self, start: AgentSnapshot, returns: Floats, folds: StartFolds) -> None:
+        """Save the policy that agents start from. returns: [T] on validation. folds: contents of start.json."""
         snapshots.save(self._snapshots, dataclasses.replace(start, id=START))
         tensor_file.save_tensors(self._validation_file(START), {START: torch.from_numpy(returns.copy())})
-        write_json(self._start_file, folds)
+        write_json(self._start_file, to_plain(dataclasses.asdict(folds)))
 
     @property
     def has_start(self) -> bool:
@@ -190,7 +212,7 @@ class RunDirectory:
         return self._start_file.exists()
 
     def save_validation(self, generation: int, returns: Mapping[str, Floats]) -> None:
-        """Add validation returns [T] of a generation's agents by id. Call it before `save_generation`."""
+        """Add validation returns [T] of the agents of a generation by id. Call it before `save_generation`."""
         file = self._validation_file(generation)
         together = {**(self.validation_returns([generation]) if file.exists() else {}), **returns}
         tensor_file.save_tensors(file, {name: torch.from_numpy(x.copy()) for name, x in together.items()})
@@ -208,23 +230,24 @@ class RunDirectory:
         generation: int,
         agents: Sequence[AgentSnapshot],
         keep: Collection[str],
-        metrics: Mapping[str, Any],
-        state: Mapping[str, Any],
+        curves: LearningCurves,
+        state: RunState,
     ) -> None:
         """Write agents of a generation, or of some of its groups, state.json last. Snapshots not in `keep` are removed.
 
-        metrics: of these agents; those of other groups that are saved already are kept.
+        curves: curves of these agents; saved curves of other groups stay.
         """
         for agent in agents:
             snapshots.save(self._snapshots, agent)
         file = self.path / "metrics" / f"{generation:04d}.json"
-        write_json(file, _joined_metrics(_metrics(file), metrics) if file.exists() else metrics)
-        tensorboard_log.write(self.path / "tensorboard", generation, metrics)
-        write_json(self._state_file, state)
+        saved_curves = [read_curves(file).without(curves.slots)] if file.exists() else []
+        LearningCurves.joined([*saved_curves, curves]).write(file)
+        tensorboard_log.write(self.path / "tensorboard", generation, curves)
+        write_json(self._state_file, state.to_dict())
         for file in self._snapshots.iterdir():
             # Remove files of this program only.
-            ours = _SNAPSHOT_FILE.fullmatch(file.name)
-            if ours and (ours["id"] not in keep or file.name.startswith(".")):
+            match = _SNAPSHOT_FILE.fullmatch(file.name)
+            if match and (match["id"] not in keep or file.name.startswith(".")):
                 file.unlink()
 
     def _config_value(self, name: str, kind: type) -> Any:
@@ -257,43 +280,19 @@ class RunDirectory:
         return self.path / "snapshots"
 
 
-def _metrics(file: Path) -> dict[str, Any]:
-    """Metrics of a generation. Raises RunError if they are damaged."""
-    values = read_json(file)
-    if missing := [name for name in ("slots", "rows", "agents") if not isinstance(values.get(name), list)]:
-        raise RunError(f"{file} is damaged: {missing[0]} is missing; restore it or start a new run")
-    return values
-
-
-def _joined_metrics(saved: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of a generation with those of further slots; None for pods of other groups."""
-    kept = [p for p, slot in enumerate(saved["slots"]) if slot not in new["slots"]]
-    old_rows = [{name: [column[p] for p in kept] for name, column in row.items()} for row in saved["rows"]]
-    old_rows = [row for row in old_rows if any(x is not None for x in row["samples"])]
-    behind, ahead = [None] * len(new["slots"]), [None] * len(kept)
-    slots = {saved["slots"][p] for p in kept}
-    return {
-        "slots": [*(saved["slots"][p] for p in kept), *new["slots"]],
-        "rows": [
-            *({name: [*column, *behind] for name, column in row.items()} for row in old_rows),
-            *({name: [*ahead, *column] for name, column in row.items()} for row in new["rows"]),
-        ],
-        "agents": [*(row for row in saved["agents"] if row["slot"] in slots), *new["agents"]],
-    }
-
-
-def _differences(saved: Mapping[str, Any], given: Mapping[str, Any], section: str = "") -> list[str]:
-    """The settings that differ, such as "tournament.pods is 4 in the run and 8 here"."""
-    found: list[str] = []
-    for name in dict.fromkeys((*saved, *given)):
-        mine, other = saved.get(name), given.get(name)
-        texts = [user_files.unpinned(x) if isinstance(x, str) else x for x in (mine, other)]
+def _differences(run_settings: object, settings: object, section: str = "") -> list[str]:
+    """The settings that differ between two records, such as "tournament.pods is 4 in the run and 8 here"."""
+    differences: list[str] = []
+    for name in dict.fromkeys((*vars(run_settings), *vars(settings))):
+        run_value = getattr(run_settings, name, None)
+        value = getattr(settings, name, None)
+        texts = [user_files.unpinned(x) if isinstance(x, str) else x for x in (run_value, value)]
         if texts[0] == texts[1]:  # pinned names also differ by the text of their file
             continue
-        if isinstance(mine, Mapping) and isinstance(other, Mapping):
-            found += _differences(mine, other, f"{section}{name}.")
-        elif all(isinstance(x, bool | int | float | str) for x in (mine, other)):
-            found.append(f"{section}{name} is {mine} in the run and {other} here")
+        if dataclasses.is_dataclass(run_value) and dataclasses.is_dataclass(value):
+            differences += _differences(run_value, value, f"{section}{name}.")
+        elif all(isinstance(x, bool | int | float | str) for x in (run_value, value)):
+            differences.append(f"{section}{name} is {run_value} in the run and {value} here")
         else:
-            found.append(f"{section}{name}")
-    return found
+            differences.append(f"{section}{name}")
+    return differences

@@ -1,20 +1,30 @@
-"""State of a tournament between results: what `state.json` holds."""
+"""State of a tournament between results: the contents of `state.json`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from finrl_pod.errors import RunError
-from finrl_pod.files import to_plain
-from finrl_pod.settings.run import TournamentConfig
+from finrl_pod.files import read_json, to_plain
+from finrl_pod.settings.run import MAX_ROOT_SHARE, TournamentConfig
 from finrl_pod.tournament.assignment import AssignmentResult, Group
 from finrl_pod.tournament.leaderboard import Leaderboard, root_of, score_from_dict
 from finrl_pod.tournament.next_generation import SlotInit
 from finrl_pod.tournament.ranking import PastScore, past_from_dict, past_score
-from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Score
+
+FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "generation": int,
+    "leaderboard": list,
+    "current": list,
+    "parents": dict,
+    "samples": int,
+    "train_seconds": (int, float),
+    "history": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,8 @@ class RunState:
     """Everything that the next assignments depend on.
 
     generation: number of the newest assignments that have a result. current: last scores of the slots. parents: id ->
-    parent's id of every agent made. samples: environment steps of all pods. history: scores of all agents by id.
-    groups: those that the run was started with. pending: assignments of the asynchronous scheduler, next one first.
+    id of the parent, for every agent. samples: environment steps of all pods. history: scores of all agents by id.
+    groups: groups at the start of the run. pending: assignments of the asynchronous scheduler, next one first.
     """
 
     generation: int
@@ -52,9 +62,9 @@ class RunState:
 
     def with_results(self, results: Sequence[AssignmentResult], train_seconds: float) -> tuple[RunState, list[Score]]:
         """State after these results, and their scores with roots."""
-        scored = [score for result in results for score in result.scores]
-        parents = {**self.parents, **{score.id: score.parent for score in scored}}
-        scores = [replace(score, root=root_of(score.id, parents)) for score in scored]
+        rootless_scores = [score for result in results for score in result.scores]
+        parents = {**self.parents, **{score.id: score.parent for score in rootless_scores}}
+        scores = [replace(score, root=root_of(score.id, parents)) for score in rootless_scores]
         slots = {score.slot for score in scores}
         current = [*(score for score in self.current if score.slot not in slots), *scores]
         return replace(
@@ -75,65 +85,50 @@ class RunState:
         return {score.id for score in (*self.leaderboard.scores, *self.current)} | {str(agent) for agent in starts}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. Groups and pending assignments are left out where the config alone determines them."""
-        values: dict[str, Any] = {
-            "generation": self.generation,
-            "leaderboard": self.leaderboard.to_dict(),
-            "current": [asdict(score) for score in self.current],
-            "parents": dict(self.parents),
-            "samples": self.samples,
-            "train_seconds": self.train_seconds,
-            "history": {name: asdict(past) for name, past in self.history.items()},
-        }
+        """JSON values. Groups and pending assignments are left out if the config alone determines them."""
+        values: dict[str, Any] = to_plain(asdict(replace(self, groups=(), pending=())))
+        del values["groups"], values["pending"]
+        values["leaderboard"] = to_plain([asdict(score) for score in self.leaderboard.scores])
         if any(group.number != group.cohort for group in self.groups) or self.pending:
             values["groups"] = [asdict(group) for group in self.groups]
         if self.pending:
-            values["pending"] = [
-                {
-                    "group": pending.group.number,
-                    "number": pending.number,
-                    "slot_inits": [asdict(x) for x in pending.slot_inits],
-                }
-                for pending in self.pending
-            ]
-        plain: dict[str, Any] = to_plain(values)
-        return plain
+            pending = [{**asdict(waiting), "group": waiting.group.number} for waiting in self.pending]
+            values["pending"] = to_plain(pending)
+        return values
 
 
 def initial_state(config: TournamentConfig, groups: Iterable[Group]) -> RunState:
     """State before the first result."""
-    return RunState(-1, Leaderboard.from_state(None, config), (), {}, 0, 0.0, {}, tuple(groups))
+    board = Leaderboard(config.leaderboard, max_root_share=MAX_ROOT_SHARE)
+    return RunState(-1, board, (), {}, 0, 0.0, {}, tuple(groups))
 
 
-def restored_state(run: RunDirectory, config: TournamentConfig, groups: tuple[Group, ...]) -> RunState | None:
-    """State saved in a run, None before its first result. groups: those of a run that saved none.
-
-    Raises RunError if the state is damaged.
-    """
-    plain = run.state()
-    if plain is None:
-        return None
-    board = Leaderboard.from_state(plain, config)
-    current = tuple(score_from_dict(row) for row in plain["current"])
-    history = {name: past_from_dict(row) for name, row in plain["history"].items()}
+def read_state(file: Path, config: TournamentConfig, groups: Sequence[Group] = ()) -> RunState:
+    """State in a file. groups: groups of a run that saved none. Raises RunError if the file is damaged."""
+    values = read_json(file)
+    for name, kind in FIELDS.items():
+        if not isinstance(values.get(name), kind):
+            raise RunError(f"{file} is damaged at {name}; restore it or start a new run")
+    scores = tuple(map(score_from_dict, values["leaderboard"]))
+    current = tuple(map(score_from_dict, values["current"]))
+    history = {name: past_from_dict(row) for name, row in values["history"].items()}
+    groups = tuple(groups)
     try:
-        if "groups" in plain:
-            groups = tuple(Group(x["number"], x["cohort"], tuple(x["slots"])) for x in plain["groups"])
+        if "groups" in values:
+            groups = tuple(Group(row["number"], row["cohort"], tuple(row["slots"])) for row in values["groups"])
         pending = tuple(
-            Pending(groups[x["group"]], x["number"], tuple(SlotInit(**init) for init in x["slot_inits"]))
-            for x in plain.get("pending", ())
+            Pending(groups[row["group"]], row["number"], tuple(SlotInit(**init) for init in row["slot_inits"]))
+            for row in values.get("pending", ())
         )
     except (TypeError, KeyError, IndexError):
-        raise RunError(
-            f"the groups in the state.json of {run.path} are invalid; restore it or start a new run"
-        ) from None
+        raise RunError(f"the groups in {file} are invalid; restore it or start a new run") from None
     return RunState(
-        int(plain["generation"]),
-        board,
+        int(values["generation"]),
+        Leaderboard(config.leaderboard, scores, MAX_ROOT_SHARE),
         current,
-        plain["parents"],
-        int(plain["samples"]),
-        float(plain["train_seconds"]),
+        values["parents"],
+        int(values["samples"]),
+        float(values["train_seconds"]),
         history,
         groups,
         pending,

@@ -1,4 +1,14 @@
-"""What both schedulers share: initial states of pods, counting and saving of results, progress."""
+"""The schedulers: which assignments a run consists of, and when results are ranked.
+
+`GenerationalScheduler` (FinRL-Podracer): all groups train, then all slots are ranked and refilled. A generation starts
+from what the previous one saved, uses random streams keyed by its number, and counts only once it is completely
+written. A run that was killed and resumed therefore equals an uninterrupted one.
+
+`AsynchronousScheduler` (ElegantRL-Podracer): no barrier between groups. Results enter the leaderboard when they arrive,
+and the next assignment of the group is generated at once from that leaderboard. Groups that wait for a shard take
+turns, so cohorts share the shards equally. A run has as many assignments as a generational one; a fast group gets more
+of them than a slow one. The same order of results gives the same run (`finrl_pod.tournament.executor.ReplayExecutor`).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +16,18 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 
-from finrl_pod.files import to_plain
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.assignment import AssignmentResult, Group, learning_curves
-from finrl_pod.tournament.budget import Budget
+from finrl_pod.tournament.assignment import AssignmentResult, Group
 from finrl_pod.tournament.dispatch import Dispatcher
 from finrl_pod.tournament.event_log import EventLog
 from finrl_pod.tournament.executor import Executor
+from finrl_pod.tournament.learning_curves import LearningCurves
 from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
-from finrl_pod.tournament.progress import Progress, ProgressCallback
+from finrl_pod.tournament.progress import Budget, Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import Pending, RunState
 from finrl_pod.types import Floats, Score
@@ -43,20 +52,22 @@ class Scheduler(ABC):
         report: ProgressCallback,
         record: Record,
         clock: Callable[[], float],
-        spent: float,
+        seconds_before: float,
     ) -> None:
-        """clock: seconds for budgets. spent: seconds of training before this process."""
-        self.config, self.run_directory, self.record = config, run, record
-        self.budget = Budget(config.tournament, clock, spent)
+        """clock: seconds for budgets. seconds_before: seconds of training in earlier processes."""
+        self.config = config
+        self.run_directory = run
+        self.record = record
+        self.budget = Budget(config.tournament, clock, seconds_before)
         self.log = EventLog(run.path / "events.jsonl", time.monotonic)
         self.dispatcher = Dispatcher(config, run, executor, self.log, self._report_samples)
         self.shards = executor.shards
         self._samples = run.samples_per_generation(config)
         self._report = report
-        self._began: float | None = None  # end of the first iteration, which compiles kernels
+        self._start_time: float | None = None  # end of the first iteration: it compiles kernels
         self._state: RunState | None = None
         self._fresh_samples = 0  # of this process, since then
-        self._taken = 0  # since the last accepted result
+        self._sample_count = 0  # since the last accepted result
 
     @abstractmethod
     def first_pending(self, state: RunState) -> tuple[Pending, ...]:
@@ -68,11 +79,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def limit(self, rounds: int) -> float:
-        """Seconds for the next assignment. rounds: in which free shards take all assignments of the queue."""
+        """Seconds for the next assignment. rounds: number of rounds that empty the queue."""
 
     @abstractmethod
     def stage(self, group: int) -> str:
-        """What is being done while a group trains, for a person."""
+        """Status text while a group trains."""
 
     def start(self, state: RunState) -> None:
         """Begin or continue the event log, and queue the first assignments unless the budget is spent."""
@@ -130,8 +141,10 @@ class Scheduler(ABC):
         follow: assignments without a result after these, from the state that has them. It is called when the files
         that assignments start from are written, and before the state is.
         """
-        number, groups = results[0].number, len(state.groups)
-        run, seconds = self.run_directory, self.budget.seconds
+        number = results[0].number
+        groups = len(state.groups)
+        run = self.run_directory
+        seconds = self.budget.seconds
         state, scores = state.with_results(results, seconds)
         serial = number if len(results) == groups else number * groups + results[0].group
         self.record(serial, scores, np.concatenate([result.equity for result in results], 1))
@@ -140,39 +153,40 @@ class Scheduler(ABC):
                 run.save_replay(number, result.group, result.replay)
         run.save_validation(number, {name: x for result in results for name, x in result.returns.items()})
         state = replace(state, pending=tuple(follow(state)))
-        curves = {
-            **learning_curves(results),
-            "agents": to_plain([asdict(score) for score in sorted(scores, key=_slot)]),
-        }
+        groups_curves = [LearningCurves(_slots(result), tuple(result.rows)) for result in results]
+        curves = replace(LearningCurves.joined(groups_curves), agents=tuple(sorted(scores, key=_slot)))
         agents = [agent for result in results for agent in result.agents]
-        run.save_generation(number, agents, state.agents_needed, curves, state.to_dict())
+        run.save_generation(number, agents, state.agents_needed, curves, state)
         for result in results:  # a resumed run cannot need older items
             run.forget_replay(result.replay_first - 1, result.group)
-        self._state, self._taken = state, 0
+        self._state = state
+        self._sample_count = 0
         return state
 
     def _report_samples(self, group: int, samples: int) -> None:
         assert self._state is not None
-        state, settings = self._state, self.config.tournament
+        state = self._state
+        settings = self.config.tournament
         budget = self._samples[state.groups[group].cohort]
         now = time.perf_counter()
-        if self._began is None:
-            self._began = now
+        if self._start_time is None:
+            self._start_time = now
         else:
             self._fresh_samples += samples
-        self._taken += samples
-        each = samples // len(state.groups[group].slots)
-        total = -(-budget // each) * each * settings.pods * settings.generations
-        rate = self._fresh_samples / max(now - self._began, 1e-9)
-        done, best = state.samples + self._taken, state.leaderboard.best
+        self._sample_count += samples
+        samples_per_pod = samples // len(state.groups[group].slots)
+        total = -(-budget // samples_per_pod) * samples_per_pod * settings.pods * settings.generations
+        rate = self._fresh_samples / max(now - self._start_time, 1e-9)
+        sample_count = state.samples + self._sample_count
+        best = state.leaderboard.best
         self._report(
             Progress(
                 stage=self.stage(group),
-                samples=min(done, total),
+                samples=min(sample_count, total),
                 total_samples=total,
                 samples_per_second=rate,
                 best=None if best is None else best.score,
-                seconds_left=max(total - done, 0) / rate if rate else None,
+                seconds_left=max(total - sample_count, 0) / rate if rate else None,
             )
         )
 
@@ -181,5 +195,104 @@ def _of_slots(slot_inits: Sequence[SlotInit], slots: Sequence[int]) -> tuple[Slo
     return tuple(slot_init for slot_init in slot_inits if slot_init.slot in slots)
 
 
+def _slots(result: AssignmentResult) -> tuple[int, ...]:
+    return tuple(score.slot for score in result.scores)
+
+
 def _slot(score: Score) -> int:
     return score.slot
+
+
+class GenerationalScheduler(Scheduler):
+    """Waits for all groups of a generation before the next one begins."""
+
+    _number = 0
+    _awaited = 0
+    _results: tuple[AssignmentResult, ...] = ()
+
+    def first_pending(self, state: RunState) -> tuple[Pending, ...]:
+        """All groups in the generation after the last saved one; none after the last generation."""
+        number = state.generation + 1
+        config = self.config
+        if number >= config.tournament.generations:
+            return ()
+        cohorts = [
+            [group for group in state.groups if group.cohort == cohort] for cohort in range(1 + len(config.cohorts))
+        ]
+        return tuple(pending for groups in cohorts for pending in self.generate(state, groups, number))
+
+    def begin(self, state: RunState, pending: Sequence[Pending]) -> None:  # noqa: ARG002
+        """Wait for the results of one generation."""
+        self._results = ()
+        self._awaited_count = len(pending)
+        self._number = pending[0].number if pending else 0
+
+    def receive(self, state: RunState, result: AssignmentResult) -> RunState:
+        """Keep a result until the generation is complete; then rank it and begin the next one."""
+        self._results += (result,)
+        if len(self._results) < self._awaited_count:
+            return state
+        state = self.accept(state, sorted(self._results, key=lambda result: result.group))
+        if not self.budget.is_spent and (pending := self.first_pending(state)):
+            self.begin(state, pending)
+            self.dispatcher.add(pending)
+        return state
+
+    def limit(self, rounds: int) -> float:
+        """An equal share of the remaining time."""
+        return self.budget.share(rounds)
+
+    def stage(self, group: int) -> str:
+        """The generation, and the algorithm if there are several."""
+        algorithm = self.algorithm_of(group)
+        suffix = f" ({algorithm})" if self.config.cohorts else ""
+        return f"training generation {self._number + 1} of {self.config.tournament.generations}{suffix}"
+
+
+class AsynchronousScheduler(Scheduler):
+    """Gives a group its next assignment as soon as it has a result."""
+
+    _made = 0  # assignments so far, those without a result included
+    _total = 0
+
+    def first_pending(self, state: RunState) -> tuple[Pending, ...]:
+        """Pending assignments of a saved run; the first assignment of every group in a new run."""
+        if state.generation >= 0:
+            return state.pending
+        return tuple(pending for group in state.groups for pending in self.generate(state, [group], 0))
+
+    def begin(self, state: RunState, pending: Sequence[Pending]) -> None:
+        """Count the assignments that have been made."""
+        self._total = len(state.groups) * self.config.tournament.generations
+        numbers = {score.slot: score.generation for score in state.current}
+        numbers |= {slot: waiting.number for waiting in pending for slot in waiting.group.slots}
+        self._assignment_count = sum(1 + numbers[group.slots[0]] for group in state.groups)
+
+    def receive(self, state: RunState, result: AssignmentResult) -> RunState:
+        """Rank a result at once and generate the next assignment of the group, unless all have been made."""
+        group = state.groups[result.group]
+        number = result.number + 1
+
+        def follow(next_state: RunState) -> Sequence[Pending]:
+            if self.budget.is_spent:
+                self.dispatcher.clear()
+            elif self._assignment_count < self._total:
+                self._assignment_count += 1
+                self.dispatcher.add(self.generate(next_state, [group], number, self._max_age))
+            return self.dispatcher.pending
+
+        return self.accept(state, [result], follow)
+
+    def limit(self, rounds: int) -> float:  # noqa: ARG002
+        """Seconds for an assignment: the remaining time of the run."""
+        return self.budget.share(1)
+
+    def stage(self, group: int) -> str:
+        """Number of assignments so far, and the algorithm if there are several."""
+        suffix = f" ({self.algorithm_of(group)})" if self.config.cohorts else ""
+        return f"training assignment {self._assignment_count} of {self._total}{suffix}"
+
+    @property
+    def _max_age(self) -> int:
+        settings = self.config.tournament
+        return settings.generations * settings.samples_per_generation

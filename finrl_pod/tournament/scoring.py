@@ -1,6 +1,6 @@
-"""Scores of a generation's members, whatever algorithm trained them.
+"""Scores of the members of a generation, for every algorithm.
 
-`MarketScorer`: the Sharpe ratio of each member's float64 backtest on validation. `EpisodeScorer`: the mean return of
+`MarketScorer`: the Sharpe ratio of a float64 backtest on validation. `EpisodeScorer`: the mean return of
 evaluation episodes, on environments without a market.
 """
 
@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from finrl_pod.evaluate.backtest import Ledger
+from finrl_pod.evaluate.metrics import excess_returns
 from finrl_pod.protocols import VecEnv
 from finrl_pod.random import key
 from finrl_pod.rl.acting.member_accounts import metrics_of, run_members
 from finrl_pod.rl.experience.rollout import episode_returns
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.active_returns import base_returns, member_returns
-from finrl_pod.types import Floats, MarketTensor
+from finrl_pod.types import Floats, MarketTensor, Tensor
 
 EVALUATION = "evaluation"  # purpose of the random stream
 
@@ -25,9 +28,9 @@ EVALUATION = "evaluation"  # purpose of the random stream
 class MemberResults(NamedTuple):
     """Results of P members on validation.
 
-    scores: [P], NaN without a number. metrics: name -> value of each. equity: [T, P] marks of the accounts, none off a
-    market. returns: [K, P] by bar in excess of cash, or by episode; NaN for a member without a score. base: [K], of the
-    base portfolio, None off a market.
+    scores: [P], NaN without a number. metrics: name -> value of each. equity: [T, P] marks of the accounts, empty
+    without a market. returns: [K, P] by bar in excess of cash, or by episode; NaN for a member without a score. base:
+    [K], returns of the base portfolio, None without a market.
     """
 
     scores: Sequence[float]
@@ -47,7 +50,7 @@ class Scorer(Protocol):
 class MarketScorer:
     """Scores by the Sharpe ratio of a backtest on the CPU, wherever the members are trained.
 
-    market: on the CPU; a backtest checks numbers in every bar, for which a GPU would have to be waited for. validation:
+    market: stored in CPU memory: a backtest checks numbers at every bar and would wait for a GPU. validation:
     its first and last bar.
     """
 
@@ -56,7 +59,8 @@ class MarketScorer:
     validation: tuple[int, int]
 
     def __call__(self, learner: Learner) -> MemberResults:
-        algorithm, config = learner.algorithm, self.config
+        algorithm = learner.algorithm
+        config = self.config
         weights = {name: tensor.cpu() for name, tensor in algorithm.weights().items()}
         ledger = run_members(
             algorithm.actor, weights, self.market, config.environment, *self.validation, config.mandate
@@ -87,3 +91,28 @@ class EpisodeScorer:
         columns = returns.T.numpy()  # [episodes, P]
         metrics = [{"mean_return": float(row.mean()), "std_return": float(row.std(correction=0))} for row in returns]
         return MemberResults([x["mean_return"] for x in metrics], metrics, columns[:0], columns, None)
+
+
+def member_returns(ledger: Ledger) -> Floats:
+    """Returns [L-1, P] of the accounts of a ledger; NaN for an account whose equity is not finite."""
+    equity = ledger.equity.cpu().numpy()
+    risk_free = None if ledger.risk_free is None else ledger.risk_free.cpu().numpy()
+    returns = np.full((len(equity) - 1, equity.shape[1]), np.nan)
+    finite = np.isfinite(equity).all(0)
+    returns[:, finite] = excess_returns(equity[:, finite], risk_free)
+    return returns
+
+
+def base_returns(market: MarketTensor, first: int, last: int, risk_free: Tensor | None = None) -> Floats:
+    """Returns [L-1] of the base portfolio over the bars first..last, rebalanced at every close without costs.
+
+    Equal weights of the tradable assets if the market has no base. risk_free: [L-1], return of cash.
+    """
+    close = market.close[first : last + 1].double().cpu().numpy()
+    if market.base is not None:
+        weights = market.base[first:last].double().cpu().numpy()
+    else:
+        tradable = market.tradable[first:last].double().cpu().numpy()
+        weights = tradable / np.maximum(tradable.sum(1, keepdims=True), 1.0)
+    returns: Floats = (weights * (close[1:] / close[:-1] - 1)).sum(1)
+    return returns if risk_free is None else returns - risk_free.cpu().numpy()

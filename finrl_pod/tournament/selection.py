@@ -1,13 +1,12 @@
-"""The champion's members: which agents of the leaderboard form the ensemble, and with what weights.
+"""Members of the champion: the agents of the leaderboard that form the ensemble, and their weights.
 
-Three procedures start from the validation returns of the leaderboard's entries. The return of an ensemble is taken as
-the mean of its members' returns, which leaves out that their trades partly cancel.
+Three procedures start from the validation returns of the leaderboard entries. The return of an ensemble is computed as
+the mean of the member returns, although their trades partly cancel.
 
-    best    the best `champion` entries by Sharpe ratio
-    all     every entry
-    greedy  the best `champion` entries, then with replacement the entry that raises the Sharpe ratio of the ensemble
-            most, as long as one does (Caruana et al. 2004, "Ensemble selection from libraries of models", with the
-            sorted initialisation of its section 2.2, which guards against overfitting to validation)
+best    the best `champion` entries by Sharpe ratio all     every entry greedy  the best `champion` entries, then with
+replacement the entry that raises the Sharpe ratio of the ensemble most, as long as one does (Caruana et al. 2004,
+"Ensemble selection from libraries of models", with the sorted initialisation of section 2.2 against overfitting to
+validation)
 
 "cross_validated" compares them on inner folds of validation: each procedure selects on all but one block of consecutive
 bars, its ensemble is scored on that block, and the procedure with the highest mean over the blocks selects on all of
@@ -28,8 +27,8 @@ from finrl_pod.evaluate.mean_significance import mean_z_score
 from finrl_pod.evaluate.metrics import RISK_EPSILON
 from finrl_pod.evaluate.selection_null import selected_z_scores, selection_p_value
 from finrl_pod.settings.run import RunConfig, TournamentConfig
-from finrl_pod.tournament.active_returns import BASE, active_returns, mean_correlation
 from finrl_pod.tournament.leaderboard import Leaderboard, root_id
+from finrl_pod.tournament.ranking import BASE, active_returns, mean_correlation
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.types import Floats
 
@@ -45,10 +44,10 @@ COMPARED_PROCEDURES = 1.3  # all, best and greedy share most members: they count
 
 @dataclass(frozen=True)
 class ChampionMembers:
-    """ids: of the members, best first. ensemble_weights: of the members, or of their votes, summing to one.
+    """Members of an ensemble, best first. ensemble_weights: weights of the members or of their votes, summing to one.
 
-    roots: first ancestor of each member. procedure: that selected them. mean_correlation: of the members' active
-    returns on validation, None for one member and without a base.
+    roots: first ancestor of each member. procedure: selection procedure. mean_correlation: correlation of the active
+    returns of members on validation, None for one member and without a base.
     """
 
     ids: tuple[str, ...]
@@ -76,7 +75,7 @@ class StartComparison:
 
 
 def champion_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
-    """Members of a run's champion, from what is saved: its ensemble, or the solved policy that agents started from.
+    """Members of the champion of a run, from saved files: its ensemble, or the solved policy that agents started from.
 
     The ensemble takes the place of its start only if its mean return over it on validation is shown
     (`compared_with_start`). Raises InputError if the leaderboard is empty, RunError if validation returns are missing.
@@ -89,14 +88,14 @@ def champion_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
 def compared_with_start(run: RunDirectory, config: RunConfig, ensemble: ChampionMembers) -> StartComparison | None:
     """Compare an ensemble with the policy that its agents started from; None for a run without one.
 
-    The ensemble's return is taken as the mean of its members' returns. Trials are all agents of the run.
+    The return of the ensemble is computed as the mean of the member returns. Trials are all agents of the run.
     """
     start = run.start_returns()
     if start is None:
         return None
-    state = run.state() or {"generation": -1}
-    returns = run.validation_returns(range(int(state["generation"]) + 1))
-    trials = np.stack([own - start for name, own in returns.items() if name != BASE], 1)
+    state = run.state()
+    returns = run.validation_returns(range(state.generation + 1 if state else 0))
+    trials = np.stack([agent_returns - start for name, agent_returns in returns.items() if name != BASE], 1)
     members = np.stack([returns[agent] for agent in ensemble.ids], 1)
     active = members @ np.asarray(ensemble.ensemble_weights) - start
     if active.std() <= RISK_EPSILON:
@@ -113,8 +112,8 @@ def compared_with_start(run: RunDirectory, config: RunConfig, ensemble: Champion
 
 
 def ensemble_of(run: RunDirectory, config: RunConfig) -> ChampionMembers:
-    """Members of a run's trained ensemble, from what is saved. Raises as `champion_of`."""
-    board = Leaderboard.from_state(run.state(), config.tournament)
+    """Members of the trained ensemble of a run, from saved files. Raises the errors of `champion_of`."""
+    board = run.leaderboard()
     if not board.scores:
         raise InputError(f"the run in {run.path} has no agent on its leaderboard yet; let it finish one generation")
     return choose(board, config.tournament, run.validation_returns({score.generation for score in board.scores}))
@@ -124,8 +123,8 @@ def choose(board: Leaderboard, config: TournamentConfig, returns: Mapping[str, F
     """Champion members of a leaderboard, by `config.selection`.
 
     Shares come from the number of times that an entry was selected, multiplied by its validation Sharpe ratio if
-    `config.ensemble` is "sharpe". returns: by id, [T] on validation, the base's under `BASE`. Raises RunError if those
-    of an agent are missing.
+    `config.ensemble` is "sharpe". returns: validation returns [T] by id, base returns under `BASE`. Raises RunError if
+    returns of an agent are missing.
     """
     entries = board.scores
     if missing := [entry.id for entry in entries if entry.id not in returns]:
@@ -134,17 +133,17 @@ def choose(board: Leaderboard, config: TournamentConfig, returns: Mapping[str, F
     table = np.stack([returns[entry.id] for entry in entries], 1)
     procedure = _procedure(table, roots, config)
     counts = _PROCEDURES[procedure](table, np.arange(len(entries)), roots, config.champion)
-    chosen = [i for i in range(len(entries)) if counts[i]]
-    raw = counts[chosen].astype(float)
+    members = [i for i in range(len(entries)) if counts[i]]
+    raw = counts[members].astype(float)
     if config.ensemble == "sharpe":
-        weighted = raw * [max(entries[i].score, 0.0) for i in chosen]
-        raw = weighted if weighted.sum() > 0 else raw
-    ids = tuple(entries[i].id for i in chosen)
+        weights = raw * [max(entries[i].score, 0.0) for i in members]
+        raw = weights if weights.sum() > 0 else raw
+    ids = tuple(entries[i].id for i in members)
     return ChampionMembers(
         ids,
         tuple(float(x) for x in raw / raw.sum()),
         "vote" if config.ensemble == "vote" else "mean",
-        tuple(roots[i] for i in chosen),
+        tuple(roots[i] for i in members),
         procedure,
         None if BASE not in returns else mean_correlation(active_returns(ids, returns)),
     )
@@ -160,14 +159,14 @@ def _procedure(table: Floats, roots: Sequence[str], config: TournamentConfig) ->
     blocks = np.array_split(np.arange(len(table)), folds)
     means: dict[Procedure, float] = {}
     for name, procedure in _PROCEDURES.items():
-        found = []
+        fold_scores = []
         for block in blocks:
-            rest = np.delete(table, block, axis=0)
-            order = np.argsort(-sharpe_ratios(rest), kind="stable")
-            counts = procedure(rest, order, roots, config.champion)
-            found.append(sharpe_ratios(table[block] @ (counts / counts.sum())[:, None])[0])
-        means[name] = float(np.mean(found))
-    return max(means, key=lambda name: means[name])  # the first, which is the simplest, of equal ones
+            selection_returns = np.delete(table, block, axis=0)
+            order = np.argsort(-sharpe_ratios(selection_returns), kind="stable")
+            counts = procedure(selection_returns, order, roots, config.champion)
+            fold_scores.append(sharpe_ratios(table[block] @ (counts / counts.sum())[:, None])[0])
+        means[name] = float(np.mean(fold_scores))
+    return max(means, key=lambda name: means[name])  # the first and simplest of equal ones
 
 
 def sharpe_ratios(returns: Floats) -> Floats:
@@ -178,39 +177,42 @@ def sharpe_ratios(returns: Floats) -> Floats:
 
 def _best(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:
     """The first `size` entries of `order`; the last of them gives way to another root if all have the same."""
-    chosen, rest = [int(i) for i in order[:size]], [int(i) for i in order[size:]]
-    if len(chosen) > 1 and len({roots[i] for i in chosen}) == 1:
-        chosen[-1] = next((i for i in rest if roots[i] != roots[chosen[0]]), chosen[-1])
+    members = [int(i) for i in order[:size]]
+    candidates = [int(i) for i in order[size:]]
+    if len(members) > 1 and len({roots[i] for i in members}) == 1:
+        members[-1] = next((i for i in candidates if roots[i] != roots[members[0]]), members[-1])
     counts = np.zeros(table.shape[1], dtype=np.int64)
-    counts[chosen] = 1
+    counts[members] = 1
     return counts
 
 
-def _all(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:  # noqa: ARG001
+def _every_entry(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:  # noqa: ARG001
     """Every entry once."""
     return np.ones(table.shape[1], dtype=np.int64)
 
 
 def _greedy(table: Floats, order: Counts, roots: Sequence[str], size: int) -> Counts:
-    """Caruana et al. 2004: the best `size` entries, and whatever then raises the ensemble's Sharpe ratio most."""
+    """Caruana et al. 2004: the best `size` entries, and the additions that raise the Sharpe ratio most."""
     counts = _best(table, order, roots, size)
-    total, reached = table @ counts, float(sharpe_ratios((table @ counts)[:, None])[0])
+    total = table @ counts
+    ratio = float(sharpe_ratios((table @ counts)[:, None])[0])
     for _ in range(MAX_ADDITIONS):
         ratios = sharpe_ratios(total[:, None] + table)  # the ratio does not depend on the scale
         best = int(ratios.argmax())
-        if ratios[best] <= reached + MIN_GAIN:
+        if ratios[best] <= ratio + MIN_GAIN:
             break
         counts[best] += 1
-        total, reached = total + table[:, best], float(ratios[best])
+        total = total + table[:, best]
+        ratio = float(ratios[best])
     if len({roots[i] for i in range(len(roots)) if counts[i]}) == 1:  # a champion of one agent
-        others = [i for i in range(len(roots)) if roots[i] != roots[int(np.argmax(counts))]]
-        if others:
-            counts[max(others, key=lambda i: float(sharpe_ratios((total + table[:, i])[:, None])[0]))] += 1
+        other_roots = [i for i in range(len(roots)) if roots[i] != roots[int(np.argmax(counts))]]
+        if other_roots:
+            counts[max(other_roots, key=lambda i: float(sharpe_ratios((total + table[:, i])[:, None])[0]))] += 1
     return counts
 
 
 _PROCEDURES: Mapping[Procedure, Callable[[Floats, Counts, Sequence[str], int], Counts]] = {
-    "all": _all,
+    "all": _every_entry,
     "best": _best,
     "greedy": _greedy,
 }

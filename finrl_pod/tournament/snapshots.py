@@ -59,15 +59,15 @@ def snapshot_parts(snapshot: AgentSnapshot) -> tuple[dict[str, Any], dict[str, T
 
 def snapshot_from_parts(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> AgentSnapshot:
     """Inverse of `snapshot_parts`. Raises KeyError, TypeError or ValueError for other values."""
-    rest = dict(facts)
-    norm = rest.pop("normaliser")
+    fields = dict(facts)
+    norm = fields.pop("normaliser")
     normaliser = Normaliser(tuple(norm["feature_names"]), tuple(norm["mean"]), tuple(norm["std"]), float(norm["clip"]))
     return AgentSnapshot(
         weights={name.removeprefix("weights."): x for name, x in tensors.items() if name.startswith("weights.")},
         optimiser={name.removeprefix("optimiser."): x for name, x in tensors.items() if name.startswith("optimiser.")},
         normaliser=normaliser,
-        spec=_tuples(rest.pop("spec")),
-        **rest,
+        spec=_tuples(fields.pop("spec")),
+        **fields,
     )
 
 
@@ -97,17 +97,17 @@ def load(path: Path) -> AgentSnapshot:
         data = weights_file.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read snapshot {weights_file}: {error.strerror}") from None
-    damaged = RunError(f"snapshot {weights_file} is damaged: its hash differs from the saved one; restore it")
+    damage = RunError(f"snapshot {weights_file} is damaged: its hash differs from the saved one; restore it")
     if hashlib.sha256(data).hexdigest() != facts.pop("tensors_sha256", None):
-        raise damaged
+        raise damage
     try:
         return snapshot_from_parts(facts, decode_tensors(data))
     except (SafetensorError, KeyError, TypeError, ValueError):
-        raise damaged from None
+        raise damage from None
 
 
 def _tuples(value: Any) -> Any:
-    """Replace lists by tuples, which JSON does not have."""
+    """Replace lists by tuples: JSON has none."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """Learning curves as TensorBoard event files: one run per slot, one file per generation, each written atomically.
 
-A file is a sequence of TFRecords: length (uint64), its masked CRC-32C (uint32), an Event message of TensorFlow's
-event.proto, and the message's masked CRC-32C. They are written here, because the tensorboard package that reads them
-brings a web server and gRPC with it.
+A file is a sequence of TFRecords: length (uint64), its masked CRC-32C (uint32), an Event message of event.proto in
+TensorFlow, and the masked CRC-32C of the message. They are written here, because the tensorboard package that reads
+them brings a web server and gRPC with it.
 """
 
 from __future__ import annotations
@@ -12,32 +12,39 @@ import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from finrl_pod.errors import RunError
+from finrl_pod.tournament.learning_curves import LearningCurves
 
 _CASTAGNOLI = 0x82F63B78  # polynomial of CRC-32C, reversed
 _MASK = 0xA282EAD8
 # Keys of protocol buffers: field number times 8, plus 0 for an integer, 1 for 8 bytes, 2 for a length, 5 for 4 bytes.
-_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = b"\x09", b"\x10", b"\x1a", b"\x2a"  # of Event
-_VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"  # of Summary and of Summary.Value
+_WALL_TIME = b"\x09"
+_STEP = b"\x10"
+_FILE_VERSION = b"\x1a"
+_SUMMARY = b"\x2a"  # of Event
+_VALUE = b"\x0a"
+_TAG = b"\x0a"
+_SIMPLE_VALUE = b"\x15"  # of Summary and of Summary.Value
 
 
-def write(folder: Path, generation: int, metrics: Mapping[str, Any]) -> None:
+def write(folder: Path, generation: int, curves: LearningCurves) -> None:
     """Write `folder`/slot-SS/events.out.tfevents.GGGG for each slot; writing a generation again replaces its files.
 
-    metrics: {"slots": [P], "rows": [{"samples": [P], name: [P]}]}; None is omitted. A scalar's step is the
-    number of samples of its agent, so a replaced slot starts a new curve. Raises RunError.
+    None is omitted. The step of a scalar is the number
+    of samples of its agent, so a replaced slot starts a new curve. Raises RunError.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for p, slot in enumerate(metrics["slots"]):
-            records = [_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _sized(b"brain.Event:2"))]
-            for row in metrics["rows"]:
-                if (step := row["samples"][p]) is None:  # a row of another cohort
+        for p, slot in enumerate(curves.slots):
+            records = [_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _with_length(b"brain.Event:2"))]
+            for row in curves.rows:
+                samples = row["samples"][p]
+                if samples is None:  # a row of another cohort
                     continue
-                values = {n: column[p] for n, column in row.items() if n != "samples" and column[p] is not None}
-                records.append(_record(_scalars(step, values)))
+                columns = {name: column[p] for name, column in row.items() if name != "samples"}
+                values = {name: value for name, value in columns.items() if value is not None}
+                records.append(_record(_scalars(int(samples), values)))
             target = folder / f"slot-{slot:02d}" / f"events.out.tfevents.{generation:04d}"
             target.parent.mkdir(exist_ok=True)
             _replace(target, b"".join(records))
@@ -56,7 +63,7 @@ class EventFile:
             self._file = (folder / f"events.out.tfevents.{number:04d}").open("xb")
         except OSError as error:
             raise RunError(f"cannot write {folder}: {error.strerror}; name another folder") from None
-        self._file.write(_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _sized(b"brain.Event:2")))
+        self._file.write(_record(_WALL_TIME + struct.pack("<d", 0.0) + _FILE_VERSION + _with_length(b"brain.Event:2")))
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
         """Write scalars by name; a reader sees them at once."""
@@ -82,13 +89,13 @@ def _replace(target: Path, data: bytes) -> None:
 def _scalars(step: int, values: Mapping[str, float]) -> bytes:
     """An Event of scalars. Its time is the step, so that equal runs have equal files."""
     summary = b"".join(
-        _VALUE + _sized(_TAG + _sized(name.encode()) + _SIMPLE_VALUE + struct.pack("<f", value))
+        _VALUE + _with_length(_TAG + _with_length(name.encode()) + _SIMPLE_VALUE + struct.pack("<f", value))
         for name, value in values.items()
     )
-    return _WALL_TIME + struct.pack("<d", step) + _STEP + _varint(step) + _SUMMARY + _sized(summary)
+    return _WALL_TIME + struct.pack("<d", step) + _STEP + _varint(step) + _SUMMARY + _with_length(summary)
 
 
-def _sized(data: bytes) -> bytes:
+def _with_length(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 

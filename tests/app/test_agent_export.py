@@ -15,8 +15,7 @@ import torch
 from finrl_pod_app.environment_training.config import TrainingConfig, agent_config
 from finrl_pod_app.environment_training.saved_agents import load_agents
 from finrl_pod_app.environment_training.training import train
-from finrl_pod_app.setup.extension_checks import random_market
-from finrl_pod_app.setup.feature_check import ASSETS
+from finrl_pod_app.setup.extension_checks import ASSETS, random_market
 from finrl_pod_app.training.agent_export import export_run, export_strategy
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.policy import PolicyStrategy

@@ -109,7 +109,7 @@ def test_dates_override_the_split_and_count_as_a_look_only_on_test(strategy_targ
 
 def test_folder_of_a_run_is_not_overwritten(strategy_target: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(RunError, match="holds a run, which would be overwritten"):
+    with pytest.raises(RunError, match="has a run that would be overwritten"):
         run_backtest(strategy_target, data="main", out=tmp_path, **SPAN)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from finrl_pod.errors import ConfigError, FinrlPodError, RunError, SetupError
 from finrl_pod.settings.run import RunConfig
-from finrl_pod.tournament.executors import ray_cluster
+from finrl_pod.tournament.executors import ray_shards
 
 LOG = Path("events.jsonl")
 
@@ -49,7 +49,7 @@ def test_missing_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(SetupError, match=r'pip install "finrl-pod\[ray\]", or use --engine processes'):
-        ray_cluster.import_ray()
+        ray_shards.import_ray()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_missing_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_why_a_cluster_cannot_be_used(text: str, expected: str) -> None:
-    message = ray_cluster.explained("127.0.0.2:6379", RuntimeError(text), "2.60.0")
+    message = ray_shards.connection_error("127.0.0.2:6379", RuntimeError(text), "2.60.0")
     assert message.startswith("the Ray cluster at 127.0.0.2:6379 ")
     assert expected in message
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from finrl_pod_app.cli.main import run
+from finrl_pod_envs.custom import template
 
 from finrl_pod.settings.algorithm_registry import ALGORITHMS
 
@@ -49,7 +50,7 @@ def test_new_environment_keeps_the_contract_and_has_a_test(folder: Path, capsys:
 
 def test_test_of_a_new_environment_passes(folder: Path) -> None:
     names = runpy.run_path(str(folder / "test_slow_walk.py"))
-    names["test_slow_walk_keeps_the_contract"]()
+    names["test_slow_walk_keeps_its_contract"]()
 
 
 def test_check_tells_faults_and_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +69,7 @@ def test_check_tells_faults_and_exits_with_1(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["env", "new", "slow-walk"], "NAME must be a class name in capitals and letters, such as PairsTrading"),
+        (["env", "new", "slow-walk"], "NAME must have letters, digits and _, such as my_environment, got 'slow-walk'"),
         (["env", "new", "SlowWalk"], "slow_walk.py already exists"),
         (["env", "check", "absent.py:Mine"], "there is no file absent.py"),
         (["env", "check", "slow_walk.py:Absent"], "slow_walk.py has no Absent; it defines SlowWalk"),
@@ -125,8 +126,8 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_environment_without_checkpoint_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = (folder / "slow_walk.py").read_text()
+    source = Path(template.__file__).read_text()
     head, _, rest = source.partition("    def checkpoint")
     (folder / "plain.py").write_text(head + "    def _observation" + rest.partition("    def _observation")[2])
-    document = trained(capsys, "--env", "plain.py:SlowWalk", "--algorithm", "ppo", *SMALL, *settings("ppo"))
+    document = trained(capsys, "--env", "plain.py:Drift", "--algorithm", "ppo", *SMALL, *settings("ppo"))
     assert document["steps"] == 96

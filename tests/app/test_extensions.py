@@ -507,8 +507,7 @@ def test_pinned_references_name_the_text(own: Path) -> None:
 
 
 def test_cost_of_ones_own_is_charged_in_environments_and_backtests(own: Path) -> None:
-    from finrl_pod_app.setup.extension_checks import random_market
-    from finrl_pod_app.setup.feature_check import random_panel
+    from finrl_pod_app.setup.extension_checks import random_market, random_panel
     from finrl_pod_envs.trading_envs import make_env
     from finrl_pod_strategies.baselines import run_baseline
 

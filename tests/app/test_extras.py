@@ -12,7 +12,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.setup.extras import OPTIONAL_PACKAGES, missing_package
+from finrl_pod_app.setup.doctor import OPTIONAL_PACKAGES, missing_package
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

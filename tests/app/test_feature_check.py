@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from finrl_pod_app.setup.extension_checks import check_extension, check_object
-from finrl_pod_app.setup.feature_check import feature_faults
+from finrl_pod_app.setup.extension_checks import check_extension, check_object, feature_faults
 
 from finrl_pod.data.features import own_feature
 from finrl_pod.types import Floats, Panel

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from finrl_pod_app.cli.main import run as cli
-from finrl_pod_app.evaluation.audit_targets import audit_run
+from finrl_pod_app.evaluation.audit import audit_run
 from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
 from finrl_pod_app.report.records import make_report
-from finrl_pod_app.training.start_policy import _outside
+from finrl_pod_app.training.start_policy import _starts_outside
 
 from finrl_pod.errors import ConfigError
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, PPOConfig
@@ -120,9 +120,9 @@ def test_settings_without_a_use_are_refused(changes: dict[str, Any], folder: Pat
 
 
 def test_episodes_of_a_fold_avoid_its_block() -> None:
-    starts = _outside(10, 200, (80, 120), window=20, embargo=5)
+    starts = _starts_outside(10, 200, (80, 120), window=20, embargo=5)
     assert starts.tolist() == [*range(10, 54), *range(125, 182)]
-    assert len(_outside(0, 50, (10, 40), window=20, embargo=5)) == 0
+    assert len(_starts_outside(0, 50, (10, 40), window=20, embargo=5)) == 0
 
 
 def test_a_shown_gain_deploys_the_ensemble(trained: dict[str, Any], folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from finrl_pod_app.evaluation.limited_strategy import within_daemon_limits
+from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
 
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.execution import ExecutionRules

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from finrl_pod_app.evaluation.mandate_report import (
     MandatePeriod,
-    added,
+    added_value,
     comparison,
     practically_base,
     usage,
@@ -30,7 +30,7 @@ def pair(bars: int = 300) -> tuple[BacktestResult, BacktestResult]:
 
 def test_added_is_the_difference_of_the_reported_sharpe_ratios() -> None:
     champion, base = pair()
-    found = added(champion, base, seed=3)
+    found = added_value(champion, base, seed=3)
     assert found is not None
     assert found.base == "equal_weight"
     assert found.value == pytest.approx(champion.metrics["sharpe"] - base.metrics["sharpe"], rel=1e-12)
@@ -60,7 +60,7 @@ def test_a_comparison_has_the_active_return_of_a_year_and_the_p_value_of_no_edge
 
 def test_too_few_bars_give_no_comparison() -> None:
     champion, base = pair(20)
-    assert added(champion, base, seed=3) is None
+    assert added_value(champion, base, seed=3) is None
     assert comparison(champion, base) is None
 
 

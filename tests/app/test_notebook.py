@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.api.results import AuditResult, TournamentResult, VerdictResult
-from finrl_pod_app.evaluation import audit_targets
+from finrl_pod_app.evaluation import audit
 
 import finrl_pod as fp
 from finrl_pod.data.store import Store
@@ -473,16 +473,18 @@ def test_strategies_of_a_notebook_are_audited() -> None:
 def test_an_agent_is_audited_on_its_own_market_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = fp.train(fp.make_market(frame(), cost_bps=25), 1)
     given: list[Any] = []
-    audit_object = audit_targets.audit_object
+    audit_strategy = audit.audit_strategy
     monkeypatch.setattr(
-        audit_targets, "audit_object", lambda *args, **options: (given.extend(args), audit_object(*args, **options))[1]
+        audit,
+        "audit_strategy",
+        lambda *args, **options: (given.append(options["config"]), audit_strategy(*args, **options))[1],
     )
     found = fp.audit(trained)
     assert found.clean
     assert found.document["subject"] == "agent"
-    assert given[2].environment.cost_bps == 25
-    assert given[2].splits == trained.market.config.splits
-    assert Store().load(given[2].data.name).sha256 == trained.market.panel.sha256
+    assert given[0].environment.cost_bps == 25
+    assert given[0].splits == trained.market.config.splits
+    assert Store().load(given[0].data.name).sha256 == trained.market.panel.sha256
 
 
 def test_where_dates_may_be_is_told() -> None:

@@ -56,7 +56,7 @@ def test_other_kinds_of_results_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / WALK_FORWARD).write_text("{}")
     refuse_other(tmp_path, WALK_FORWARD)
     for own in (RUN, ""):
-        with pytest.raises(RunError, match="holds a walk-forward, which would be overwritten"):
+        with pytest.raises(RunError, match="has a walk-forward that would be overwritten"):
             refuse_other(tmp_path, own)
 
 
@@ -71,16 +71,16 @@ def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [BACKTEST, SWEEP], ids=lambda kind: kind.description)
 def test_files_of_other_programs_are_not_overwritten(kind: RewritableResult, tmp_path: Path) -> None:
-    other = tmp_path / kind.others[0]
+    other = tmp_path / kind.other_files[0]
     other.write_text("user file")
     with (
-        pytest.raises(RunError, match=f"holds a {other.name} that was not written by {kind.description}"),
+        pytest.raises(RunError, match=f"has a {other.name} that was not written by {kind.description}"),
         rewritable_folder(tmp_path, kind),
     ):
         pass
     (tmp_path / kind.marker).write_text('{"something": "else"}')
     with (
-        pytest.raises(RunError, match=f"holds a {kind.marker} that was not written by"),
+        pytest.raises(RunError, match=f"has a {kind.marker} that was not written by"),
         rewritable_folder(tmp_path, kind),
     ):
         pass

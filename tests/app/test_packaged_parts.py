@@ -155,7 +155,7 @@ def test_names_of_a_package_in_configs(package: Path) -> None:
 
 
 def test_feature_of_a_package_is_computed(package: Path) -> None:
-    from finrl_pod_app.setup.feature_check import random_panel
+    from finrl_pod_app.setup.extension_checks import random_panel
 
     panel = random_panel()
     packaged, file = (
@@ -207,7 +207,7 @@ def test_a_failure_in_a_package_is_one_sentence(package: Path, capsys: pytest.Ca
 
 
 def test_environment_and_source_of_a_package_are_opened(package: Path) -> None:
-    from finrl_pod_app.environment_training.environments import open_env
+    from finrl_pod_app.environment_training.config import open_env
 
     name = f"{package.name}.environment:MyEnvironment"
     assert load_env(name, envs=2).envs == 2

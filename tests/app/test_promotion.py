@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from finrl_pod_app.cli.main import run as command
-from finrl_pod_app.evaluation.audit_targets import audit_env, audit_run, audit_strategy
+from finrl_pod_app.evaluation.audit import AuditScope, audit_env, audit_run, audit_strategy
+from finrl_pod_app.evaluation.champions import strategy_identity
 from finrl_pod_app.evaluation.sweeps import run_sweep
-from finrl_pod_app.evaluation.trial_log import strategy_identity
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.panel import select
@@ -80,7 +80,7 @@ def test_returns_of_trials_are_saved_with_the_run(finished: Path) -> None:
     excess = np.concatenate([np.load(file, allow_pickle=False) for file in files], axis=1)
     splits = make_splits(small_panel().times, small_config().splits)
     assert excess.shape == (len(splits.validation) - 1, AGENTS)
-    from finrl_pod_app.evaluation.trial_log import reference_strategy
+    from finrl_pod_app.evaluation.champions import reference_strategy
 
     from finrl_pod.evaluate.backtest import backtest
     from finrl_pod.market.rules import rules_of
@@ -180,7 +180,7 @@ def test_sweep_rows_name_their_run_and_champions_take_no_seed(finished: Path, tm
         [(str(finished), None), (str(tmp_path / "copy"), None), ("random_weights", 0), ("random_weights", 1)],
         key=lambda row: (row[0], row[1] or 0),
     )
-    with pytest.raises(InputError, match="a run's champion takes no seed"):
+    with pytest.raises(InputError, match="the champion of a run takes no seed"):
         run_sweep([finished], seeds=[0, 1])
 
 
@@ -216,7 +216,7 @@ def test_other_thresholds_count_as_another_look(finished: Path, folder: Path) ->
 
 
 def test_audit_of_a_sound_run_passes(finished: Path) -> None:
-    audit = audit_run(finished, probes=3, warm_up_bars=100)
+    audit = audit_run(finished, AuditScope(probes=3, warm_up_bars=100))
     assert audit.clean, [f.message for f in audit.findings if f.status == "fail"]
     assert {f.check for f in audit.findings} == {
         *("look-ahead", "leakage", "warm-up", "fills", "data", "sensitivity", "determinism")
@@ -230,7 +230,7 @@ def test_audit_finds_a_leaderboard_of_test_scores(finished: Path, folder: Path) 
     for i, row in enumerate(state["leaderboard"]):
         row["score"] = 2.0 - 0.1 * i  # scores that do not come from validation
     write_json(broken / "state.json", state)
-    faults = [f for f in audit_run(broken, probes=1).findings if f.status == "fail"]
+    faults = [f for f in audit_run(broken, AuditScope(probes=1)).findings if f.status == "fail"]
     assert {f.part for f in faults} == {"the champion's selection"}
     assert "was selected on other bars" in faults[0].message
 
@@ -243,7 +243,7 @@ def test_audit_finds_a_normaliser_fitted_on_all_bars(finished: Path, folder: Pat
     for file in (broken / "snapshots").glob("*.json"):
         snapshot = run.snapshot(file.stem)
         snapshots.save(broken / "snapshots", dataclasses.replace(snapshot, normaliser=fitted_on_all))
-    faults = {f.part for f in audit_run(broken, probes=1).findings if f.status == "fail"}
+    faults = {f.part for f in audit_run(broken, AuditScope(probes=1)).findings if f.status == "fail"}
     assert faults & {f"the normaliser of {name}" for name in config.features.names}
 
 
@@ -259,9 +259,9 @@ def test_audit_finds_fills_at_the_observed_close(folder: Path) -> None:
 
 def test_audit_of_baselines_and_environments_passes() -> None:
     for name in ("equal_weight", "index"):
-        assert audit_strategy(name, "main", probes=2, warm_up_bars=100).clean
+        assert audit_strategy(name, "main", AuditScope(probes=2, warm_up_bars=100)).clean
     for kind in ("portfolio", "stock_trading"):
-        assert audit_env(kind, "main", probes=2, warm_up_bars=320).clean
+        assert audit_env(kind, "main", AuditScope(probes=2, warm_up_bars=320)).clean
 
 
 OWN = """
@@ -289,8 +289,8 @@ class Unseeded:
 
 def test_audit_of_user_strategies(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    assert audit_strategy(f"{tmp_path / 'own.py'}:Stateful", "main", probes=2, warm_up_bars=100).clean
-    found = audit_strategy(f"{tmp_path / 'own.py'}:Unseeded", "main", probes=2, warm_up_bars=100)
+    assert audit_strategy(f"{tmp_path / 'own.py'}:Stateful", "main", AuditScope(probes=2, warm_up_bars=100)).clean
+    found = audit_strategy(f"{tmp_path / 'own.py'}:Unseeded", "main", AuditScope(probes=2, warm_up_bars=100))
     # Random decisions are one failure: they change whether or not later bars do.
     assert [f.check for f in found.findings if f.status == "fail"] == ["determinism"]
 

@@ -149,7 +149,7 @@ def test_champion_that_was_not_promoted_never_trades(trained: Path, registry: Ag
     [
         ('champion = "main"', [], "no champion was handed over to strategy 'main'"),
         ('champion = "main"', ["--strategy", "other"], "trades the champion of strategy 'main', not of 'other'"),
-        ('champion = "a b"', [], "a strategy's name has letters"),
+        ('champion = "a b"', [], "a strategy name has letters"),
         ('strategy = "equal_weight"', [], "registry is only read for a champion"),
     ],
 )

@@ -172,7 +172,7 @@ def test_record_with_paths_outside_the_folder_is_refused(
         (["show", "ab"], "an address needs at least 4 characters, got 'ab'"),
         (["pull", "abcdef", "--out", "nowhere"], "has no champion 'abcdef'"),
         (["push", "nowhere"], "there is no folder nowhere"),
-        (["push", ".", "--strategy", "a b"], "a strategy's name has letters"),
+        (["push", ".", "--strategy", "a b"], "a strategy name has letters"),
         (["list", "--registry", "ftp://host/x"], "a registry is a folder or an address that starts with"),
         (["gc", "--registry", "/proc/registry", "--min-age", "-1"], "--min-age"),
     ],

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from finrl_pod_app.cli import main
 from finrl_pod_app.evaluation import promotion
-from finrl_pod_app.prices import data_refresh
-from finrl_pod_app.prices.data_refresh import refresh_panel
-from finrl_pod_app.training.retraining import moved_splits
+from finrl_pod_app.prices import data_import as data_refresh
+from finrl_pod_app.prices.data_import import refresh_panel
+from finrl_pod_app.training.registry import moved_splits
 
 from finrl_pod.data.splits import make_splits
 from finrl_pod.data.store import Store
@@ -131,7 +131,7 @@ def test_what_would_fail_later_is_refused_before_the_training(
     folder: Path, call: Callable[..., tuple[int, dict[str, Any], str]]
 ) -> None:
     for options, message in (
-        (["--strategy", "a b"], "a strategy's name has letters"),
+        (["--strategy", "a b"], "a strategy name has letters"),
         (["--registry", "/proc/registry"], "cannot write to the registry /proc/registry"),
         (["--registry", "ftp://host/x"], "a registry is a folder or an address"),
     ):

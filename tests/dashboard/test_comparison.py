@@ -88,7 +88,7 @@ def test_trades_sum_to_turnover_and_costs(decisions: dict[str, DecisionTable]) -
     signed = np.where(table["side"] == "buy", table["shares"], -table["shares"])
     ends = pd.Series(signed).groupby(table["symbol"].to_numpy()).sum()
     held = (
-        result.weights[-1] * result.equity[-1] / decisions["mine"].market.close.numpy()[decisions["mine"].prepared.last]
+        result.weights[-1] * result.equity[-1] / decisions["mine"].market.close.numpy()[decisions["mine"].inputs.last]
     )
     np.testing.assert_allclose(ends.reindex(list(result.symbols)).to_numpy(), held, rtol=1e-9, atol=1e-9)
 

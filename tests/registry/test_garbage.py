@@ -11,8 +11,7 @@ import pytest
 
 from finrl_pod.errors import RegistryError
 from finrl_pod.registry.agent_registry import AgentRegistry, champion_key, object_key
-from finrl_pod.registry.garbage import collect_garbage
-from finrl_pod.registry.handover import hand_over, roll_back
+from finrl_pod.registry.handover import collect_garbage, hand_over, roll_back
 from finrl_pod.registry.records import Champion, sha256
 from tests.registry.sample_champions import store_champion
 
@@ -72,7 +71,7 @@ def test_files_written_again_while_garbage_is_collected_stay(
 
 def test_dry_run_removes_nothing(registry: AgentRegistry) -> None:
     key, champion = orphan(registry), store_champion(registry, "one", promoted=False)
-    found = collect_garbage(registry, min_age=NOW, refused=True, dry_run=True)
+    found = collect_garbage(registry, min_age=NOW, include_refused=True, dry_run=True)
     assert found.champions == (champion.address,)
     assert key in found.files
     assert is_complete(registry, champion)
@@ -83,7 +82,7 @@ def test_refused_champions_go_only_on_request(registry: AgentRegistry) -> None:
     kept, refused = store_champion(registry, "kept"), store_champion(registry, "refused", promoted=False)
     assert collect_garbage(registry, min_age=NOW).champions == ()
     assert is_complete(registry, refused)
-    found = collect_garbage(registry, min_age=NOW, refused=True)
+    found = collect_garbage(registry, min_age=NOW, include_refused=True)
     assert (found.champions, found.kept) == ((refused.address,), 1)
     assert len(found.files) == 2  # the verdict is also a file of the other champion
     assert is_complete(registry, kept)
@@ -96,7 +95,7 @@ def test_champions_of_strategies_stay(registry: AgentRegistry) -> None:
     for champion in (one, two, three):
         hand_over(registry, "main", champion)
     roll_back(registry, "main")
-    collect_garbage(registry, min_age=NOW, refused=True)
+    collect_garbage(registry, min_age=NOW, include_refused=True)
     assert all(is_complete(registry, champion) for champion in (one, two))
 
 

@@ -107,7 +107,7 @@ def test_of_two_concurrent_changes_one_fails(registry: AgentRegistry, monkeypatc
 
 @pytest.mark.parametrize("name", ["", "../main", "a/b", ".hidden", "a" * 65, "two words"])
 def test_invalid_names_are_refused(registry: AgentRegistry, name: str) -> None:
-    with pytest.raises(RegistryError, match="a strategy's name has letters"):
+    with pytest.raises(RegistryError, match="a strategy name has letters"):
         hand_over(registry, name, store_champion(registry, "one"))
 
 

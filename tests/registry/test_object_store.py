@@ -38,7 +38,7 @@ def test_files_are_written_read_listed_and_deleted(address: str) -> None:
     store = ObjectStore(address)
     assert store.keys("objects") == []
     assert store.read("objects/ab/abc") is None
-    assert store.modified("objects/ab/abc") is None
+    assert store.modification_time("objects/ab/abc") is None
     store.write("objects/ab/abc", b"one")
     store.write("objects/ab/abc", b"two")
     store.write("objects/cd/cde", b"\x00\xff")
@@ -47,7 +47,7 @@ def test_files_are_written_read_listed_and_deleted(address: str) -> None:
     assert [store.read(key) for key in ("objects/ab/abc", "objects/cd/cde", "champions/x.json")] == [
         b"two", b"\x00\xff", b"",
     ]  # fmt: skip
-    age = datetime.now(UTC) - (store.modified("objects/ab/abc") or datetime.max.replace(tzinfo=UTC))
+    age = datetime.now(UTC) - (store.modification_time("objects/ab/abc") or datetime.max.replace(tzinfo=UTC))
     assert abs(age) < timedelta(minutes=1)
     store.delete("objects/ab/abc")
     store.delete("objects/ab/abc")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finrl_pod_app.evaluation.trial_log import strategy_identity
+from finrl_pod_app.evaluation.champions import strategy_identity
 
 import finrl_pod as fp
 from finrl_pod.errors import InputError

@@ -12,8 +12,7 @@ from finrl_pod_envs.trading_envs import make_env
 from finrl_pod.settings.run import AgentConfig, EnvironmentConfig, PPOConfig, RunConfig, TournamentConfig
 from finrl_pod.tournament.assignment import Group
 from finrl_pod.tournament.cohort import CohortTrainer
-from finrl_pod.tournament.executor import Executor
-from finrl_pod.tournament.local_executor import LocalExecutor
+from finrl_pod.tournament.executor import Executor, LocalExecutor
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.tournament.tournament import Tournament

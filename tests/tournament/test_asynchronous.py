@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cluster.virtual_shards import VirtualExecutor, WaitingTrainer
 from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import SACConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.assignment import Assignment, groups_of_slots, make_groups
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import read_events, read_run
-from finrl_pod.tournament.executor import Event, Finished, Lost, NodeLost, ReportSamples
-from finrl_pod.tournament.executors.replay import ReplayExecutor
-from finrl_pod.tournament.executors.virtual import VirtualExecutor
-from finrl_pod.tournament.executors.waiting import WaitingTrainer
+from finrl_pod.tournament.executor import Event, Finished, Lost, NodeLost, ReplayExecutor, ReportSamples
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Score
 from tests.tournament.small_tournament import SAMPLES, small_config, tournament, trainer

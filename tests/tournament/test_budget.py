@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from finrl_pod.settings.run import TournamentConfig
-from finrl_pod.tournament.budget import Budget
+from finrl_pod.tournament.progress import Budget
 
 
 def test_seconds() -> None:
     now = 100.0
-    budget = Budget(TournamentConfig(seconds=60.0), lambda: now, spent=10.0)
+    budget = Budget(TournamentConfig(seconds=60.0), lambda: now, seconds_before=10.0)
     assert budget.share(2) == 25.0
     now = 150.0
     assert budget.is_spent

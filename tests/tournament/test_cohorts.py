@@ -18,7 +18,8 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import DDPGConfig, SACConfig
 from finrl_pod.settings.run import RunConfig, parse
 from finrl_pod.tournament import cohort as cohort_module
-from finrl_pod.tournament.replay_segments import join_segments, load_segments
+from finrl_pod.tournament.assignment import join_segments
+from finrl_pod.tournament.dispatch import load_segments
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Positions, Window
 from tests.tournament.small_tournament import SAMPLES, small_config, small_market, tournament

@@ -14,10 +14,10 @@ from finrl_pod.tournament.hyperparameters import (
     BOUNDS,
     FROM_ZERO,
     RATE_FACTOR,
-    configured,
+    config_values,
     perturb,
     sample_hyperparameters,
-    searched,
+    searched_names,
 )
 
 AGENT = PPOConfig()
@@ -38,11 +38,11 @@ def horizon(value: float) -> float:
 @given(agents, seeds)
 def test_samples_stay_within_their_range_and_bounds(agent: PPOConfig, seed: int) -> None:
     values = sample_hyperparameters(agent, np.random.default_rng(seed))
-    assert set(values) == set(searched(agent))
-    for name in searched(agent):
+    assert set(values) == set(searched_names(agent))
+    for name in searched_names(agent):
         low, high = BOUNDS[name]
         assert low <= values[name] <= high
-    centre, tolerance = configured(agent), 1 + 1e-9
+    centre, tolerance = config_values(agent), 1 + 1e-9
     assert values["learning_rate"] / centre["learning_rate"] <= RATE_FACTOR * tolerance
     assert centre["learning_rate"] / values["learning_rate"] <= RATE_FACTOR * tolerance
     assert (
@@ -68,9 +68,9 @@ def test_samples_cover_the_whole_range() -> None:
 
 @given(agents, seeds, st.floats(1.0, 3.0))
 def test_perturbation_changes_every_value_by_the_factor(agent: PPOConfig, seed: int, factor: float) -> None:
-    original = configured(agent)
+    original = config_values(agent)
     perturbed = perturb(original, factor, 0.0, agent, np.random.default_rng(seed))
-    for name in searched(agent):
+    for name in searched_names(agent):
         low, high = BOUNDS[name]
         assert low <= perturbed[name] <= high
         if perturbed[name] in (low, high):
@@ -84,7 +84,7 @@ def test_perturbation_changes_every_value_by_the_factor(agent: PPOConfig, seed: 
 
 def test_perturbation_and_resampling_probabilities() -> None:
     rng = np.random.default_rng(1)
-    original = configured(AGENT)
+    original = config_values(AGENT)
     ratios = [perturb(original, 1.25, 0.2, AGENT, rng)["clip_range"] / original["clip_range"] for _ in range(2000)]
     up = sum(math.isclose(ratio, 1.25) for ratio in ratios)
     down = sum(math.isclose(ratio, 0.8) for ratio in ratios)
@@ -95,8 +95,8 @@ def test_perturbation_and_resampling_probabilities() -> None:
 
 
 def test_resample_probability_one_samples_from_scratch() -> None:
-    one = perturb(configured(AGENT), 1.25, 1.0, AGENT, np.random.default_rng(4))
-    other = perturb(dict.fromkeys(searched(AGENT), 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
+    one = perturb(config_values(AGENT), 1.25, 1.0, AGENT, np.random.default_rng(4))
+    other = perturb(dict.fromkeys(searched_names(AGENT), 0.3), 2.0, 1.0, AGENT, np.random.default_rng(4))
     assert one == other == sample_hyperparameters(AGENT, np.random.default_rng(4))
 
 
@@ -106,27 +106,27 @@ def test_infinite_horizon_is_sampled_near_the_longest_finite_one(name: str) -> N
     agent = A2CConfig(**{name: 1.0})
     samples = [sample_hyperparameters(agent, np.random.default_rng(seed))[name] for seed in range(200)]
     assert min(samples) >= 1 - RATE_FACTOR * (1 - BOUNDS[name][1]) - 1e-12
-    assert perturb({**configured(agent)}, 1.2, 0.0, agent, np.random.default_rng(0))[name] > 0.998
+    assert perturb({**config_values(agent)}, 1.2, 0.0, agent, np.random.default_rng(0))[name] > 0.998
 
 
 def test_an_entropy_coefficient_of_zero_leaves_zero_half_of_the_time_and_comes_back() -> None:
     """Multiplying alone would keep it at 0 for ever."""
     rng = np.random.default_rng(2)
     low, high = FROM_ZERO["entropy_coefficient"]
-    moved = [perturb(configured(AGENT), 1.25, 0.0, AGENT, rng)["entropy_coefficient"] for _ in range(2000)]
+    moved = [perturb(config_values(AGENT), 1.25, 0.0, AGENT, rng)["entropy_coefficient"] for _ in range(2000)]
     left = np.array([value for value in moved if value > 0])
     assert abs(len(left) - 1000) < 90  # binomial, four standard deviations
     assert low <= left.min() < low * 1.1
     assert high / 1.1 < left.max() <= high
     assert abs(np.log10(left).mean() + 3) < 0.08  # log-uniform from 1e-4 to 1e-2
-    least = {**configured(AGENT), "entropy_coefficient": low}
+    least = {**config_values(AGENT), "entropy_coefficient": low}
     assert {perturb(least, 1.25, 0.0, AGENT, rng)["entropy_coefficient"] for _ in range(50)} == {0.0, low * 1.25}
     initial = [sample_hyperparameters(AGENT, np.random.default_rng(i))["entropy_coefficient"] for i in range(100)]
     assert 20 < sum(value == 0 for value in initial) < 80
 
 
 def test_a_negative_entropy_coefficient_is_not_searched() -> None:
-    assert {"entropy_coefficient", "value_coefficient"} < set(searched(AGENT))
-    assert "entropy_coefficient" not in searched(PPOConfig(entropy_coefficient=-0.01))
-    assert searched(AGENT, "narrow") == ("learning_rate", "gamma", "gae_lambda", "clip_range")
-    assert searched(AGENT, "off") == ()
+    assert {"entropy_coefficient", "value_coefficient"} < set(searched_names(AGENT))
+    assert "entropy_coefficient" not in searched_names(PPOConfig(entropy_coefficient=-0.01))
+    assert searched_names(AGENT, "narrow") == ("learning_rate", "gamma", "gae_lambda", "clip_range")
+    assert searched_names(AGENT, "off") == ()

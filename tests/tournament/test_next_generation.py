@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
-from finrl_pod.tournament.hyperparameters import searched
+from finrl_pod.tournament.hyperparameters import searched_names
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
 from finrl_pod.types import Score
@@ -38,7 +38,7 @@ def next_inits(
 def test_first_generation_reinitialises_all_slots_and_slot_0_uses_the_config() -> None:
     slot_inits = initial_slots(AGENT, range(4), seed=0)
     assert [(s.slot, s.kind, s.parent) for s in slot_inits] == [(i, "reinit", None) for i in range(4)]
-    assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched(AGENT)}
+    assert slot_inits[0].hyperparameters == {name: getattr(AGENT, name) for name in searched_names(AGENT)}
     samples = [tuple(s.hyperparameters.values()) for s in slot_inits]
     assert len(set(samples)) == 4
 
@@ -109,7 +109,7 @@ def test_every_slot_is_initialised_once_and_reproducibly(
         if not math.isfinite(values[s.slot]):
             assert s.kind != "continue"
         assert (s.parent is None) == (s.kind == "reinit")
-        assert set(s.hyperparameters) == set(searched(AGENT))
+        assert set(s.hyperparameters) == set(searched_names(AGENT))
 
 
 def test_samples_depend_on_seed_slot_and_generation_only() -> None:

@@ -13,10 +13,9 @@ import pytest
 from finrl_pod.errors import RunError
 from finrl_pod.settings.run import PPOConfig, TournamentConfig
 from finrl_pod.tournament import ranking
-from finrl_pod.tournament.active_returns import BASE
 from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.next_generation import next_slots
-from finrl_pod.tournament.ranking import Comparison, PastScore, past_from_dict
+from finrl_pod.tournament.ranking import BASE, Comparison, PastScore, past_from_dict
 from finrl_pod.types import Floats, Score
 from tests.tournament.sample_scores import score
 from tests.tournament.small_tournament import small_config, tournament
@@ -43,20 +42,20 @@ def test_a_young_agent_is_compared_with_the_others_when_they_were_as_old() -> No
     """It scores lower than the old ones, but higher than three of the four that were once as old."""
     old = [pod(slot, 3, 1.0 + 0.1 * slot, 4, f"g00s{slot:02d}") for slot in range(3)]
     young = pod(3, 3, 0.25, 1)
-    ranked = comparison(FIRST).ranked([*old, young])
+    ranked = comparison(FIRST).ranking([*old, young])
     # Of its age 3 of 5 score less, and it ties with itself: 0.7. The old ones have 1/6, 3/6 and 5/6.
     assert [entry.slot for entry in ranked] == [2, 3, 1, 0]
 
 
 def test_at_one_age_the_score_decides() -> None:
     pods = [pod(slot, 0, value, 1) for slot, value in enumerate((0.3, math.nan, 0.5, 0.3))]
-    assert [entry.slot for entry in comparison(FIRST).ranked(pods)] == [2, 0, 3, 1]
+    assert [entry.slot for entry in comparison(FIRST).ranking(pods)] == [2, 0, 3, 1]
 
 
 def test_diverged_agents_of_the_same_age_count_as_beaten() -> None:
     history = {**FIRST, "g00s00": PastScore(0, 0, EACH, math.nan)}
     one, other = pod(0, 2, 0.15, 1), pod(1, 2, 9.0, 3)
-    assert [entry.slot for entry in comparison(history).ranked([one, other])] == [1, 0]
+    assert [entry.slot for entry in comparison(history).ranking([one, other])] == [1, 0]
 
 
 @pytest.mark.parametrize(("age", "expected"), [(1, True), (2, False)])
@@ -87,7 +86,7 @@ def test_novelty_lowers_the_score_of_an_agent_that_moves_like_a_better_one(monke
     expected_b = 0.9 - 0.5 * np.corrcoef(best, returns["b"])[0, 1]
     expected_c = 0.8 - 0.5 * np.mean([np.corrcoef(other, returns[name])[0, 1] for name in ("a", "b")])
     assert compare.adjusted(scores) == pytest.approx([expected_b, expected_c, 1.0])
-    assert [entry.id for entry in compare.ranked(scores)] == ["a", "c", "b"]
+    assert [entry.id for entry in compare.ranking(scores)] == ["a", "c", "b"]
     assert comparison().adjusted(scores) == [0.9, 0.8, 1.0], "without returns"
 
 
@@ -112,7 +111,7 @@ def test_a_run_keeps_the_scores_of_all_agents(tmp_path: Path) -> None:
     outcome = run.run()
     saved = run.run_directory.state()
     assert saved is not None
-    history = {name: past_from_dict(row) for name, row in saved["history"].items()}
+    history = saved.history
     assert set(history) == set(outcome.parents)
     for entry in outcome.leaderboard.scores:
         assert history[entry.id].score == entry.score

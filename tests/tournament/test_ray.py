@@ -16,7 +16,7 @@ import pytest
 
 from finrl_pod.tournament.assignment import groups_of_slots
 from finrl_pod.tournament.event_log import read_events, read_run
-from finrl_pod.tournament.executors.replay import ReplayExecutor
+from finrl_pod.tournament.executor import ReplayExecutor
 from tests.tournament import ray_faults
 from tests.tournament.small_tournament import tournament, trainer
 

@@ -13,7 +13,9 @@ import pytest
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.run import RunConfig, TournamentConfig
+from finrl_pod.tournament.learning_curves import LearningCurves
 from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.run_state import RunState, initial_state
 from tests.tournament.sample_snapshots import snapshot
 
 CONFIG, DATA = RunConfig(seed=3, tournament=TournamentConfig(pods=2)), "d" * 64
@@ -25,6 +27,7 @@ METRICS: dict[str, Any] = {
     ],
     "agents": [],
 }
+CURVES = LearningCurves((0, 1), tuple(METRICS["rows"]))
 
 
 @pytest.fixture
@@ -32,21 +35,14 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run", CONFIG, DATA)
 
 
-def state(generation: int) -> dict[str, Any]:
-    return {
-        "generation": generation,
-        "leaderboard": [],
-        "current": [],
-        "parents": {},
-        "samples": 100 * generation,
-        "train_seconds": 0.5,
-        "history": {},
-    }
+def state(generation: int) -> RunState:
+    start = initial_state(CONFIG.tournament, ())
+    return dataclasses.replace(start, generation=generation, samples=100 * generation, train_seconds=0.5)
 
 
 def save(run: RunDirectory, generation: int, keep: set[str] | None = None) -> None:
     agents = [snapshot(f"g{generation:02d}s{slot:02d}", seed=slot) for slot in (0, 1)]
-    run.save_generation(generation, agents, keep or {a.id for a in agents}, METRICS, state(generation))
+    run.save_generation(generation, agents, keep or {a.id for a in agents}, CURVES, state(generation))
 
 
 def names(folder: Path) -> list[str]:

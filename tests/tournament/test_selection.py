@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from finrl_pod.errors import InputError, RunError
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.settings.run import TournamentConfig
-from finrl_pod.tournament.active_returns import BASE, correlation_matrix, mean_correlation
 from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.tournament.ranking import BASE, correlation_matrix, mean_correlation
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import INNER_FOLDS, champion_of, choose, sharpe_ratios
 from finrl_pod.types import Floats

@@ -57,9 +57,9 @@ from finrl_pod_app.api.results import (
     WalkforwardResult,
 )
 from finrl_pod_app.api.training import TrainedAgent, progress_shown
-from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references, splits_of_panel
-from finrl_pod_app.evaluation.trial_log import strategy_identity
-from finrl_pod_app.prices.panels import backtest_period
+from finrl_pod_app.evaluation.backtests import SplitName, in_sample, prepare, run_references
+from finrl_pod_app.evaluation.champions import strategy_identity
+from finrl_pod_app.prices.panels import backtest_period, splits_of_panel
 from finrl_pod_app.setup.overrides import override_config
 from finrl_pod_app.setup.presets import for_stored_panel
 
@@ -308,7 +308,7 @@ def audit(
 def _audited(
     target: object, folder: Path | None, prices: api.Setup | Prices | None, on_step: Callable[[str], None]
 ) -> Audit:
-    from finrl_pod_app.evaluation.audit_targets import audit_object, audit_run, audit_strategy
+    from finrl_pod_app.evaluation.audit import audit_run, audit_strategy
 
     if folder is not None:
         return audit_run(folder, on_step=on_step)
@@ -325,7 +325,7 @@ def _audited(
             "an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
             f"strategy with target_weights(window, positions), got {target!r:.60}"
         )
-    return audit_object(_strategy_of(target, prices)[0], stored, config, on_step=on_step)
+    return audit_strategy(_strategy_of(target, prices)[0], stored, config=config, on_step=on_step)
 
 
 def _decides(given: object) -> bool:

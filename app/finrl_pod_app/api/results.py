@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -261,9 +262,11 @@ class TournamentResult(Document):
         """Id, generation (from 1) and score of all agents, or without the run's folder of those of the leaderboard."""
         from finrl_pod.tournament.run_directory import RunDirectory
 
-        saved = [] if self.folder is None else RunDirectory(self.folder).agents()
-        rows = {row["id"]: row for row in (*saved, *self.document["leaderboard"]) if row["score"] is not None}
-        values = [(row["id"], row["generation"] + 1, row["score"]) for row in rows.values()]
+        agents = [] if self.folder is None else RunDirectory(self.folder).agents()
+        rows = {agent.id: (agent.generation + 1, agent.score) for agent in agents if math.isfinite(agent.score)}
+        board = [row for row in self.document["leaderboard"] if row["score"] is not None]
+        rows |= {row["id"]: (row["generation"] + 1, row["score"]) for row in board}
+        values = [(agent, generation, score) for agent, (generation, score) in rows.items()]
         return pd.DataFrame(values, columns=["id", "generation", "score"])
 
     def _champion_text(self) -> str:

@@ -45,7 +45,7 @@ from finrl_pod.tournament import snapshots
 from finrl_pod.types import AgentSnapshot, BacktestResult, MarketTensor, Panel
 from finrl_pod.user_files import pinned
 from finrl_pod_app.api.arguments import as_path, check_callback, whole_number
-from finrl_pod_app.evaluation.trial_log import strategy_identity
+from finrl_pod_app.evaluation.champions import strategy_identity
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,

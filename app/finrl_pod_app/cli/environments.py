@@ -17,13 +17,13 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the class, such as PairsTrading.")],
 ) -> None:
     """Write a working environment and its test into this folder: pairs_trading.py and test_pairs_trading.py."""
-    from finrl_pod_app.setup.environments import write_environment
+    from finrl_pod_app.setup.extensions import how_to_use, write_extension
 
-    file, test = write_environment(name)
+    new_file = write_extension("environment", name)
     typer.echo(
-        f"wrote {file} and {test}\n"
-        f"check it: finrl-pod env check {file}:{name}\n"
-        f"train on it: finrl-pod train --env {file}:{name} --algorithm ppo --steps 100000"
+        f"wrote {new_file.file} and {new_file.test}\n"
+        f"check it: finrl-pod env check {new_file.target}\n"
+        f"train on it: {how_to_use(new_file)}"
     )
 
 
@@ -39,7 +39,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check that an environment keeps the contract of the learner, by random actions. Exit code 1 if it does not."""
-    from finrl_pod_app.setup.environments import check_environment
+    from finrl_pod_app.setup.extension_checks import check_environment
 
     faults = check_environment(environment, steps, members)
     show_faults(faults, {"environment": environment}, "contract", as_json)

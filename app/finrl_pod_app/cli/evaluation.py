@@ -57,16 +57,16 @@ def audit(
     if strategy is not None:
         check_strategy_name(strategy)
     check_panel(data)
-    from finrl_pod_app.evaluation import audit_targets
+    from finrl_pod_app.evaluation.audit import AuditScope, audit_env, audit_run, audit_strategy
 
     with console.step_display(quiet=as_json) as on_step:
-        options = {"probes": probes, "warm_up_bars": warm_up}
+        scope = AuditScope(probes, warm_up, every_bar)
         if run_dir is not None:
-            found = audit_targets.audit_run(run_dir, every_bar=every_bar, on_step=on_step, **options)
+            found = audit_run(run_dir, scope, on_step=on_step)
         elif strategy is not None:
-            found = audit_targets.audit_strategy(strategy, data, every_bar=every_bar, on_step=on_step, **options)
+            found = audit_strategy(strategy, data, scope, on_step=on_step)
         else:
-            found = audit_targets.audit_env(str(env), data, every_bar=every_bar, on_step=on_step, **options)
+            found = audit_env(str(env), data, scope, on_step=on_step)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -147,7 +147,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except ModuleNotFoundError as error:
-        from finrl_pod_app.setup.extras import missing_package
+        from finrl_pod_app.setup.doctor import missing_package
 
         if (message := missing_package(error)) is None:
             raise

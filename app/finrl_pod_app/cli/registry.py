@@ -144,9 +144,9 @@ def collect(
     """Remove files that no champion refers to. Champions that a strategy trades or can return to always stay."""
     from datetime import timedelta
 
-    from finrl_pod.registry.garbage import collect_garbage
+    from finrl_pod.registry.handover import collect_garbage
 
-    found = collect_garbage(_open(registry), min_age=timedelta(hours=min_age), refused=refused, dry_run=dry_run)
+    found = collect_garbage(_open(registry), min_age=timedelta(hours=min_age), include_refused=refused, dry_run=dry_run)
     if as_json:
         print_json({"champions": found.champions, "files": found.files, "kept": found.kept, "dry_run": dry_run})
         return
@@ -176,7 +176,7 @@ def retrain(
 
     settings, folder = load(config), run_folder(out, config, resume=resume)
     check_panel(settings.data.name)
-    from finrl_pod_app.training.retraining import retrain as run
+    from finrl_pod_app.training.registry import retrain as run
 
     with console.progress_display(quiet=as_json) as progress:
         document = run(
@@ -184,7 +184,7 @@ def retrain(
             strategy or config.stem,
             folder,
             _open(registry),
-            stored=stored,
+            use_stored=stored,
             resume=resume,
             device=device.value,
             progress=progress,

@@ -262,8 +262,13 @@ def train(
         check_file_defines(env, f"the environment {env}")
     from finrl_pod_app.cli import console
     from finrl_pod_app.environment_training.async_training import train_async
-    from finrl_pod_app.environment_training.config import TrainingConfig, agent_config, default_algorithm
-    from finrl_pod_app.environment_training.environments import CUSTOM_ENVS, is_custom
+    from finrl_pod_app.environment_training.config import (
+        CUSTOM_ENVS,
+        TrainingConfig,
+        agent_config,
+        default_algorithm,
+        is_custom,
+    )
     from finrl_pod_app.environment_training.evaluation import EPISODES
     from finrl_pod_app.environment_training.training import SAVE_SECONDS
     from finrl_pod_app.environment_training.training import train as run

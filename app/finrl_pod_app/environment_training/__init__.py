@@ -1,1 +1,1 @@
-"""Training on environments without a market, Gymnasium's or users' own: config, run folder, loop, evaluation."""
+"""Training on environments without a market, of Gymnasium or from files: config, run folder, loop, evaluation."""

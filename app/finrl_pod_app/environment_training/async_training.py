@@ -23,11 +23,9 @@ from finrl_pod.rl.training.pipeline import SAMPLE_SECONDS, Pipeline, PipelineSta
 from finrl_pod.settings.algorithm_configs import OffPolicyConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
-from finrl_pod_app.environment_training.config import TrainingConfig, check
-from finrl_pod_app.environment_training.environments import open_env
-from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
+from finrl_pod_app.environment_training.config import TrainingConfig, check, open_env
+from finrl_pod_app.environment_training.evaluation import EPISODES, Scores, evaluate
 from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder
-from finrl_pod_app.environment_training.scores import Scores
 from finrl_pod_app.environment_training.training import catch_stop_signals
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 
@@ -46,7 +44,8 @@ def train_async(
     assert isinstance(config.agent, OffPolicyConfig)
     if config.members > 1:
         raise ConfigError(f"--pipeline async trains one member, got --members {config.members}; use --pipeline sync")
-    folder, scores = RunFolder(out), Scores(config.members, config.steps)
+    folder = RunFolder(out)
+    scores = Scores(config.members, config.steps)
     torch.set_num_threads(config.threads)
     make_env = functools.partial(
         _open_env,
@@ -61,18 +60,19 @@ def train_async(
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     with locked_folder(out, RUN), catch_stop_signals() as signals:
         folder.create(config.to_dict())
-        ended = _learn(pipeline, config, scores, signals, progress)
-        stats, algorithm = pipeline.stats, pipeline.algorithm
-        if ended is not None and not stats.updates:
-            raise ended
+        error = _learn(pipeline, config, scores, signals, progress)
+        stats = pipeline.stats
+        algorithm = pipeline.algorithm
+        if error is not None and not stats.updates:
+            raise error
         weights = {f"0.{name}": x for name, x in algorithm.member(0)[0].items()}
         result = _result(config, scores, stats, [bool(x) for x in algorithm.alive], out)
         folder.finish(weights, result)
-        if ended is not None:
-            raise RunError(f"{ended}; {_saved_weights_message(stats, config, out)}")
+        if error is not None:
+            raise RunError(f"{error}; {_saved_weights_message(stats, config, out)}")
         if not signals:
             with contextlib.suppress(Interrupted):
-                result["evaluation"] = evaluate(algorithm.greedy, config, evaluation, stopped=lambda: signals)
+                result["evaluation"] = evaluate(algorithm.greedy, config, evaluation, is_stopped=lambda: signals)
                 folder.finish(weights, result)
     if signals:
         raise Interrupted(f"stopped; {_saved_weights_message(stats, config, out)}")
@@ -80,7 +80,7 @@ def train_async(
 
 
 def _open_env(own_files: Mapping[str, str], name: str, **options: Any) -> VecEnv:
-    """`open_env` in a process that does not know the texts of the user's files yet."""
+    """`open_env` in a process that does not know the texts of user files yet."""
     keep(own_files)
     return open_env(name, **options)
 
@@ -89,12 +89,12 @@ def _learn(
     pipeline: Pipeline, config: TrainingConfig, scores: Scores, signals: list[int], progress: ProgressCallback
 ) -> RunError | None:
     """Train until all steps are done or a stop is requested; returns the error that ended it, if any."""
-    began = time.monotonic()
+    start_time = time.monotonic()
 
-    def after(pipeline: Pipeline, episodes: list[Any]) -> bool:
+    def on_episodes(pipeline: Pipeline, episodes: list[Any]) -> bool:
         samples = min(pipeline.stats.samples, config.steps)
         scores.add((Episode(*episode) for episode in episodes), samples)
-        rate = samples / max(time.monotonic() - began, 1e-9)
+        rate = samples / max(time.monotonic() - start_time, 1e-9)
         progress(
             Progress(
                 stage=f"training {unpinned(config.agent.algorithm)} on {unpinned(config.env)}, asynchronously",
@@ -110,7 +110,7 @@ def _learn(
 
     with pipeline:
         try:
-            pipeline.learn(config.steps, after=after)
+            pipeline.learn(config.steps, after=on_episodes)
         except RunError as error:  # the weights learned until then are saved
             return error
     return None
@@ -136,8 +136,8 @@ def _result(
         "seconds": round(stats.seconds, 3),
         "samples_per_second": round(stats.samples / max(stats.seconds, 1e-9), 1),
         "episodes": scores.episodes,
-        "unscored": scores.unscored,
-        "score": scores.each,
+        "unscored": scores.unscored_count,
+        "score": scores.member_scores,
         "best_score": scores.best,
         "curve": scores.curve,
         "evaluation": None,

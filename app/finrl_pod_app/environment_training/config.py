@@ -1,4 +1,4 @@
-"""Config of a training run on an environment without a market."""
+"""Config of a training run on an environment without a market, and its environments."""
 
 from __future__ import annotations
 
@@ -7,20 +7,55 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from finrl_pod_envs.custom.episode_recorder import EpisodeRecorder, record_episodes
+from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.gymnasium_pool.drivers import check_pool
+from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
+from finrl_pod_envs.gymnasium_pool.spaces import PREFIX
 
-from finrl_pod import __version__
+from finrl_pod import __version__, user_files
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.run import MAX_SEED, parse
-from finrl_pod_app.environment_training.environments import is_custom, open_env
 from finrl_pod_app.setup.doctor import pick_device
 from finrl_pod_app.setup.overrides import parse_setting
 
+CUSTOM_ENVS = 16  # environments per member of file.py:Class; one batch steps them all
 NEVER = 1e9  # disables a limit
-MINIBATCH, ON_POLICY_SAMPLES = 64, 2048
+MINIBATCH = 64
+ON_POLICY_SAMPLES = 2048
 UPDATES_PER_SAMPLE: Mapping[str, int] = {"redq": 20}  # of its paper; other off-policy algorithms take 1
+
+
+def is_custom(name: str) -> bool:
+    """Whether `name` is file.py:Class or package.module:Class. Raises ConfigError if it is not gym:NAME either."""
+    if name.startswith(PREFIX):
+        return False
+    if user_files.is_custom(name):
+        return True
+    raise ConfigError(
+        f"the environment must be {PREFIX}NAME, such as gym:Hopper-v5, path/to/file.py:Class, or "
+        f"package.module:Class, got {name!r}"
+    )
+
+
+def open_env(
+    name: str,
+    *,
+    envs: int,
+    members: Sequence[int] = (0,),
+    workers: int | None = None,
+    seconds: float = WORKER_SECONDS,
+    device: str = "cpu",
+) -> GymnasiumVecEnv | EpisodeRecorder:
+    """P x E environments, P = len(members). workers, seconds: passed to `GymnasiumVecEnv`.
+
+    Raises ConfigError, InputError, RunError or SetupError for an environment that cannot be made.
+    """
+    if is_custom(name):
+        return record_episodes(load_env(name, envs=envs, members=members, device=device))
+    return GymnasiumVecEnv(name, envs=envs, members=members, workers=workers, seconds=seconds, device=device)
 
 
 @dataclass(frozen=True)
@@ -29,8 +64,8 @@ class TrainingConfig:
 
     env: "gym:NAME" or "file.py:Class". steps: environment steps per member. envs: environments per member. workers:
     processes that step Gymnasium environments, 0 for this one. pipeline: "sync" alternates collecting and learning and
-    is reproducible, "async" does both at the same time. device: of networks, updates and environments from a file;
-    Gymnasium environments are stepped on the CPU.
+    is reproducible, "async" does both at the same time. device: where networks, updates and environments from a file
+    run; Gymnasium environments are stepped on the CPU.
     """
 
     env: str
@@ -56,8 +91,8 @@ def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
         raise RunError(f"config.json has no {min(missing)!r}, so it is not a run of train --env; name another folder")
     agent = parse({"agent": values["agent"]}, "config.json").agent
     fields = {field.name for field in dataclasses.fields(TrainingConfig)} - {"agent"}
-    known = {"device": "cpu", **values}  # older runs have no device
-    return TrainingConfig(agent=agent, **{name: known[name] for name in fields})
+    values_with_device = {"device": "cpu", **values}  # older runs have no device
+    return TrainingConfig(agent=agent, **{name: values_with_device[name] for name in fields})
 
 
 def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: int) -> AgentConfig:
@@ -66,12 +101,12 @@ def agent_config(algorithm: str, settings: Sequence[str], *, steps: int, envs: i
     settings: overrides as `name=value` in TOML notation. Raises ConfigError for unknown algorithms and settings.
     """
     parse({"agent": {"algorithm": algorithm}}, "--algorithm")
-    given = dict(map(parse_setting, settings))
-    horizon = given.get("horizon")
+    overrides = dict(map(parse_setting, settings))
+    horizon = overrides.get("horizon")
     defaults = default_settings(
         algorithm, steps=steps, envs=envs, horizon=horizon if isinstance(horizon, int) else None
     )
-    return parse({"agent": {"algorithm": algorithm, **defaults, **given}}, "--set").agent
+    return parse({"agent": {"algorithm": algorithm, **defaults, **overrides}}, "--set").agent
 
 
 def default_algorithm(env: str) -> str:
@@ -87,37 +122,41 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     """
     record = algorithm_info(algorithm).config_class
     names = {field.name for field in dataclasses.fields(record)}
-    shared: dict[str, Any] = {
+    common_settings: dict[str, Any] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
         # Random actions for at most a twentieth of the run.
-        each: dict[str, Any] = {
+        kind_settings: dict[str, Any] = {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
             "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(horizon or 1, 1),
             "learning_starts": min(5_000, steps // 20),
             "scale_rewards": False, "max_grad_norm": NEVER,
         }  # fmt: skip
         if issubclass(record, DQNConfig):
-            each |= {
+            kind_settings |= {
                 "learning_rate": 1e-3, "tau": 0.01, "max_grad_norm": 10.0,
                 "exploration_samples": max(steps // 5, 1),
             }  # fmt: skip
     else:
         horizon = max(ON_POLICY_SAMPLES // envs if horizon is None else horizon, 1)
-        each = {
+        kind_settings = {
             "hidden": [64, 64], "horizon": horizon, "group_baseline": False, "scale_rewards": False,
             "gae_lambda": 0.95, "entropy_coefficient": 0.0,
             "epochs": 10, "minibatches": _minibatches(horizon * envs), "target_kl": NEVER,
         }  # fmt: skip
         if "epochs" not in names:  # A2C: one gradient step on a short rollout
-            each |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
-    own = _own_defaults(record)
-    return {name: value for name, value in {**shared, **each}.items() if name in names and name not in own}
+            kind_settings |= {"horizon": 8, "learning_rate": 7e-4, "gae_lambda": 1.0}
+    custom_names = _own_defaults(record)
+    return {
+        name: value
+        for name, value in {**common_settings, **kind_settings}.items()
+        if name in names and name not in custom_names
+    }
 
 
 def _own_defaults(record: type[AgentConfig]) -> set[str]:
-    """Names of the settings whose defaults an algorithm of one's own declares."""
+    """Names of the settings whose defaults a custom algorithm declares."""
     classes = (cls for cls in record.__mro__ if not cls.__module__.startswith("finrl_pod."))
     return {name for cls in classes for name in vars(cls).get("__annotations__", {})}
 
@@ -144,7 +183,7 @@ def check(config: TrainingConfig) -> None:
         )
     check_pool(config.envs * config.members, config.workers or 1, config.worker_timeout)
     if config.pipeline == "async" and not isinstance(config.agent, OffPolicyConfig):
-        able = ", ".join(name for name, info in ALGORITHMS.items() if info.kind == "off-policy")
+        names = ", ".join(name for name, entry in ALGORITHMS.items() if entry.kind == "off-policy")
         raise ConfigError(
-            f"--pipeline async needs an off-policy algorithm, got {config.agent.algorithm}; use one of {able}"
+            f"--pipeline async needs an off-policy algorithm, got {config.agent.algorithm}; use one of {names}"
         )

@@ -19,15 +19,20 @@ from finrl_pod.tournament.snapshots import decode_tensors
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
 
-CONFIG, STATE, RESULT, WEIGHTS = "config.json", "state.json", "result.json", "weights.safetensors"
-SLOT, COUNTS = "slot.", "slot.counts"
+CONFIG = "config.json"
+STATE = "state.json"
+RESULT = "result.json"
+WEIGHTS = "weights.safetensors"
+SLOT = "slot."
+COUNTS = "slot.counts"
 
 
 class RunFolder:
     """written: replay items ever saved."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.written = path, 0
+        self.path = path
+        self.item_count = 0
         self._segments: list[dict[str, Any]] = []
         self._saves = 0
 
@@ -56,18 +61,18 @@ class RunFolder:
 
         self._saves += 1
         items = {k: x.contiguous() for k, x in tensors.items() if k.startswith(SLOT) and k != COUNTS}
-        rest = {k: x.contiguous() for k, x in tensors.items() if k not in items}
-        written = int(tensors[COUNTS][0]) if COUNTS in tensors else 0
-        if items and written > self.written:
+        learner_tensors = {k: x.contiguous() for k, x in tensors.items() if k not in items}
+        item_count = int(tensors[COUNTS][0]) if COUNTS in tensors else 0
+        if items and item_count > self.item_count:
             name = f"replay-{self._saves:06d}.safetensors"
             write_bytes(self.path / name, to_bytes(items))
-            self._segments.append({"file": name, "from": self.written, "to": written})
-        self._segments = [segment for segment in self._segments if segment["to"] > written - capacity]
+            self._segments.append({"file": name, "from": self.item_count, "to": item_count})
+        self._segments = [segment for segment in self._segments if segment["to"] > item_count - capacity]
         name = f"learner-{self._saves:06d}.safetensors"
-        write_bytes(self.path / name, to_bytes(rest))
-        state = {**values, "learner": name, "segments": self._segments, "saves": self._saves, "written": written}
+        write_bytes(self.path / name, to_bytes(learner_tensors))
+        state = {**values, "learner": name, "segments": self._segments, "saves": self._saves, "written": item_count}
         write_json(self.path / STATE, state)
-        self.written = written
+        self.item_count = item_count
         self._delete_old_files({name, *(segment["file"] for segment in self._segments)})
 
     def load(self, capacity: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -76,11 +81,13 @@ class RunFolder:
             return None
         state = read_json(self.path / STATE)
         tensors = self._read(state["learner"])
-        self.written, self._segments, self._saves = state["written"], list(state["segments"]), state["saves"]
-        parts = [self._read(segment["file"]) for segment in self._segments]
-        if parts:
-            kept = min(self.written, capacity)
-            tensors |= {name: torch.cat([part[name] for part in parts], 1)[:, -kept:] for name in parts[0]}
+        self.item_count = state["written"]
+        self._segments = list(state["segments"])
+        self._saves = state["saves"]
+        segments = [self._read(segment["file"]) for segment in self._segments]
+        if segments:
+            count = min(self.item_count, capacity)
+            tensors |= {name: torch.cat([segment[name] for segment in segments], 1)[:, -count:] for name in segments[0]}
         return tensors, state
 
     def finish(self, weights: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 DEFAULT_FPS = 30
 MAX_FRAMES = 3_000  # of a picture: 100 seconds at 30 frames a second
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-RGB, DEPTH = 2, 8  # colour type and bits of a channel in PNG's header
+RGB, DEPTH = 2, 8  # colour type and bits per channel in the PNG header
 
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 class PlayedEpisode(NamedTuple):
-    """Sum of rewards and number of steps; ended: False if it was cut off after `MAX_STEPS`, or a picture's frames."""
+    """Sum of rewards and number of steps; ended:
+
+    False if it was cut off after `MAX_STEPS`, or the frames of a picture.
+    """
 
     total: float
     steps: int
@@ -54,8 +57,8 @@ def play(
     """Play episodes without exploration; several members decide together.
 
     In a window if the environment and this machine have one, else as text that is passed to `show` if the environment
-    can print itself, else unseen. seed: of the episodes, by default the run's. picture: file for an animated PNG, in
-    place of both. Raises InputError for an environment that is no Gymnasium one or has no such picture, SetupError if
+    can print itself, else unseen. seed: episode seed; default: the seed of the run. picture: file for an animated PNG,
+    instead of both. Raises InputError for an environment that is no Gymnasium one or has no such picture, SetupError if
     a package for rendering is missing, RunError if the environment fails.
     """
     name = agents.config.env
@@ -68,7 +71,7 @@ def play(
     frames: list[NDArray[np.uint8]] = []
     try:
         stream = key(agents.config.seed if seed is None else seed, 0, "play")
-        played = [_episode(agents, env, episode_seed(stream, i), frames, show) for i in range(episodes)]
+        played_episodes = [_episode(agents, env, episode_seed(stream, i), frames, show) for i in range(episodes)]
         fps = int(env.metadata.get("render_fps") or DEFAULT_FPS)
     except _missing_renderer() as error:
         raise SetupError(f"{name} cannot be drawn: {error}") from None
@@ -80,26 +83,31 @@ def play(
         env.close()
     if picture is not None:
         write_bytes(picture, animated_png(frames, fps))
-    return played
+    return played_episodes
 
 
 def _episode(
     agents: SavedAgents, env: GymnasiumEnv, seed: int, frames: list[NDArray[np.uint8]], show: Callable[[str], object]
 ) -> PlayedEpisode:
-    members, shapes = agents.config.members, shapes_of(env, agents.config.env)
+    members = agents.config.members
+    shapes = shapes_of(env, agents.config.env)
     decide = agents.act if members == 1 else ensemble_decision(agents.act, members)
     flatten = Flattener(env.observation_space, agents.config.env)
     observation, _ = env.reset(seed=seed)
-    total, step, ended = 0.0, 0, False
+    total = 0.0
+    step = 0
+    is_over = False
     limit = MAX_FRAMES - 1 if env.render_mode == "rgb_array" else MAX_STEPS
-    while not ended and step < limit:
+    while not is_over and step < limit:
         rows = torch.from_numpy(flatten(observation)).expand(members, 1, -1)
         action = to_action(decide(rows)[0, 0].numpy(), shapes)
         _render(env, frames, show)
         observation, reward, terminated, truncated, _ = env.step(action)
-        total, step, ended = total + float(reward), step + 1, bool(terminated or truncated)
+        total = total + float(reward)
+        step = step + 1
+        is_over = bool(terminated or truncated)
     _render(env, frames, show)
-    return PlayedEpisode(total, step, ended)
+    return PlayedEpisode(total, step, is_over)
 
 
 def _render(env: GymnasiumEnv, frames: list[NDArray[np.uint8]], show: Callable[[str], object]) -> None:
@@ -135,9 +143,9 @@ def _missing_renderer() -> type[Exception]:
 
 
 def animated_png(frames: list[NDArray[np.uint8]], fps: int) -> bytes:
-    """An animated PNG of frames [H, W, 3], which browsers play (PNG specification, third edition, section 11.3.6)."""
+    """An animated PNG of frames [H, W, 3] for browsers (PNG specification, third edition, section 11.3.6)."""
     height, width, _ = frames[0].shape
-    parts = [
+    chunks = [
         PNG_SIGNATURE,
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, DEPTH, RGB, 0, 0, 0)),
         _chunk(b"acTL", struct.pack(">II", len(frames), 0)),  # played without end
@@ -148,13 +156,13 @@ def animated_png(frames: list[NDArray[np.uint8]], fps: int) -> bytes:
         sequence += 1
         rows = np.concatenate([np.zeros((height, 1), np.uint8), frame.reshape(height, -1)], 1)  # 0: rows as they are
         data = zlib.compress(rows.tobytes(), 6)
-        parts.append(_chunk(b"fcTL", control))
+        chunks.append(_chunk(b"fcTL", control))
         if i == 0:
-            parts.append(_chunk(b"IDAT", data))
+            chunks.append(_chunk(b"IDAT", data))
         else:
-            parts.append(_chunk(b"fdAT", struct.pack(">I", sequence) + data))
+            chunks.append(_chunk(b"fdAT", struct.pack(">I", sequence) + data))
             sequence += 1
-    return b"".join([*parts, _chunk(b"IEND", b"")])
+    return b"".join([*chunks, _chunk(b"IEND", b"")])
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Trained agents of a finished run of `train --env`: read from its folder, to act outside of it.
+"""Trained agents of a finished run of `train --env`, read from its folder.
 
 agents = load_agents("runs/hopper")
 action = agents.act(torch.zeros(1, 8, agents.spec.features))  # one member, 8 observations
@@ -22,8 +22,7 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict
-from finrl_pod_app.environment_training.environments import open_env
+from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict, open_env
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
 
 
@@ -44,7 +43,7 @@ class SavedAgents:
         """
         members = self.config.members
         rows = observation.to(network_dtype(self.weights)).reshape(members, 1, -1, self.spec.features)
-        table = rows.new_zeros(members, 1, 0, 0)  # features of a market's assets, of which there are none
+        table = rows.new_zeros(members, 1, 0, 0)  # no features: there are no assets
         action = self.actor.action(self.weights, table, rows, None)
         return action.reshape(members, rows.shape[2], -1)
 
@@ -57,7 +56,7 @@ class SavedAgents:
 
 
 def load_agents(run: str | Path) -> SavedAgents:
-    """The agents of a run's folder. The environment is made once to learn its sizes.
+    """The agents of a run folder. The environment is made once to learn its sizes.
 
     Raises RunError for a folder without a finished run of `train --env`, or whose weights do not fit the environment,
     ConfigError, InputError or SetupError for an environment that cannot be made.
@@ -72,8 +71,8 @@ def load_agents(run: str | Path) -> SavedAgents:
     config = config_from_dict(values)
     if not (path / WEIGHTS).exists():
         raise RunError(f"the run in {path} is not finished; continue it with the command that began it and --resume")
-    saved = load_tensors(path / WEIGHTS)
-    weights = {name: torch.stack([saved[f"{p}.{name}"] for p in range(config.members)]) for name in _names(saved)}
+    tensors = load_tensors(path / WEIGHTS)
+    weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in _names(tensors)}
     env = open_env(config.env, envs=1, members=range(config.members))
     try:
         spec = spec_of(env, config.agent)
@@ -84,16 +83,16 @@ def load_agents(run: str | Path) -> SavedAgents:
         agents.act(torch.zeros(config.members, 1, spec.features))
     except (RuntimeError, KeyError):
         raise RunError(
-            f"the weights in {path / WEIGHTS} do not fit {config.env}, which has {spec.features} observations and "
+            f"the weights in {path / WEIGHTS} do not fit {config.env} with {spec.features} observations and "
             f"{spec.action_size} actions; restore the environment that the run was made with"
         ) from None
     return agents
 
 
 def network_dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
-    """Type of a network's inputs: that of its weights, not of the statistics saved with them."""
+    """Type of the inputs of a network: the type of its weights, not of the statistics saved with them."""
     return next(x.dtype for name, x in weights.items() if name not in (MEAN, VARIANCE))
 
 
-def _names(saved: Mapping[str, Tensor]) -> list[str]:
-    return [name.removeprefix("0.") for name in saved if name.startswith("0.")]
+def _names(tensors: Mapping[str, Tensor]) -> list[str]:
+    return [name.removeprefix("0.") for name in tensors if name.startswith("0.")]

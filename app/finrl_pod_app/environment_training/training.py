@@ -22,11 +22,9 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import pinned, unpinned
-from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict
-from finrl_pod_app.environment_training.environments import open_env
-from finrl_pod_app.environment_training.evaluation import EPISODES, evaluate
+from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict, open_env
+from finrl_pod_app.environment_training.evaluation import EPISODES, Scores, evaluate
 from finrl_pod_app.environment_training.folder import RunFolder
-from finrl_pod_app.environment_training.scores import Scores
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.training_loggers import TrainingLogger, open_logger
 
@@ -54,14 +52,14 @@ def train(
     """
     check(config)
     folder = RunFolder(out)
-    saved = config_from_dict(folder.config()) if resume else None  # keeps the files of the run
+    saved_config = config_from_dict(folder.config()) if resume else None  # keeps the files of the run
     config = pinned(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
-    if saved is not None:
-        _check_same_settings(config, pinned(saved), out)
-        if (done := folder.result()) is not None:
-            return done
+    if saved_config is not None:
+        _check_same_settings(config, pinned(saved_config), out)
+        if (result := folder.result()) is not None:
+            return result
     with contextlib.closing(_make_env(config)) as env, catch_stop_signals() as signals:
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
@@ -84,37 +82,46 @@ class _TrainingRun:
         reports: Sequence[Callable[[Learner, Metrics], object]] = (),
     ) -> None:
         self._reports = reports
-        self.config, self.folder, self.env, self.learner, self._report = config, folder, env, learner, progress
+        self.config = config
+        self.folder = folder
+        self.env = env
+        self.learner = learner
+        self._report = progress
         self.scores = Scores(config.members, config.steps)
         self.seconds = self.losses = 0.0
         self._resume()
 
     def run(self, signals: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
-        config, learner = self.config, self.learner
-        first, began, saved, reported = learner.samples[0], time.monotonic(), time.monotonic(), 0.0
-        before = self.seconds
+        config = self.config
+        learner = self.learner
+        first = learner.samples[0]
+        start_time = time.monotonic()
+        last_save = time.monotonic()
+        last_report = 0.0
+        seconds_before = self.seconds
 
-        def after(_: Learner, metrics: Metrics) -> bool:
-            nonlocal saved, reported
+        def on_iteration(_: Learner, metrics: Metrics) -> bool:
+            nonlocal last_save, last_report
             for log in self._reports:
                 log(learner, metrics)
-            now, samples = time.monotonic(), learner.samples[0]
-            self.seconds = before + now - began
-            if finished := self.env.episodes():
-                self.scores.add(finished, samples)
-            if now - reported >= PROGRESS_SECONDS:
-                reported = now
-                self._report(self._progress(samples, (samples - first) / max(now - began, 1e-9)))
-            if now - saved >= save_seconds:
+            now = time.monotonic()
+            samples = learner.samples[0]
+            self.seconds = seconds_before + now - start_time
+            if episodes := self.env.episodes():
+                self.scores.add(episodes, samples)
+            if now - last_report >= PROGRESS_SECONDS:
+                last_report = now
+                self._report(self._progress(samples, (samples - first) / max(now - start_time, 1e-9)))
+            if now - last_save >= save_seconds:
                 self.save()
-                saved = time.monotonic()
+                last_save = time.monotonic()
             return not signals
 
         left = config.steps - first
         if left > 0:
             agent = config.agent
             linear = isinstance(agent, TrainedAgentConfig) and agent.learning_rate_schedule == "linear"
-            learner.learn(left, callback=after, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
+            learner.learn(left, callback=on_iteration, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:
             self.folder.finish(_all_weights(learner), {**self._result(), "evaluation": None})
@@ -127,20 +134,21 @@ class _TrainingRun:
                 f"stopped after {learner.samples[0]:,} of {config.steps:,} steps, all progress is saved: "
                 "continue with the same command and --resume"
             )
-        found, failed = None, None
+        evaluation_result = None
+        failure = None
         try:
-            found = evaluate(learner.act, config, evaluation, stopped=lambda: signals)
+            evaluation_result = evaluate(learner.act, config, evaluation, is_stopped=lambda: signals)
         except Interrupted:
             raise Interrupted(
                 f"stopped after all {config.steps:,} steps, during evaluation; all progress is saved: continue with "
                 "the same command and --resume"
             ) from None
         except RunError as error:
-            failed = error
-        result = {**self._result(), "evaluation": found}
+            failure = error
+        result = {**self._result(), "evaluation": evaluation_result}
         self.folder.finish(_all_weights(learner), result)
-        if failed is not None:
-            raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failed}")
+        if failure is not None:
+            raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failure}")
         return result
 
     def save(self) -> None:
@@ -148,15 +156,16 @@ class _TrainingRun:
         if not self._resumable:
             return
         values = {"scores": self.scores.to_dict(), "seconds": self.seconds, "losses": self._losses()}
-        self.folder.save(self.learner.checkpoint(self.folder.written), values, self._capacity)
+        self.folder.save(self.learner.checkpoint(self.folder.item_count), values, self._capacity)
 
     def _resume(self) -> None:
-        if (kept := self.folder.load(self._capacity)) is None:
+        if (checkpoint := self.folder.load(self._capacity)) is None:
             return
-        tensors, values = kept
+        tensors, values = checkpoint
         self.learner.resume(tensors)
         self.scores.load(values["scores"])
-        self.seconds, self.losses = values["seconds"], values["losses"]
+        self.seconds = values["seconds"]
+        self.losses = values["losses"]
 
     @property
     def _resumable(self) -> bool:
@@ -170,7 +179,8 @@ class _TrainingRun:
         return int(self.losses) + self.env.worker_restarts
 
     def _progress(self, samples: int, rate: float) -> Progress:
-        members, total = self.config.members, self.config.steps
+        members = self.config.members
+        total = self.config.steps
         return Progress(
             stage=f"training {unpinned(self.config.agent.algorithm)} on {unpinned(self.config.env)}",
             samples=samples * members,
@@ -192,8 +202,8 @@ class _TrainingRun:
             "seconds": round(self.seconds, 3),
             "samples_per_second": round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
             "episodes": self.scores.episodes,
-            "unscored": self.scores.unscored,
-            "score": self.scores.each,
+            "unscored": self.scores.unscored_count,
+            "score": self.scores.member_scores,
             "best_score": self.scores.best,
             "curve": self.scores.curve,
             "alive": learner.alive,
@@ -224,36 +234,42 @@ def _all_weights(learner: Learner) -> dict[str, torch.Tensor]:
     return {f"{p}.{name}": x for p in range(learner.env.members) for name, x in learner.algorithm.member(p)[0].items()}
 
 
-def _check_same_settings(signals: TrainingConfig, kept: TrainingConfig, out: Path) -> None:
+def _check_same_settings(config: TrainingConfig, run_config: TrainingConfig, out: Path) -> None:
     """Raises RunError if the settings of a resumed run differ from its own."""
     for field in dataclasses.fields(TrainingConfig):
-        one, other = getattr(signals, field.name), getattr(kept, field.name)
-        if one != other and field.name not in ("workers", "worker_timeout"):
+        value = getattr(config, field.name)
+        run_value = getattr(run_config, field.name)
+        if value != run_value and field.name not in ("workers", "worker_timeout"):
             if field.name == "agent":
-                odd = [
-                    f.name for f in dataclasses.fields(other) if getattr(one, f.name, None) != getattr(other, f.name)
+                differences = [
+                    f.name
+                    for f in dataclasses.fields(run_value)
+                    if getattr(value, f.name, None) != getattr(run_value, f.name)
                 ]
-                name = odd[0] if odd else "algorithm"
-                one, other = getattr(one, name, None), getattr(other, name, None)
+                name = differences[0] if differences else "algorithm"
+                value = getattr(value, name, None)
+                run_value = getattr(run_value, name, None)
             else:
                 name = field.name
-            raise RunError(f"{out} holds a run with {name} {other}, got {one}; use the same value or another --out")
+            raise RunError(
+                f"{out} holds a run with {name} {run_value}, got {value}; use the same value or another --out"
+            )
 
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[list[int]]:
     """Collect Ctrl-C and SIGTERM, to stop after the current iteration; a second signal stops immediately."""
-    caught: list[int] = []
+    signals: list[int] = []
 
     def handle(number: int, _: Any) -> None:
-        if caught:
+        if signals:
             raise KeyboardInterrupt
-        caught.append(number)
+        signals.append(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    handlers = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield caught
+        yield signals
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,27 +1,29 @@
-"""Run the audit's checks on a champion of a run or on any pipeline."""
+"""Audits: the checks of `finrl_pod.evaluate.audit` on the champion of a run, a strategy or an environment."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from finrl_pod_envs.market_env import MarketEnv
-from finrl_pod_envs.trading_envs import make_env
+from finrl_pod_envs.trading_envs import KINDS, make_env
 from finrl_pod_strategies.base_portfolios import with_base
-from finrl_pod_strategies.baselines import make_baseline
+from finrl_pod_strategies.baselines import index_panel, make_baseline
 from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.user_strategy import load_strategy
 
 from finrl_pod import opened_files
-from finrl_pod.data.splits import Splits, make_splits
+from finrl_pod.data.splits import make_splits
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import InputError
+from finrl_pod.errors import ConfigError, DataError, InputError
 from finrl_pod.evaluate.audit.data_quality import check_data
 from finrl_pod.evaluate.audit.determinism import BARS, MEMBER_BARS, check_determinism
-from finrl_pod.evaluate.audit.external_data import opened_file_findings, unseen_reader_findings
+from finrl_pod.evaluate.audit.external_data import growth_findings, opened_file_findings, unseen_reader_findings
 from finrl_pod.evaluate.audit.fills import check_fills
 from finrl_pod.evaluate.audit.leakage import check_normaliser, check_selection, check_splits
 from finrl_pod.evaluate.audit.lookahead import CHECK as CHECK_LOOKAHEAD
@@ -37,18 +39,62 @@ from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.promotion.rules import REFERENCE
 from finrl_pod.protocols import Strategy
 from finrl_pod.rl.acting.member_accounts import metrics_of
-from finrl_pod.settings.run import EnvironmentConfig, MandateConfig, RunConfig
-from finrl_pod.tournament.leaderboard import Leaderboard
+from finrl_pod.settings.run import DataConfig, EnvironmentConfig, MandateConfig, RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.selection import ChampionMembers, champion_of, sharpe_ratios
 from finrl_pod.types import AgentSnapshot, MarketTensor, Normaliser, Panel
-from finrl_pod.user_files import forget_modules, is_file_reference, kept_files, kept_neighbours
-from finrl_pod_app.evaluation.champions import member_ledgers
-from finrl_pod_app.evaluation.trial_log import reference_strategy
+from finrl_pod.user_files import (
+    custom_source,
+    forget_modules,
+    import_user_file,
+    is_custom,
+    is_file_reference,
+    kept_files,
+    kept_neighbours,
+)
+from finrl_pod_app.evaluation.champions import member_ledgers, reference_strategy
+from finrl_pod_app.prices.market_setup import make_market, training_env
+from finrl_pod_app.prices.panels import load_panel, splits_of_panel
+from finrl_pod_app.prices.stored_prices import load_run_panel
 
 ENVIRONMENTS, GROUP = 8, 4  # of an audited environment
+MIN_BARS = 60  # shorter panels leave no bar to probe
+PREPARATION = "the preparation of prices"  # subject of a finding that ends the checks of bars and tickers
 
 OnStep = Callable[[str], None]  # called with the name of each check before it runs
+BarRange = tuple[int, int]  # first and last bar
+
+
+@dataclass(frozen=True)
+class AuditScope:
+    """How much an audit checks.
+
+    probes: random bars after which later prices are changed. warm_up_bars: bars of history that decisions may depend
+    on. every_bar: probe features at every bar. Raises InputError for fewer than one probe or bar.
+    """
+
+    probes: int = PROBES
+    warm_up_bars: int = WARM_UP
+    every_bar: bool = False
+
+    def __post_init__(self) -> None:
+        if self.probes < 1 or self.warm_up_bars < 1:
+            raise InputError(
+                f"an audit needs at least 1 probe and 1 bar of warm-up, got {self.probes} probes and "
+                f"{self.warm_up_bars} bars"
+            )
+
+
+FULL_SCOPE = AuditScope()
+
+
+@dataclass(frozen=True)
+class CostSensitivity:
+    """What costs and delays are varied on: the bars, their name in messages, and the strategy to compare with."""
+
+    bars: BarRange
+    reference: Strategy
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,17 +107,29 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether no finding is a failure."""
+        """True if no finding is a failure."""
         return clean(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The audit as plain JSON values, infinite numbers as null."""
-        return {
-            "subject": self.subject,
-            "clean": self.clean,
-            "findings": [to_plain(dataclasses.asdict(finding)) for finding in self.findings],
-            "sensitivity": None if self.sensitivity is None else to_plain(dataclasses.asdict(self.sensitivity)),
-        }
+        """JSON values of the audit, infinite numbers as null."""
+        values: dict[str, Any] = to_plain(dataclasses.asdict(self))
+        return {"subject": self.subject, "clean": self.clean, **values}
+
+
+# ---------------------------------------------------------------------- runs
+
+
+def audit_run(path: Path, scope: AuditScope = FULL_SCOPE, *, on_step: OnStep = lambda _: None) -> Audit:
+    """Audit the champion of a run.
+
+    Raises RunError for a folder without a finished generation, DataError if its prices are no longer stored.
+    """
+    run = RunDirectory.open(path)
+    config = run.config
+    panel = load_run_panel(config, run.data_sha256, path)
+    splits = make_splits(panel.times, config.splits)
+    last_decision = training_env(config, make_market(panel, config, splits), splits, (0,)).last
+    return audit_champion(run, panel, config, champion_of(run, config), last_decision, scope, on_step=on_step)
 
 
 def audit_champion(
@@ -80,21 +138,20 @@ def audit_champion(
     config: RunConfig,
     members: ChampionMembers,
     last_decision: int,
+    scope: AuditScope = FULL_SCOPE,
     *,
     costs: bool = True,
-    probes: int = PROBES,
-    warm_up_bars: int = WARM_UP,
-    every_bar: bool = False,
     on_step: OnStep = lambda _: None,
 ) -> Audit:
     """Audit the champion of a run, from its prices to its decisions.
 
-    last_decision: last bar at which its training environments decide. costs: also check other costs and delays on the
-    validation bars, against the reference of the gate, which can lead to warnings but not to failures.
+    last_decision: last bar at which the training environments decide. costs: also check other costs and delays on the
+    validation bars, against the reference of the gate. They can lead to warnings but not to failures.
     """
-    begin = opened_files.number()
+    first_record = opened_files.number()
     opened_files.watch()
     splits = make_splits(panel.times, config.splits)
+    validation = (splits.validation.first, splits.validation.last)
     snapshots = {agent: run.snapshot(agent) for agent in members.ids}
     champion = PolicyStrategy(list(snapshots.values()), members.ensemble_weights, rule=members.rule)
     strategies = {"champion": champion}
@@ -103,7 +160,7 @@ def audit_champion(
     pipeline = Pipeline(
         name="champion",
         panel=panel,
-        build=market_builder(config, _champion_normaliser(champion)),
+        build=_market_builder(config, _champion_normaliser(champion)),
         rules=rules_of(config.environment),
         cash=config.environment.cash,
         out_of_sample=splits.train.last + 1,
@@ -112,106 +169,249 @@ def audit_champion(
         restart=forget_modules if any(map(is_file_reference, champion.feature_names)) else None,
     )
     on_step("leakage")
-    market = market_builder(config, champion.normaliser)(panel)
-    found = check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last))
+    market = _market_builder(config, champion.normaliser)(panel)
+    normaliser_findings = check_normaliser(market, champion.normaliser, (splits.train.first, splits.train.last))
     release_mapped_pages()
-    found = [
-        *found,
+    leakage_findings = [
+        *normaliser_findings,
         *check_splits(splits, last_decision),
-        *_check_selection(run, config, market, splits, members),
+        *_check_selection(run, config, market, validation, members),
     ]
     del market  # the checks build their own, one at a time
-    span = (splits.validation.first, splits.validation.last) if costs else None
-    terms = (config.environment.cost_bps, probes, warm_up_bars, on_step)
-    reference = reference_strategy(config)
-    rest, sensitivities = run_checks(pipeline, span, *terms, reference, "validation", every_bar=every_bar)
-    findings = (*found, *rest, *_opened_by_parts(config, begin))
-    return Audit(f"champion of {run.path}", findings, sensitivities)
+    varied_costs = CostSensitivity(validation, reference_strategy(config), "validation") if costs else None
+    findings, sensitivities = run_checks(pipeline, varied_costs, config.environment.cost_bps, scope, on_step)
+    file_findings = _opened_by_run(config, first_record)
+    return Audit(f"champion of {run.path}", (*leakage_findings, *findings, *file_findings), sensitivities)
 
 
-def _opened_by_parts(config: RunConfig, begin: int) -> list[Finding]:
-    """Warnings of files opened by features, rewards, costs, policies and other parts of a run.
+def _opened_by_run(config: RunConfig, first_record: int) -> list[Finding]:
+    """Warnings of files opened by features, rewards, costs, policies and other custom code of a run.
 
-    begin: number of the start of its audit. Before it, the process may have imported and called the run's own files and
-    parts of packages, and other runs' files too, which do not count.
+    first_record: number of the first file opened by the audit. Files of the run may have been imported and called
+    before, and so may files of other runs. Those do not count.
     """
     settings = dataclasses.asdict(config)
     names = kept_files(settings)
-    before = [
+    earlier_files = [
         entry
         for entry in opened_files.opened_files()
         if Path(entry.reader).name in names or entry.module.partition(".")[0] in opened_files.IMPORTED_PACKAGES
     ]
-    findings = opened_file_findings(dict.fromkeys((*before, *opened_files.opened_files(begin))))
+    findings = opened_file_findings(dict.fromkeys((*earlier_files, *opened_files.opened_files(first_record))))
     return findings + unseen_reader_findings(names | kept_neighbours(settings))
 
 
-def run_checks(
-    pipeline: Pipeline,
-    span: tuple[int, int] | None,
-    cost: float,
-    probes: int,
-    warm_up_bars: int,
-    on_step: OnStep,
-    reference: Strategy | None = None,
-    bars: str = "",
-    *,
-    every_bar: bool = False,
-) -> tuple[list[Finding], Sensitivity | None]:
-    """Run the checks that apply to every pipeline.
+def _check_selection(
+    run: RunDirectory, config: RunConfig, market: MarketTensor, validation: BarRange, members: ChampionMembers
+) -> list[Finding]:
+    """Score every agent of the leaderboard again on the validation bars."""
+    board = run.leaderboard()
+    agents = [run.snapshot(score.id) for score in board.scores]
+    returns = run.validation_returns({score.generation for score in board.scores})
+    annual = math.sqrt(bars_per_year(market.times))
+    recorded_scores = {
+        score.id: (score.score, annual * float(sharpe_ratios(returns[score.id][:, None])[0])) for score in board.scores
+    }
+    shares, selected_shares = (
+        dict(zip(ensemble.ids, ensemble.ensemble_weights, strict=True))
+        for ensemble in (members, champion_of(run, config))
+    )
+    scores = _validation_scores(agents, market, config, validation)
+    return check_selection(recorded_scores, scores, shares, selected_shares)
 
-    span: bars on which a strategy's costs and delays are varied. reference: what its growth is compared with; default:
-    equal weight. bars: name of those of the span in messages. every_bar: probe features at every bar for look-ahead.
+
+def _validation_scores(
+    agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, validation: BarRange
+) -> dict[str, float]:
+    """id -> annual Sharpe ratio on the validation bars."""
+    scores: dict[str, float] = {}
+    for members, ledger in member_ledgers(agents, market, config, *validation):
+        metrics = metrics_of(ledger, market)
+        scores |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
+    return scores
+
+
+def _champion_normaliser(champion: PolicyStrategy) -> Normaliser:
+    """The normaliser of a champion, extended by an identity for features without statistics (turbulence)."""
+    normaliser = champion.normaliser
+    count = len(champion.feature_names) - len(normaliser.feature_names)
+    if not count:
+        return normaliser
+    mean = (*normaliser.mean, *(0.0,) * count)
+    std = (*normaliser.std, *(1.0,) * count)
+    return Normaliser(champion.feature_names, mean, std, normaliser.clip)
+
+
+# ---------------------------------------------------------------------- strategies and environments
+
+
+def audit_strategy(
+    target: str | Strategy,
+    data: str | None = None,
+    scope: AuditScope = FULL_SCOPE,
+    *,
+    config: RunConfig | None = None,
+    on_step: OnStep = lambda _: None,
+) -> Audit:
+    """Audit a strategy: the name of a baseline, `file.py:Class`, or an object such as one of a notebook.
+
+    data: stored panel. config: prices, rules and splits instead of `data` and the defaults. Costs are varied on
+    validation bars: an audit is no look at the test period.
     """
-    if probes < 1 or warm_up_bars < 1:
-        raise InputError(
-            f"an audit needs at least 1 probe and 1 bar of warm-up, got {probes} probes and {warm_up_bars} bars"
-        )
-    found: list[Finding] = []
+    first_record = opened_files.number()
+    opened_files.watch()
+    strategy = load_strategy(target) if isinstance(target, str) else target
+    name = target if isinstance(target, str) else strategy.name
+    config, panel, bars = _default_data(data) if config is None else _audit_data(config)
+    if name == "index":
+        panel = index_panel(panel)
+    features = strategy.feature_names
+    fill = config.environment.fill
+    normaliser = build_market(panel, features, (0, bars[0] - 1), fill).normaliser if features else None
+    pipeline = Pipeline(
+        name=name,
+        panel=panel,
+        build=lambda prices: build_market(prices, features, normaliser or (0, len(prices.times) - 1), fill),
+        rules=rules_of(config.environment),
+        cash=config.environment.cash,
+        out_of_sample=bars[0],
+        strategies={name: strategy},
+        restart=_reimport(target) if isinstance(target, str) and is_file_reference(target) else None,
+    )
+    varied_costs = CostSensitivity(bars, strategy if name == "index" else make_baseline(REFERENCE))
+    cost = config.environment.cost_bps
+    findings, sensitivities = run_checks(pipeline, varied_costs, cost, scope, on_step)
+    if sensitivities is not None:
+        findings += growth_findings(name, sensitivities, cost)
+    return Audit(name, (*findings, *_opened_by_strategy(target, first_record)), sensitivities)
+
+
+def _opened_by_strategy(target: str | Strategy, first_record: int) -> list[Finding]:
+    """Warnings of files opened by user code since `first_record`, and by the file of the strategy on import."""
+    records = opened_files.opened_files(first_record)
+    if not isinstance(target, str) or not is_custom(target):
+        return opened_file_findings(records)
+    path, text = custom_source(target, "an audit")
+    import_records = [
+        entry for entry in opened_files.opened_files() if os.path.abspath(entry.reader) == os.path.abspath(path)
+    ]
+    findings = opened_file_findings(dict.fromkeys((*import_records, *records)))
+    return findings + unseen_reader_findings({path.name: text})
+
+
+def _reimport(target: str) -> Callable[[], None]:
+    """A function that imports the file of a `file.py:Class` again and replaces its features."""
+
+    def restart() -> None:
+        import_user_file(Path(target.rpartition(":")[0]), f"the strategy {target}")
+
+    return restart
+
+
+def audit_env(
+    kind: str, data: str | None = None, scope: AuditScope = FULL_SCOPE, *, on_step: OnStep = lambda _: None
+) -> Audit:
+    """Audit an environment and its features on a panel of the store, under the default rules."""
+    if kind not in KINDS:
+        raise InputError(f"--env must be one of {', '.join(KINDS)}, got {kind!r}")
+    config, panel, bars = _default_data(data)
+    environment = dataclasses.replace(config.environment, kind=kind)  # type: ignore[arg-type]  # checked above
+    config = dataclasses.replace(config, environment=environment, mandate=MandateConfig(base="none"))
+    normaliser = build_market(panel, config.features.names, (0, bars[0] - 1), environment.fill).normaliser
+    pipeline = Pipeline(
+        name=kind,
+        panel=panel,
+        build=_market_builder(config, normaliser),
+        rules=rules_of(environment),
+        cash=environment.cash,
+        out_of_sample=bars[0],
+        make_env=audit_env_factory(environment),
+    )
+    findings, _ = run_checks(pipeline, None, environment.cost_bps, scope, on_step)
+    return Audit(kind, tuple(findings))
+
+
+def _default_data(data: str | None) -> tuple[RunConfig, Panel, BarRange]:
+    """The default config, its panel, and the bars on which costs are varied.
+
+    These are the validation split, or the second half of a panel that is too short for splits. Probes start at the
+    first of these bars.
+    """
+    if data is None:
+        return _audit_data(RunConfig())
+    return _audit_data(RunConfig(data=DataConfig(data)), use_default_splits=True)
+
+
+def _audit_data(config: RunConfig, *, use_default_splits: bool = False) -> tuple[RunConfig, Panel, BarRange]:
+    """The config, its panel, and the bars of `_default_data`. use_default_splits: ignore the splits of the config."""
+    panel = load_panel(config)
+    if len(panel.times) < MIN_BARS:
+        raise DataError(f"an audit needs at least {MIN_BARS} bars, panel {panel.name!r} has {len(panel.times)}")
+    try:
+        splits = splits_of_panel(panel) if use_default_splits else config.splits
+        validation = make_splits(panel.times, splits).validation
+    except (DataError, ConfigError):
+        return config, panel, (len(panel.times) // 2, len(panel.times) - 1)
+    return config, panel, (validation.first, validation.last)
+
+
+# ---------------------------------------------------------------------- checks of every pipeline
+
+
+def run_checks(
+    pipeline: Pipeline, varied_costs: CostSensitivity | None, cost: float, scope: AuditScope, on_step: OnStep
+) -> tuple[list[Finding], Sensitivity | None]:
+    """Run the checks that apply to every pipeline. cost: proportional cost in basis points."""
+    findings: list[Finding] = []
 
     def run(name: str, check: Callable[[], list[Finding]]) -> None:
         on_step(name)
         release_freed_memory()
         try:
-            found.extend(check())
+            findings.extend(check())
         except PreparationError as error:  # the other checks compare bars and tickers
-            found.append(Finding(CHECK_LOOKAHEAD, "fail", "the preparation of prices", f"{error}."))
+            findings.append(Finding(CHECK_LOOKAHEAD, "fail", PREPARATION, f"{error}."))
 
-    run("determinism", lambda: check_determinism(pipeline, max(MEMBER_BARS, min(BARS, 4 * probes))))
-    # What is not deterministic would fail the other comparisons too: report that once.
-    ignored = {finding.part for finding in found if finding.status == "fail"}
+    run("determinism", lambda: check_determinism(pipeline, max(MEMBER_BARS, min(BARS, 4 * scope.probes))))
+    # A strategy that is not deterministic would fail the other comparisons too: it is reported once.
+    failed_parts = {finding.part for finding in findings if finding.status == "fail"}
     deterministic = dataclasses.replace(
         pipeline,
         strategies={
             name: strategy
             for name, strategy in pipeline.strategies.items()
-            if not {f"strategy {name}", *(f"feature {used}" for used in strategy.feature_names)} & ignored
+            if not {f"strategy {name}", *(f"feature {feature}" for feature in strategy.feature_names)} & failed_parts
         },
     )
-    run("look-ahead", lambda: check_lookahead(deterministic, probes, every_bar=every_bar, ignored=ignored))
-    run("warm-up", lambda: check_warm_up(deterministic, warm_up_bars, ignored=ignored))
+    run(
+        "look-ahead",
+        lambda: check_lookahead(deterministic, scope.probes, every_bar=scope.every_bar, ignored=failed_parts),
+    )
+    run("warm-up", lambda: check_warm_up(deterministic, scope.warm_up_bars, ignored=failed_parts))
     run("fills", lambda: check_fills(pipeline))
     run("data", lambda: check_data(pipeline.panel))
-    broken = any(finding.part == "the preparation of prices" for finding in found)
-    if span is None or not pipeline.strategies or broken:
-        return list(dict.fromkeys(found)), None
+    is_broken = any(finding.part == PREPARATION for finding in findings)
+    if varied_costs is None or not pipeline.strategies or is_broken:
+        return list(dict.fromkeys(findings)), None
     on_step("sensitivity to costs and delays")
-    reference = reference or make_baseline(REFERENCE)
-    varied = cost_sensitivity(pipeline, reference, span)
-    return [*found, *sensitivity_findings(pipeline, varied, reference.name, cost, span, bars)], varied
+    reference = varied_costs.reference
+    sensitivities = _cost_sensitivity(pipeline, reference, varied_costs.bars)
+    bars = varied_costs.bars
+    cost_findings = sensitivity_findings(pipeline, sensitivities, reference.name, cost, bars, varied_costs.split)
+    return [*findings, *cost_findings], sensitivities
 
 
-def cost_sensitivity(pipeline: Pipeline, reference: Strategy, span: tuple[int, int]) -> Sensitivity:
-    """Sensitivity of a pipeline's first strategy, compared with a reference."""
+def _cost_sensitivity(pipeline: Pipeline, reference: Strategy, bars: BarRange) -> Sensitivity:
+    """Sensitivity of the first strategy of a pipeline, compared with a reference."""
     panel = pipeline.prepared(pipeline.panel)
-    market = pipeline.build(panel)
-    terms = (panel, market, *span, pipeline.rules, pipeline.cash)
+    terms = (pipeline.build(panel), *bars, pipeline.rules, pipeline.cash)
     strategy = fresh_copy(next(iter(pipeline.strategies.values())))
-    own, other = (backtest_recorded(tested, *terms)[1] for tested in (strategy, fresh_copy(reference)))
-    return sensitivity(own.decisions, other.decisions, *terms[1:])
+    decisions = backtest_recorded(strategy, panel, *terms)[1].decisions
+    reference_decisions = backtest_recorded(fresh_copy(reference), panel, *terms)[1].decisions
+    return sensitivity(decisions, reference_decisions, *terms)
 
 
-def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:
+def _market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel], MarketTensor]:
     """A function from prices to a market with a frozen normaliser."""
     environment = config.environment
 
@@ -226,49 +426,10 @@ def market_builder(config: RunConfig, normaliser: Normaliser) -> Callable[[Panel
 def audit_env_factory(
     config: EnvironmentConfig, mandate: MandateConfig | None = None
 ) -> Callable[[MarketTensor, int, int], MarketEnv]:
-    """A function that makes a few environments. Cash earns no interest in them, which would resemble a wrong fill."""
+    """A function that makes a few environments. Their cash earns no interest: it would resemble a wrong fill."""
     config = dataclasses.replace(config, cash_rates=())
 
     def make_audit_env(market: MarketTensor, first: int, last: int) -> MarketEnv:
         return make_env(market, config, first=first, last=last, envs=ENVIRONMENTS, group=GROUP, mandate=mandate)
 
     return make_audit_env
-
-
-def _check_selection(
-    run: RunDirectory, config: RunConfig, market: MarketTensor, splits: Splits, members: ChampionMembers
-) -> list[Finding]:
-    """Score every agent of the leaderboard again on the validation bars."""
-    state = run.state()
-    board = Leaderboard.from_state(state, config.tournament)
-    agents = [run.snapshot(score.id) for score in board.scores]
-    recomputed = _validation_scores(agents, market, config, (splits.validation.first, splits.validation.last))
-    returns = run.validation_returns({score.generation for score in board.scores})
-    annual = math.sqrt(bars_per_year(market.times))
-    recorded = {
-        score.id: (score.score, annual * float(sharpe_ratios(returns[score.id][:, None])[0])) for score in board.scores
-    }
-    shares, selected = (
-        dict(zip(each.ids, each.ensemble_weights, strict=True)) for each in (members, champion_of(run, config))
-    )
-    return check_selection(recorded, recomputed, shares, selected)
-
-
-def _validation_scores(
-    agents: Sequence[AgentSnapshot], market: MarketTensor, config: RunConfig, span: tuple[int, int]
-) -> dict[str, float]:
-    """id -> annual Sharpe ratio on the bars of `span`."""
-    found: dict[str, float] = {}
-    for members, ledger in member_ledgers(agents, market, config, *span):
-        metrics = metrics_of(ledger, market)
-        found |= {agents[i].id: values["sharpe"] for i, values in zip(members, metrics, strict=True)}
-    return found
-
-
-def _champion_normaliser(champion: PolicyStrategy) -> Normaliser:
-    """The champion's normaliser, extended by an identity for features it uses besides its own (turbulence)."""
-    own, extra = champion.normaliser, champion.feature_names[len(champion.normaliser.feature_names) :]
-    if not extra:
-        return own
-    zeros, ones = (0.0,) * len(extra), (1.0,) * len(extra)
-    return Normaliser(champion.feature_names, (*own.mean, *zeros), (*own.std, *ones), own.clip)

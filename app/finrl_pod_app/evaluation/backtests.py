@@ -27,13 +27,13 @@ from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.gate import VERDICT_FILE
 from finrl_pod.promotion.trial_log import LookCount, log_look
 from finrl_pod.protocols import Strategy
-from finrl_pod.settings.run import BUILT_IN_SPLITS, RunConfig, SplitConfig
+from finrl_pod.settings.run import RunConfig, SplitConfig
 from finrl_pod.types import BacktestResult, MarketTensor, Panel, Times
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.benchmarks import BenchmarkAccount, find_benchmark
+from finrl_pod_app.evaluation.champions import champion_identity, reference_strategy
 from finrl_pod_app.evaluation.mandate_report import comparison, mandate_parts, mandate_period
-from finrl_pod_app.evaluation.trial_log import champion_identity, reference_strategy
-from finrl_pod_app.prices.panels import backtest_period, load_panel
+from finrl_pod_app.prices.panels import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.prices.stored_prices import load_run_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
@@ -41,7 +41,6 @@ from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.setup.doctor import installed_versions
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
-from finrl_pod_app.setup.presets import propose_splits
 
 if TYPE_CHECKING:
     from finrl_pod.paper.settings import PaperConfig
@@ -53,11 +52,11 @@ REFERENCES = ("equal_weight", "index")  # shown next to the tested strategy
 
 
 class BacktestOptions(TypedDict, total=False):
-    """Options of a backtest: the prices, and settings that replace those of the config.
+    """Options of a backtest: the prices, and settings that override the config.
 
-    data: name of a stored panel. split: "train", "validation", "test" or "all"; start, end: dates, both included, which
-    replace those of the split. cost_bps, cash: replace the environment's. settings: "section.name=value". seed: of a
-    strategy that takes one.
+    data: name of a stored panel. split: "train", "validation", "test" or "all"; start, end: first and last date instead
+    of the dates of the split. cost_bps, cash: override the environment. settings: "section.name=value". seed: seed of a
+    random strategy.
     """
 
     data: str | None
@@ -71,12 +70,12 @@ class BacktestOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, eq=False)
-class PreparedBacktest:
+class BacktestInputs:
     """A strategy with the prices, the market and the bars that it is tested on.
 
     subject: its identity in the registry of looks, None for a baseline. in_sample: a warning if it was trained or
-    selected on some of these bars. period: the name of the split, or None for dates of the user's choice. shows_test:
-    whether some of the bars belong to the test split or come after its start. run: folder of a champion's run. orders:
+    selected on some of these bars. period: the name of the split, or None for chosen dates. shows_test:
+    whether some of the bars belong to the test split or come after its start. run: run folder of a champion. orders:
     stops and limits within bars.
     """
 
@@ -105,15 +104,15 @@ class PreparedBacktest:
         return self.name if self.run is None else f"{CHAMPION} of {self.run}"
 
     def log_look(self, benchmark: BenchmarkAccount | None = None) -> LookCount | None:
-        """Log a look at its bars, by the strategy or by its benchmark; returns its number, and that of all so far.
+        """Log a look at its bars, by the strategy or by its benchmark; returns its number and the count of all looks.
 
         None for a baseline, and for bars before the test split: only results on test count as looks.
         """
         subject = self.subject if benchmark is None else benchmark.subject
         if subject is None or not self.shows_test:
             return None
-        what = self.description if benchmark is None else benchmark.strategy.name
-        return log_look(self.panel, Span(self.first, self.last), subject, f"backtest of {what}")
+        activity = self.description if benchmark is None else benchmark.strategy.name
+        return log_look(self.panel, Span(self.first, self.last), subject, f"backtest of {activity}")
 
 
 def run_backtest(
@@ -129,26 +128,25 @@ def run_backtest(
     on_account: Callable[[float], None] = lambda _: None,
     **options: Unpack[BacktestOptions],
 ) -> RunReport:
-    """Backtest a run's champion (a Path), a baseline (its name) or a user's `file.py:Class`.
+    """Backtest the champion of a run (a Path), a baseline (its name) or a custom `file.py:Class`.
 
-    execution: "weights" trades to the target weights under the environment's rules. "paper" trades with the orders of
-    the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or the
-    defaults.
+    execution: "weights" trades to the target weights under the rules of the environment. "paper" trades with the orders
+    of the paper-trading daemon, with the prices, symbols, capital, costs and order settings of its config `paper`, or
+    the defaults.
 
-    settings: `name=value` lines of the environment. orders: stops and limits, in place of the strategy's own. capacity:
-    also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for it, in
-    place of the data's; on_account: called with each account's size before it is simulated. benchmark: what the metrics
-    compare with: a symbol, which is bought and held, a baseline, or `file.py:Class`; default: the index of the prices,
-    else equal weight. Without split and dates, a
-    run is tested on its test split, a strategy of the user's own on validation, and a baseline on the test split of the
-    default config (on the sample) or on all bars. Returns the report; with `out` it is written with its page, and bars,
-    weights and attribution as Parquet and CSV.
+    settings: `name=value` lines of the environment. orders: stops and limits, instead of the orders of the strategy.
+    capacity: also simulate larger accounts, with market impact; adv: average daily volume of each asset in currency for
+    it, instead of the volumes in the data; on_account: called with the size of each account before it is simulated.
+    benchmark: what the metrics compare with: a symbol (bought and held), a baseline, or `file.py:Class`; default: the
+    index of the prices, else equal weight. Without split and dates, a run is tested on its test split, a custom
+    strategy on validation, and a baseline on the test split of the default config (on the sample) or on all bars.
+    Returns the report; with `out` it is written with its page, and bars, weights and attribution as Parquet and CSV.
     """
     if paper is not None and execution != "paper":
-        raise InputError('a daemon\'s config needs execution "paper"')
+        raise InputError('the config of a daemon needs execution "paper"')
     if capacity and (execution == "paper" or target == "index"):
         raise InputError(
-            "a capacity is that of a strategy traded to exact weights; leave out --execution paper and index"
+            "a capacity is computed for strategies traded to exact weights; leave out --execution paper and index"
         )
     if adv is not None and not capacity:
         raise InputError("--adv is the volume that --capacity assumes; give both")
@@ -157,40 +155,40 @@ def run_backtest(
         options["data"] = paper.broker.panel
     tables: dict[str, Mapping[str, Sequence[Any]]] = {}
     with rewritable_folder(out, BACKTEST):
-        prepared = prepare(target, symbols=symbols, **options)
-        prepared = dataclasses.replace(prepared, orders=orders or orders_of(prepared.strategy))
-        if prepared.orders is not None and (capacity or execution == "paper" or prepared.name == "index"):
+        inputs = prepare(target, symbols=symbols, **options)
+        inputs = dataclasses.replace(inputs, orders=orders or orders_of(inputs.strategy))
+        if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
-        against = None if benchmark is None else find_benchmark(benchmark, prepared.name, prepared.panel)
-        parts: dict[str, object] = {"split": prepared.period}
+        benchmark_account = None if benchmark is None else find_benchmark(benchmark, inputs.name, inputs.panel)
+        report_parts: dict[str, object] = {"split": inputs.period}
         if execution == "paper":
-            tested = _on_paper(prepared, paper, against, options.get("cost_bps"), options.get("cash"))
+            outcome = _on_paper(inputs, paper, benchmark_account, options.get("cost_bps"), options.get("cash"))
         else:
-            tested = _on_weights(prepared, against, curved=out is not None)
-            if capacity and tested.recording is not None:
-                parts["capacity"] = _capacity(prepared, tested.recording, adv, on_account)
-            if prepared.name != "index":
-                profit = attribution(tested.results[prepared.name], prepared.market, prepared.terms[2])
-                parts["attribution"] = profit.plain()
+            outcome = _on_weights(inputs, benchmark_account, with_curve=out is not None)
+            if capacity and outcome.recording is not None:
+                report_parts["capacity"] = _capacity(inputs, outcome.recording, adv, on_account)
+            if inputs.name != "index":
+                profit = attribution(outcome.results[inputs.name], inputs.market, inputs.terms[2])
+                report_parts["attribution"] = profit.plain()
                 tables["attribution"] = profit.table()
-        if against is not None:
-            prepared.log_look(against)
-        looks = prepared.log_look()  # what failed has shown nothing
+        if benchmark_account is not None:
+            inputs.log_look(benchmark_account)
+        looks = inputs.log_look()  # what failed has shown nothing
         if looks is not None:
-            parts |= {"looks": looks.number, "looks_so_far": looks.so_far}
-        report = _report(prepared, tested, against, parts, banded=out is not None)
+            report_parts |= {"looks": looks.number, "looks_so_far": looks.so_far}
+        report = _report(inputs, outcome, benchmark_account, report_parts, with_band=out is not None)
         if out is not None:
-            _write(out, report, tested.results, tables)
+            _write(out, report, outcome.results, tables)
     return report
 
 
 @dataclass(frozen=True, eq=False)
-class _Tested:
+class _Outcome:
     """Results by strategy, and what the report says about them.
 
     recording: the recorded decisions, None with paper orders. rules: sentences that replace those on the market.
-    orders: sentences on stops and limits. cost_bps: proportional cost, None for the cost of the config. parts: of the
-    report.
+    orders: sentences on stops and limits. cost_bps: proportional cost, None for the cost of the config. parts: parts of
+    the report by name.
     """
 
     results: Mapping[str, BacktestResult]
@@ -203,147 +201,154 @@ class _Tested:
 
 
 def _capacity(
-    prepared: PreparedBacktest, recorded: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
+    inputs: BacktestInputs, recording: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
 ) -> Mapping[str, object]:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
     from finrl_pod.evaluate.variations import backtest_recorded
 
-    market, (first, last, rules, _), tested = prepared.market, prepared.terms, prepared.strategy
-    is_champion = isinstance(tested, PolicyStrategy)
-    base = reference_strategy(prepared.config) if is_champion else make_baseline("equal_weight")
-    its = backtest_recorded(base, prepared.panel, market, *prepared.terms)[1]
+    market = inputs.market
+    (first, last, rules, _) = inputs.terms
+    strategy = inputs.strategy
+    is_champion = isinstance(strategy, PolicyStrategy)
+    base = reference_strategy(inputs.config) if is_champion else make_baseline("equal_weight")
+    base_recording = backtest_recorded(base, inputs.panel, market, *inputs.terms)[1]
     curve = capacity_curve(
-        recorded, its, market, first, last, rules, adv=adv, seed=prepared.config.seed, on_size=on_account
+        recording, base_recording, market, first, last, rules, adv=adv, seed=inputs.config.seed, on_size=on_account
     )
     return {"base": base.name, "adv": adv, **curve.plain()}
 
 
-def _on_weights(prepared: PreparedBacktest, against: BenchmarkAccount | None, *, curved: bool) -> _Tested:
+def _on_weights(inputs: BacktestInputs, benchmark_account: BenchmarkAccount | None, *, with_curve: bool) -> _Outcome:
     """Trade to exact target weights.
 
-    curved: also compute the metrics of the same decisions at other costs.
+    with_curve: also compute the metrics of the same decisions at other costs.
     """
-    champion = prepared.strategy if isinstance(prepared.strategy, PolicyStrategy) else None
+    champion = inputs.strategy if isinstance(inputs.strategy, PolicyStrategy) else None
     recorder = None if champion is None else MandateRecorder(champion)
-    strategy = RecordingStrategy(recorder or prepared.strategy)
-    strategy.orders = prepared.orders
-    on_prices = (prepared.panel, prepared.market, *prepared.terms)
-    index = prepared.name == "index"
-    own = run_baseline("index", *on_prices) if index else backtest(strategy, *on_prices)
-    results = {prepared.name: own, **run_references(prepared.name, *on_prices)}
-    if against is not None and against.strategy.name not in results:
-        results[against.strategy.name] = against.result(prepared.panel, prepared.market, *prepared.terms)
+    strategy = RecordingStrategy(recorder or inputs.strategy)
+    strategy.orders = inputs.orders
+    on_prices = (inputs.panel, inputs.market, *inputs.terms)
+    index = inputs.name == "index"
+    result = run_baseline("index", *on_prices) if index else backtest(strategy, *on_prices)
+    results = {inputs.name: result, **run_references(inputs.name, *on_prices)}
+    if benchmark_account is not None and benchmark_account.strategy.name not in results:
+        results[benchmark_account.strategy.name] = benchmark_account.result(inputs.panel, inputs.market, *inputs.terms)
     if champion is not None:
-        reference = reference_strategy(prepared.config)
+        reference = reference_strategy(inputs.config)
         if reference.name not in results:
             results[reference.name] = backtest(reference, *on_prices)
     curve = None
-    if curved and prepared.name != "index" and prepared.orders is None:
+    if with_curve and inputs.name != "index" and inputs.orders is None:
         from finrl_pod.evaluate.variations import cost_curve
 
-        curve = cost_curve(strategy, prepared.market, *prepared.terms)
-    return _Tested(
+        curve = cost_curve(strategy, inputs.market, *inputs.terms)
+    return _Outcome(
         results,
         strategy,
         curve,
-        orders=() if prepared.orders is None else prepared.orders.sentences(),
-        parts={} if recorder is None else _mandate_parts(prepared, recorder, results),
+        orders=() if inputs.orders is None else inputs.orders.sentences(),
+        parts={} if recorder is None else _mandate_parts(inputs, recorder, results),
     )
 
 
 def run_references(
-    tested: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
+    tested_name: str, panel: Panel, market: MarketTensor, first: int, last: int, rules: ExecutionRules, cash: float
 ) -> dict[str, BacktestResult]:
     """Backtests of the strategies that a tested one is shown next to, on its prices, bars and rules, by name.
 
-    tested: name of the tested strategy, which is left out, as is the index if the panel has none.
+    tested_name: strategy to leave out. A panel without an index has no result of it.
     """
-    names = (name for name in REFERENCES if name != tested and (name != "index" or panel.benchmark is not None))
+    names = (name for name in REFERENCES if name != tested_name and (name != "index" or panel.benchmark is not None))
     return {name: run_baseline(name, panel, market, first, last, rules, cash) for name in names}
 
 
 def _mandate_parts(
-    prepared: PreparedBacktest, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
+    inputs: BacktestInputs, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
 ) -> Mapping[str, object]:
-    """The report's parts on a champion's mandate."""
+    """Parts of the report on the mandate of a champion."""
     champion = results[CHAMPION]
-    period = mandate_period(prepared.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
-    return mandate_parts(prepared.config, results, {"test": period})
+    period = mandate_period(inputs.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
+    return mandate_parts(inputs.config, results, {"test": period})
 
 
 def _on_paper(
-    prepared: PreparedBacktest,
+    inputs: BacktestInputs,
     paper: PaperConfig | None,
-    against: BenchmarkAccount | None,
+    benchmark_account: BenchmarkAccount | None,
     cost_bps: float | None,
     cash: float | None,
-) -> _Tested:
-    """Trade with the daemon's orders; the index, which has no shares, and a chosen benchmark trade to exact weights."""
+) -> _Outcome:
+    """Trade with the orders of the daemon.
+
+    The index has no shares: it and a chosen benchmark trade to exact weights.
+    """
     from finrl_pod_app.evaluation.execution_rules import rules_of_config, rules_of_environment
 
-    environment = prepared.config.environment
+    environment = inputs.config.environment
     # The limits of the daemon that trades the strategy, for the baselines too.
     if paper is None:
-        terms = rules_of_environment(environment, prepared.panel, prepared.strategy)
+        terms = rules_of_environment(environment, inputs.panel, inputs.strategy)
     else:
-        terms = rules_of_config(paper, prepared.strategy, cost_bps, cash)
+        terms = rules_of_config(paper, inputs.strategy, cost_bps, cash)
     results: dict[str, BacktestResult] = {}
-    sent: dict[str, int] = {}
+    order_counts: dict[str, int] = {}
     rules = ExecutionRules(cost_rate=float(terms.rules.cost_rate))
-    for name in dict.fromkeys((prepared.name, *REFERENCES)):
+    for name in dict.fromkeys((inputs.name, *REFERENCES)):
         if name == "index":
-            if prepared.panel.benchmark is not None or name == prepared.name:
+            if inputs.panel.benchmark is not None or name == inputs.name:
                 results[name] = run_baseline(
-                    name, prepared.panel, prepared.market, prepared.first, prepared.last, rules, terms.cash
+                    name, inputs.panel, inputs.market, inputs.first, inputs.last, rules, terms.cash
                 )
             continue
-        strategy = prepared.strategy if name == prepared.name else make_baseline(name)
-        tested = terms.backtest(strategy, prepared.panel, prepared.market, prepared.first, prepared.last)
-        results[name], sent[name] = tested
-    if against is not None and against.strategy.name not in results:
-        period = (prepared.first, prepared.last)
-        results[against.strategy.name] = against.result(prepared.panel, prepared.market, *period, rules, terms.cash)
-    return _Tested(
+        strategy = inputs.strategy if name == inputs.name else make_baseline(name)
+        tested = terms.backtest(strategy, inputs.panel, inputs.market, inputs.first, inputs.last)
+        results[name], order_counts[name] = tested
+    if benchmark_account is not None and benchmark_account.strategy.name not in results:
+        period = (inputs.first, inputs.last)
+        results[benchmark_account.strategy.name] = benchmark_account.result(
+            inputs.panel, inputs.market, *period, rules, terms.cash
+        )
+    return _Outcome(
         results,
         rules=terms.description(),
         cost_bps=float(10_000 * terms.rules.cost_rate),
-        parts={"execution": "paper", "orders": sent},
+        parts={"execution": "paper", "orders": order_counts},
     )
 
 
 def _report(
-    prepared: PreparedBacktest,
-    tested: _Tested,
-    against: BenchmarkAccount | None,
-    parts: Mapping[str, object],
+    inputs: BacktestInputs,
+    outcome: _Outcome,
+    benchmark_account: BenchmarkAccount | None,
+    report_parts: Mapping[str, object],
     *,
-    banded: bool,
+    with_band: bool,
 ) -> RunReport:
-    """The report of a backtest. banded: with the bootstrap band of the equity curve."""
-    results = tested.results
-    parts = {**tested.parts, **parts, "period": f"{period_sentence(prepared)}{_changes(prepared)}"}
-    rules = tested.rules or rule_sentences(prepared.config.environment, prepared.panel)
-    parts["rules"] = [*([prepared.in_sample] if prepared.in_sample else []), *rules, *tested.orders]
-    if meaning := bars_sentence(prepared.panel):
-        parts["bars"] = meaning
-    if prepared.in_sample:
-        parts["in_sample"] = prepared.in_sample
-    base = REFERENCES[0] if against is None else against.strategy.name
-    if prepared.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
-        parts["comparison"] = comparison(results[prepared.name], results[base])
-    dates = [str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last)]
+    """The report of a backtest. with_band: add the bootstrap band of the equity curve."""
+    results = outcome.results
+    report_parts = {**outcome.parts, **report_parts, "period": f"{period_sentence(inputs)}{_changes(inputs)}"}
+    rules = outcome.rules or rule_sentences(inputs.config.environment, inputs.panel)
+    report_parts["rules"] = [*([inputs.in_sample] if inputs.in_sample else []), *rules, *outcome.orders]
+    if meaning := bars_sentence(inputs.panel):
+        report_parts["bars"] = meaning
+    if inputs.in_sample:
+        report_parts["in_sample"] = inputs.in_sample
+    base = REFERENCES[0] if benchmark_account is None else benchmark_account.strategy.name
+    if inputs.name not in (CHAMPION, base):  # reports of runs compare a champion with its base
+        report_parts["comparison"] = comparison(results[inputs.name], results[base])
+    dates = [str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last)]
     return build_report(
-        config=prepared.config,
-        panel=prepared.panel,
+        config=inputs.config,
+        panel=inputs.panel,
         splits={"test": dates},
         results=results,
         versions=installed_versions(),
-        cost_curve=tested.curve,
-        cost_bps=tested.cost_bps,
-        benchmark=None if against is None else against.strategy.name,
-        band=bootstrap_band(results[subject_of(results)].equity, prepared.config.seed) if banded else None,
-        parts=parts,
+        cost_curve=outcome.curve,
+        cost_bps=outcome.cost_bps,
+        benchmark=None if benchmark_account is None else benchmark_account.strategy.name,
+        band=bootstrap_band(results[subject_of(results)].equity, inputs.config.seed) if with_band else None,
+        parts=report_parts,
     )
 
 
@@ -370,12 +375,12 @@ def prepare(
     symbols: Sequence[str] = (),
     fix: str = "",
     **options: Unpack[BacktestOptions],
-) -> PreparedBacktest:
+) -> BacktestInputs:
     """Load the strategy, the prices and the market, and find the bars to test.
 
-    base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: of the panel,
-    by default those of the config. fix: what to do if the prices of a run are no longer stored, for the message, in
-    place of --data. Errors in the target are raised before prices are read.
+    base: config that the arguments override if the target is not a run; by default RunConfig(). symbols: selected
+    symbols; default: the selection of the config. fix: what to do if the prices of a run are no longer stored, for the
+    message, instead of --data. Errors in the target are raised before prices are read.
     """
     if options.get("split") not in (None, *get_args(SplitName)):
         raise InputError(f"split must be one of {', '.join(get_args(SplitName))}, got {options.get('split')!r}")
@@ -385,13 +390,13 @@ def prepare(
     strategy = load_strategy(target, seed)
     config = _with_options(base or RunConfig(), options, symbols)
     panel = load_panel(config)
-    stored = options.get("data") is not None
-    splits = splits_of_panel(panel) if stored else config.splits
-    baseline: SplitName = "all" if stored else "test"
+    is_stored = options.get("data") is not None
+    splits = splits_of_panel(panel) if is_stored else config.splits
+    baseline: SplitName = "all" if is_stored else "test"
     period = _period(panel, splits, options, "validation" if is_custom(target) else baseline)
     market = _market_for(strategy, config, panel, period.first, period.last)
     subject = _subject(target, seed)
-    return PreparedBacktest(
+    return BacktestInputs(
         _result_name(target, strategy),
         strategy,
         config,
@@ -407,7 +412,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Period:
-    """Bars of a backtest; name: of their split, None for dates. shows_test: whether the test split has begun."""
+    """Bars of a backtest. name: name of their split, None for dates. shows_test: whether the test split has begun."""
 
     first: int
     last: int
@@ -416,54 +421,55 @@ class _Period:
 
 
 def _period(panel: Panel, splits: SplitConfig | None, options: BacktestOptions, default: SplitName) -> _Period:
-    """The bars that the options ask for. splits: None if those of a run do not fit the panel."""
-    split, start, end = options.get("split") or default, options.get("start"), options.get("end")
+    """The bars that the options ask for. splits: None if the splits of a run do not fit the panel."""
+    split = options.get("split") or default
+    start = options.get("start")
+    end = options.get("end")
     if splits is None:
-        splits, split = splits_of_panel(panel), options.get("split") or "all"
+        splits = splits_of_panel(panel)
+        split = options.get("split") or "all"
     first, last = backtest_period(panel, start, end, splits, split)
     shows_test = bool(panel.times[last] >= first_moment(splits.test[0]).to_datetime64())
     return _Period(first, last, None if start or end else split, shows_test)
 
 
-def splits_of_panel(panel: Panel) -> SplitConfig:
-    """Splits of a panel that no config describes: the default ones if they fit, else 70, 15 and 15 percent."""
-    first, last = (panel.times[i].astype("datetime64[D]").item() for i in (0, -1))
-    return propose_splits(first, last, BUILT_IN_SPLITS.get(panel.name))
-
-
-def period_sentence(prepared: PreparedBacktest) -> str:
+def period_sentence(inputs: BacktestInputs) -> str:
     """What the bars of a backtest are, and whether they count as a look at the test split."""
-    first, last = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
+    first, last = (str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last))
     names = {"all": "all bars", None: "dates of your choice"}
-    name = names.get(prepared.period, f"{prepared.period} split")
-    if not prepared.shows_test:
+    name = names.get(inputs.period, f"{inputs.period} split")
+    if not inputs.shows_test:
         unseen = "Test bars are not shown; look at them once, at the end, with --split test."
         return f"Period: {name}, {first} to {last}. {unseen}"
-    if prepared.period == "all" and prepared.subject is None:
+    if inputs.period == "all" and inputs.subject is None:
         compare = "Strategies of your own are tested on validation by default: compare with --split validation."
         return f"Period: {name}, {first} to {last}. {compare}"
     return f"Period: {name}, {first} to {last}."
 
 
-def _changes(prepared: PreparedBacktest) -> str:
-    """The rules of the market that differ from those of a champion's run, as a sentence; empty without any."""
+def _changes(inputs: BacktestInputs) -> str:
+    """A sentence on the market rules that differ from the run of a champion; empty if none differ."""
     from finrl_pod.tournament.run_directory import RunDirectory
 
-    if prepared.run is None:
+    if inputs.run is None:
         return ""
-    rules, own = prepared.config.environment, RunDirectory.open(prepared.run).config.environment
-    names = [item.name for item in dataclasses.fields(rules) if getattr(rules, item.name) != getattr(own, item.name)]
-    changes = ", ".join(f"{name} = {getattr(rules, name)} (of the run: {getattr(own, name)})" for name in names)
+    rules = inputs.config.environment
+    run_rules = RunDirectory.open(inputs.run).config.environment
+    names = [
+        item.name for item in dataclasses.fields(rules) if getattr(rules, item.name) != getattr(run_rules, item.name)
+    ]
+    changes = ", ".join(f"{name} = {getattr(rules, name)} (of the run: {getattr(run_rules, name)})" for name in names)
     return f" Changed rules: {changes}." if changes else ""
 
 
-def with_seed(prepared: PreparedBacktest, target: str, seed: int | None) -> PreparedBacktest:
-    """A prepared backtest with another seed, on the same prices."""
-    strategy, market = load_strategy(target, seed), prepared.market
-    if strategy.feature_names != prepared.strategy.feature_names:
-        market = _market_for(strategy, prepared.config, prepared.panel, prepared.first, prepared.last)
+def with_seed(inputs: BacktestInputs, target: str, seed: int | None) -> BacktestInputs:
+    """The same backtest with another seed, on the same prices."""
+    strategy = load_strategy(target, seed)
+    market = inputs.market
+    if strategy.feature_names != inputs.strategy.feature_names:
+        market = _market_for(strategy, inputs.config, inputs.panel, inputs.first, inputs.last)
     return dataclasses.replace(
-        prepared, name=_result_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
+        inputs, name=_result_name(target, strategy), strategy=strategy, market=market, subject=_subject(target, seed)
     )
 
 
@@ -474,7 +480,7 @@ def _market_for(strategy: Strategy, config: RunConfig, panel: Panel, first: int,
 
 
 def _result_name(target: str, strategy: Strategy) -> str:
-    """Name in results: the strategy's own, unless a user's strategy has the name of a reference or the champion."""
+    """Name in results: the name of the strategy, or the target if a reference or the champion has that name."""
     return target if is_custom(target) and strategy.name in (*REFERENCES, CHAMPION) else strategy.name
 
 
@@ -491,12 +497,14 @@ def _with_options(config: RunConfig, options: BacktestOptions, symbols: Sequence
     return dataclasses.replace(config, data=data)
 
 
-def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], fix: str) -> PreparedBacktest:
+def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], fix: str) -> BacktestInputs:
     from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.evaluation.champions import champion_market, load_champion, saved_members
+    from finrl_pod.tournament.selection import champion_of
+    from finrl_pod_app.evaluation.champions import champion_market, load_champion
 
     run: RunDirectory = RunDirectory.open(path)
-    config, data = _with_options(run.config, options, symbols), options.get("data")
+    config = _with_options(run.config, options, symbols)
+    data = options.get("data")
     if data is None:
         if not fix and Store().exists(config.data.name):
             fix = f", or pass --data {config.data.name} to test the champion on the prices of that name"
@@ -505,33 +513,35 @@ def _prepared_run(path: Path, options: BacktestOptions, symbols: Sequence[str], 
         panel = load_panel(config)
     splits = config.splits if data is None or panel.sha256 == run.data_sha256 else None
     # A champion without a verdict may change: its test period is not for a look by default.
-    finished = (path / VERDICT_FILE).exists()
-    period = _period(panel, splits, options, "test" if finished else "validation")
+    has_verdict = (path / VERDICT_FILE).exists()
+    period = _period(panel, splits, options, "test" if has_verdict else "validation")
     first, last = period.first, period.last
-    members = saved_members(run)
-    champion, subject = load_champion(run, members), champion_identity(run.config.sha256, run, members)
-    market, known = (
-        champion_market(champion, panel, config),
-        in_sample(
-            run.config.splits.train[0],
-            run.config.splits.validation[1],
-            panel.times[first : last + 1],
-            "the champion was trained or selected",
-        ),
+    members = champion_of(run, run.config)
+    champion = load_champion(run, members)
+    subject = champion_identity(run.config.sha256, run, members)
+    market = champion_market(champion, panel, config)
+    warning = in_sample(
+        run.config.splits.train[0],
+        run.config.splits.validation[1],
+        panel.times[first : last + 1],
+        "the champion was trained or selected",
     )
-    return PreparedBacktest(
-        CHAMPION, champion, config, panel, market, first, last, subject, known, period.name, period.shows_test, path
+    return BacktestInputs(
+        CHAMPION, champion, config, panel, market, first, last, subject, warning, period.name, period.shows_test, path
     )
 
 
-def in_sample(first: str, last: str, times: Times, what: str) -> str | None:
-    """A warning if some of the bars `times` are between two dates, else None. what: was done on the bars between."""
+def in_sample(first: str, last: str, times: Times, activity: str) -> str | None:
+    """A warning if some of the bars `times` are between two dates, else None.
+
+    activity: what was done with the bars between.
+    """
     start, end = first_moment(first).to_datetime64(), last_moment(last).to_datetime64()
-    inside = int(((times >= start) & (times <= end)).sum())
-    if not inside:
+    count = int(((times >= start) & (times <= end)).sum())
+    if not count:
         return None
-    some = f"all {inside:,}" if inside == len(times) else f"{inside:,} of these {len(times):,}"
+    bars = f"all {count:,}" if count == len(times) else f"{count:,} of these {len(times):,}"
     return (
-        f"Warning: {some} bars are between {first} and {last}, on which {what}. Returns there are in sample and not "
-        "evidence of skill."
+        f"Warning: {bars} bars are between {first} and {last}, on which {activity}. Returns there are in sample and "
+        "not evidence of skill."
     )

@@ -37,22 +37,23 @@ class BenchmarkAccount:
         return backtest(strategy, panel, market, first, last, rules, cash)
 
 
-def find_benchmark(name: str, tested: str, panel: Panel) -> BenchmarkAccount:
+def find_benchmark(name: str, tested_name: str, panel: Panel) -> BenchmarkAccount:
     """The benchmark of a strategy: a symbol of the panel, a baseline by name, or `file.py:Class`.
 
-    tested: name of the strategy in results. Raises InputError for an unknown name, and for the tested strategy itself.
+    tested_name: name of the strategy in results. Raises InputError for an unknown name, and for the tested strategy
+    itself.
     """
     if is_file_reference(name):
-        found = BenchmarkAccount(load_user_strategy(name, None), strategy_hash(name, None))
+        account = BenchmarkAccount(load_user_strategy(name, None), strategy_hash(name, None))
     elif name in panel.symbols:
-        found = BenchmarkAccount(BuyAndHold(name))
+        account = BenchmarkAccount(BuyAndHold(name))
     elif name in BASELINES or name in SEEDED_BASELINES:
-        found = BenchmarkAccount(make_baseline(name))
+        account = BenchmarkAccount(make_baseline(name))
     else:
-        known = (*BASELINES, *SEEDED_BASELINES, *panel.symbols)
-        close = get_close_matches(name, known, n=1)
+        names = (*BASELINES, *SEEDED_BASELINES, *panel.symbols)
+        close = get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "give a symbol of the panel, a baseline, or file.py:Class"
         raise InputError(f"unknown benchmark {name!r}: {hint}")
-    if found.strategy.name == tested:
+    if account.strategy.name == tested_name:
         raise InputError(f"the benchmark {name!r} is the tested strategy: choose another")
-    return found
+    return account

@@ -1,4 +1,4 @@
-"""Execution rules of a backtest with execution="paper": orders sized and sent as the daemon does."""
+"""Backtests as the paper-trading daemon trades: its order sizes, costs and limits."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import dataclasses
 from dataclasses import dataclass
 from decimal import Decimal
 
+import numpy as np
+
 from finrl_pod.errors import ConfigError
 from finrl_pod.evaluate.paper_backtest import Auction, backtest_paper
-from finrl_pod.market.orders import SizingRules
-from finrl_pod.paper.execution.mandate_limits import risk_limits
+from finrl_pod.market.mandate import active_mandate
+from finrl_pod.market.orders import SizingRules, limited_weights
+from finrl_pod.paper.execution.mandate_limits import UNBOUNDED, risk_limits
 from finrl_pod.paper.execution.modelled_slices import sliced_execution
-from finrl_pod.paper.execution.sizing import sizing_rules
-from finrl_pod.paper.settings import DataSettings, PaperConfig, require_daily_decisions
+from finrl_pod.paper.execution.sizing import order_limits, sizing_rules
+from finrl_pod.paper.settings import DataSettings, PaperConfig, RiskSettings, require_daily_decisions
 from finrl_pod.protocols import Strategy
-from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import BacktestResult, MarketTensor, Panel
+from finrl_pod.settings.run import EnvironmentConfig, RunConfig
+from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel, Positions, Window
 
 # Settings without a counterpart in a paper account: they must keep their defaults.
 UNSUPPORTED_SETTINGS = (
@@ -28,7 +31,7 @@ UNSUPPORTED_SETTINGS = (
 class PaperRules:
     """Order sizing rules, starting cash in currency, and the auction in which orders fill.
 
-    config: config with slices in place of the auction, None without slices.
+    config: config with slices instead of the auction, None without slices.
     """
 
     rules: SizingRules
@@ -51,8 +54,8 @@ class PaperRules:
         shares = "fractional shares" if rules.fractional else "whole shares"
         sentences = [
             f"Accounts start with {self.cash:,.0f} in cash; amounts are in the currency of the prices.",
-            f"Orders are sized at the decision's closing prices, as the paper-trading daemon does (execution = paper): "
-            f"{shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
+            f"Orders are sized at the closing prices of the decision, as in the paper-trading daemon "
+            f"(execution = paper): {shares}, with {float(100 * rules.cash_buffer):g}% of equity kept in cash.",
             self._fills(),
             f"Every trade costs {float(10_000 * rules.cost_rate):g} basis points of its value.",
             *self._limits(),
@@ -60,8 +63,8 @@ class PaperRules:
         ]
         if rules.collar:
             sentences.append(
-                f"Limit prices are {float(100 * rules.collar):g}% from the decision's prices; an order does not fill "
-                "if the auction price is beyond its limit."
+                f"Limit prices are {float(100 * rules.collar):g}% from the prices of the decision; an order does not "
+                "fill if the auction price is beyond its limit."
             )
         return sentences
 
@@ -71,7 +74,7 @@ class PaperRules:
             return f"Orders fill in the next session's {'opening' if self.auction == 'open' else 'closing'} auction."
         return (
             f"Orders are sent in slices ({slicing.schedule}) every {slicing.interval_minutes:g} minutes for "
-            f"{slicing.minutes:g} minutes; they fill on a straight line from the next session's open to its close, "
+            f"{slicing.minutes:g} minutes; they fill on a straight line from the next open to the next close, "
             "and volume is taken as even."
         )
 
@@ -119,3 +122,40 @@ def rules_of_environment(environment: EnvironmentConfig, panel: Panel, strategy:
 
 def _rate(cost_bps: float) -> Decimal:
     return Decimal(str(cost_bps)) / 10_000
+
+
+class LimitedStrategy:
+    """Wrap a strategy and cut its target weights as the daemon does (`limited_weights`)."""
+
+    def __init__(self, inner: Strategy, rules: SizingRules) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.feature_names = inner.feature_names
+        self.lookback: int | None = getattr(inner, "lookback", None)
+        self.feature_lookback: int = getattr(inner, "feature_lookback", 1)
+        self._rules = rules
+
+    def target_weights(self, window: Window, positions: Positions) -> Floats | None:
+        """Target weights of the wrapped strategy within the limits."""
+        weights = self.inner.target_weights(window, positions)
+        if weights is None:
+            return None
+        return np.array(limited_weights([float(weight) for weight in weights], self._rules))
+
+
+def within_daemon_limits(strategy: Strategy, config: RunConfig) -> Strategy:
+    """Return a champion within the default limits of the daemon, so that the gate tests what the daemon would trade.
+
+    Under a mandate the limits follow from it and cut nothing; short or leveraged accounts cannot be traded on paper.
+    The strategy is returned as it is in both cases.
+    """
+    environment = config.environment
+    if active_mandate(config.mandate) is not None or environment.short or environment.leverage != 1:
+        return strategy
+    risk = RiskSettings(
+        max_position=UNBOUNDED["max_position"],
+        max_order=UNBOUNDED["max_order"],
+        max_turnover=UNBOUNDED["max_turnover"],
+    )
+    limits = order_limits(risk)
+    return LimitedStrategy(strategy, SizingRules(cash_buffer=Decimal(0), limits=limits))

@@ -11,8 +11,7 @@ from finrl_pod.data.tensor import build_market
 from finrl_pod.evaluate.feature_analysis import HORIZONS, QUANTILES, analyse_feature, ranks_assets
 from finrl_pod.files import to_plain
 from finrl_pod.settings.run import DataConfig, RunConfig
-from finrl_pod_app.evaluation.backtests import splits_of_panel
-from finrl_pod_app.prices.panels import backtest_period, load_panel
+from finrl_pod_app.prices.panels import backtest_period, load_panel, splits_of_panel
 from finrl_pod_app.report.builder import bars_sentence
 
 
@@ -29,7 +28,7 @@ def analyse_features(
 ) -> dict[str, Any]:
     """Figures of features on the bars of a split, or from start to end.
 
-    names: of features; all that the prices allow if empty. split: "train", "validation" or "test" of the splits that
+    names: feature names; if empty, all that the prices allow. split: "train", "validation" or "test" of the splits that
     `finrl-pod init` writes for these prices, or "all". Returns {"data", "period", "features": [...]}. Raises
     ConfigError for prices that are too short for splits.
     """
@@ -39,20 +38,22 @@ def analyse_features(
     panel = load_panel(config)
     splits = None if split == "all" or (start and end) else splits_of_panel(panel)
     first, last = backtest_period(panel, start, end, splits, split)
-    chosen = tuple(names) or features.available(panel)
-    features.check(panel, chosen)
+    feature_names = tuple(names) or features.available(panel)
+    features.check(panel, feature_names)
     market = build_market(panel, (), (first, last), config.environment.fill)
-    found = []
-    for name in chosen:
+    analyses = []
+    for name in feature_names:
         on_feature(name)
-        values = features.compute(panel, (name,))[..., 0]
-        if not names and not ranks_assets(values):
+        feature_values = features.compute(panel, (name,))[..., 0]
+        if not names and not ranks_assets(feature_values):
             continue
-        analysed = analyse_feature(name, values, market, first, min(last, market.steps - 1), horizons, quantiles)
-        found.append(analysed.plain())
+        analysis = analyse_feature(
+            name, feature_values, market, first, min(last, market.steps - 1), horizons, quantiles
+        )
+        analyses.append(analysis.plain())
     period = [str(panel.times[i].astype("datetime64[D]")) for i in (first, last)]
-    document = {"data": panel.name, "period": period, "split": split, "quantiles": quantiles, "features": found}
+    document = {"data": panel.name, "period": period, "split": split, "quantiles": quantiles, "features": analyses}
     if meaning := bars_sentence(panel):
         document["bars"] = meaning
-    plain: dict[str, Any] = to_plain(document)
-    return plain
+    values: dict[str, Any] = to_plain(document)
+    return values

@@ -37,12 +37,12 @@ from finrl_pod.tournament.selection import (
     ensemble_of,
 )
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
-from finrl_pod_app.evaluation.champions import load_champion
+from finrl_pod_app.evaluation.champions import load_champion, reference_strategy
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext
-from finrl_pod_app.evaluation.trial_log import reference_strategy
 from finrl_pod_app.report.records import Rung, RungPeriod
 
-BASE, TRAINED = "base", "rl"
+BASE = "base"
+TRAINED = "rl"
 # Rung -> feature and sign of its score, in the order of the table. Defined before any test bar is read.
 FIXED_TILTS: Mapping[str, tuple[str, float]] = {
     "momentum": ("momentum_252_21", 1.0),
@@ -63,7 +63,7 @@ class Curve:
 def ladder_parts(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers, evaluation: ChampionEvaluation
 ) -> dict[str, object]:
-    """The report's parts `ladder` and `start`; none without a mandate.
+    """The parts `ladder` and `start` of the report; none without a mandate.
 
     Call it after the look at the test period is recorded.
     """
@@ -71,15 +71,15 @@ def ladder_parts(
     if active_mandate(config.mandate) is None:
         return {}
     comparison = compared_with_start(run, config, ensemble_of(run, config))
-    deployed = START if members.ids == (START,) or config.agent.algorithm == START else TRAINED
+    deployed_rung = START if members.ids == (START,) or config.agent.algorithm == START else TRAINED
     spans = {"validation": context.splits.validation, "test": context.splits.test}
     results = {"validation": evaluation.validation, "test": evaluation.test}
-    curves = {name: _curves(context, run, comparison, deployed, spans[name], results[name]) for name in PERIODS}
+    curves = {name: _curves(context, run, comparison, deployed_rung, spans[name], results[name]) for name in PERIODS}
     reference = reference_strategy(config).name
     rungs = [
         Rung(
             rung=name,
-            deployed=name == deployed,
+            deployed=name == deployed_rung,
             validation=_period(curves["validation"][name], results["validation"][reference]),
             test=_period(curves["test"][name], results["test"][reference]),
         )
@@ -87,39 +87,48 @@ def ladder_parts(
     ]
     if comparison is None:
         return {"ladder": rungs, "start": None}
-    return {"ladder": rungs, "start": {**vars(comparison), "level": START_SIGNIFICANCE, **run.start_folds()}}
+    return {
+        "ladder": rungs,
+        "start": {**vars(comparison), "level": START_SIGNIFICANCE, **dataclasses.asdict(run.start_folds())},
+    }
 
 
 def _curves(
     context: EvaluationContext,
     run: RunDirectory,
     comparison: StartComparison | None,
-    deployed: str,
+    deployed_rung: str,
     span: Span,
     results: Mapping[str, BacktestResult],
 ) -> dict[str, Curve]:
-    """Accounts of all rungs over a period, by name and in order. results: of the champion and of the reference."""
-    config, market = context.config, context.market
+    """Accounts of all rungs over a period, by name and in order.
+
+    results: results of the champion and of the reference.
+    """
+    config = context.config
+    market = context.market
     reference = results[reference_strategy(config).name]
     curves = {BASE: _curve(reference), **_fixed_tilts(context, span)}
     champion = _curve(results[CHAMPION])
     if comparison is not None:  # agents started from the solved policy
         weights = run.snapshot(START).weights[LINEAR]
-        curves[START] = champion if deployed == START else _linear(context, market, weights.unsqueeze(0), span)[0]
-        trained = champion
-        if deployed == START:
+        curves[START] = champion if deployed_rung == START else _linear(context, market, weights.unsqueeze(0), span)[0]
+        ensemble_curve = champion
+        if deployed_rung == START:
             ensemble = load_champion(run, ensemble_of(run, config))
             terms = (span.first, span.last, rules_of(config.environment), config.environment.cash)
-            trained = _curve(backtest(ensemble, context.panel, market, *terms))
-        curves[TRAINED] = trained
+            ensemble_curve = _curve(backtest(ensemble, context.panel, market, *terms))
+        curves[TRAINED] = ensemble_curve
     else:
-        curves[deployed] = champion
+        curves[deployed_rung] = champion
     return curves
 
 
 def _fixed_tilts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
-    """Accounts of the fixed tilts, with scores of the solved policy's scale; none whose features cannot be computed."""
-    config, panel, train = context.config, context.panel, context.splits.train
+    """Accounts of the fixed tilts, with scores of the same scale as the solved policy; empty without their features."""
+    config = context.config
+    panel = context.panel
+    train = context.splits.train
     names = tuple(dict.fromkeys(feature for feature, _ in FIXED_TILTS.values()))
     try:
         market = build_market(panel, names, (train.first, train.last), config.environment.fill)
@@ -135,8 +144,9 @@ def _fixed_tilts(context: EvaluationContext, span: Span) -> dict[str, Curve]:
 
 
 def _linear(context: EvaluationContext, market: MarketTensor, weights: Tensor, span: Span) -> list[Curve]:
-    """Accounts of linear policies with weights [M, F] of a market's features."""
-    config, (_, assets, features) = context.config, market.shape
+    """Accounts of linear policies with weights [M, F] for the features of a market."""
+    config = context.config
+    (_, assets, features) = market.shape
     actor = MeanActor(PolicySpec("linear", assets, features, assets, (), action="tilt"))
     rules = dataclasses.replace(config.environment, kind="portfolio")  # scores, whatever the actions of the agents are
     terms = (rules, span.first, span.last, config.mandate)
@@ -153,10 +163,10 @@ def _curve(result: BacktestResult) -> Curve:
 
 
 def _period(curve: Curve, base: BacktestResult) -> RungPeriod:
-    """Statistics of an account over the base. base: of the same bars."""
+    """Statistics of an account relative to the base on the same bars."""
     periods = bars_per_year(base.times)
-    own, reference = (excess_returns(equity, base.risk_free) for equity in (curve.equity, base.equity))
-    active = own - reference
+    returns, reference = (excess_returns(equity, base.risk_free) for equity in (curve.equity, base.equity))
+    active = returns - reference
     return RungPeriod(
         active_return=float(active.mean()) * periods,
         alpha=float(alpha_series(active, reference).values.mean()) * periods,

@@ -27,7 +27,7 @@ from finrl_pod.promotion.edge_significance import ActivePeriod, edge_test
 from finrl_pod.promotion.rules import CHAMPION
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.types import BacktestResult, Floats
-from finrl_pod_app.evaluation.trial_log import reference_strategy
+from finrl_pod_app.evaluation.champions import reference_strategy
 from finrl_pod_app.report.builder import yearly_returns
 from finrl_pod_app.report.edge_text import ACCOUNT
 from finrl_pod_app.report.records import (
@@ -50,39 +50,39 @@ SMALL_TRACKING_ERROR = 0.005  # per year
 class MandatePeriod:
     """A champion over a period, with the mandate at tilt 0 under the same trading.
 
-    desired: tilts [L, N] of the champion before limits and slow trading.
+    desired_tilts: tilts [L, N] of the champion before limits and slow trading.
     """
 
     champion: BacktestResult
     tilt_zero: BacktestResult
-    desired: DesiredTilts
+    desired_tilts: DesiredTilts
 
 
 def mandate_period(
-    config: RunConfig, results: Mapping[str, BacktestResult], desired: DesiredTilts
+    config: RunConfig, results: Mapping[str, BacktestResult], desired_tilts: DesiredTilts
 ) -> MandatePeriod | None:
-    """A champion's period; None if the mandate is unconstrained.
+    """A champion over a period; None if the mandate is unconstrained.
 
-    results: of the champion and of the run's reference. desired: from the champion's `MandateRecorder`.
+    results: results of the champion and of the reference of the run. desired_tilts: recorded by `MandateRecorder`.
     """
     if active_mandate(config.mandate) is None:
         return None
-    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], desired)
+    return MandatePeriod(results[CHAMPION], results[reference_strategy(config).name], desired_tilts)
 
 
 def mandate_parts(
     config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
 ) -> dict[str, object]:
-    """The report's parts mandate, added, mandate_usage, practically_base and stop_rule.
+    """The parts of the report: mandate, added, mandate_usage, practically_base and stop_rule.
 
-    results: of the champion and of the run's reference, which everything is relative to. periods: by name, "test"
-    required, which covers the same bars.
+    results: results of the champion and of the reference; statistics are relative to the reference. periods: name ->
+    period; "test" is required and covers the same bars.
     """
     test = periods["test"]
     reference = results[reference_strategy(config).name]
     return {
         "mandate": asdict(config.mandate),
-        "added": added(results[CHAMPION], reference, config.seed),
+        "added": added_value(results[CHAMPION], reference, config.seed),
         "mandate_usage": {name: usage(period) for name, period in periods.items() if period is not None} or None,
         "practically_base": None if test is None else practically_base(test),
         "stop_rule": None if test is None else _stop_rule(test, config.seed),
@@ -90,7 +90,7 @@ def mandate_parts(
 
 
 def _stop_rule(test: MandatePeriod, seed: int) -> StopRule | None:
-    """The band of active returns, which the paper-trading daemon compares its account with."""
+    """The band of active returns with which the paper-trading daemon compares its account."""
     band = active_band(test.champion.equity, test.tilt_zero.equity, seed)
     return None if band is None else StopRule.model_validate(band.to_dict())
 
@@ -106,22 +106,24 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
     """
     shares = active_share(period.champion.weights, period.tilt_zero.weights)
     share = float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0
-    allowed = period.desired.allowed
+    allowed_share = period.desired_tilts.allowed
     error = _tracking_error(period)
-    asked = _desired_share(period.desired.weights)
+    desired_share = _desired_share(period.desired_tilts.weights)
     cause: Literal["small_weights", "tilt_bound", "slow_trading"] = "tilt_bound"
-    if asked < SMALL_SHARE * allowed:
+    if desired_share < SMALL_SHARE * allowed_share:
         cause = "small_weights"
-    elif share < asked / 2:
+    elif share < desired_share / 2:
         cause = "slow_trading"
-    own = yearly_returns(period.champion.times, period.champion.equity)
-    base = yearly_returns(period.tilt_zero.times, period.tilt_zero.equity)
-    years = sorted(((year, ACCOUNT * (own[year] - base[year])) for year in own), key=lambda row: row[1])
+    champion_years = yearly_returns(period.champion.times, period.champion.equity)
+    base_years = yearly_returns(period.tilt_zero.times, period.tilt_zero.equity)
+    years = sorted(
+        ((year, ACCOUNT * (champion_years[year] - base_years[year])) for year in champion_years), key=lambda row: row[1]
+    )
     return PracticallyBase(
-        flag=share < SMALL_SHARE * allowed or error < SMALL_TRACKING_ERROR,
+        flag=share < SMALL_SHARE * allowed_share or error < SMALL_TRACKING_ERROR,
         active_share=share,
-        allowed=allowed,
-        desired_share=asked,
+        allowed=allowed_share,
+        desired_share=desired_share,
         tracking_error=error,
         cause=cause,
         best_year=YearDifference(year=years[-1][0], dollars=years[-1][1]),
@@ -132,8 +134,8 @@ def practically_base(period: MandatePeriod) -> PracticallyBase:
 
 def _desired_share(weights: Floats) -> float:
     """Mean active share of desired active weights [T, N]; bars without any are left out."""
-    known = np.isfinite(weights).any(1)
-    return float((np.nansum(np.abs(weights[known]), 1) / 2).mean()) if known.any() else 0.0
+    has_weights = np.isfinite(weights).any(1)
+    return float((np.nansum(np.abs(weights[has_weights]), 1) / 2).mean()) if has_weights.any() else 0.0
 
 
 def _tracking_error(period: MandatePeriod) -> float:
@@ -141,9 +143,10 @@ def _tracking_error(period: MandatePeriod) -> float:
     return float(active.std(ddof=1) * np.sqrt(bars_per_year(period.champion.times)))
 
 
-def added(champion: BacktestResult, base: BacktestResult, seed: int) -> Added | None:
+def added_value(champion: BacktestResult, base: BacktestResult, seed: int) -> Added | None:
     """Statistics of a champion against a base with their intervals; None for fewer than `MIN_BARS` returns."""
-    returns, reference = simple_returns(champion.equity), simple_returns(base.equity)
+    returns = simple_returns(champion.equity)
+    reference = simple_returns(base.equity)
     if len(returns) < MIN_BARS:
         return None
     statistics = active_statistics(
@@ -166,27 +169,28 @@ def added(champion: BacktestResult, base: BacktestResult, seed: int) -> Added | 
     )
 
 
-def comparison(tested: BacktestResult, base: BacktestResult) -> Comparison | None:
+def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | None:
     """The active return of one backtest over another with its interval, and the p-value of no edge.
 
-    The p-value is the gate's on this period alone, the larger of those of the active return and of alpha: it does not
-    know how many others were tried. None for fewer than `MIN_BARS` returns, and for equal ones.
+    The p-value is the larger one of two tests, of the active return and of alpha, as in the gate. It covers this period
+    only and ignores the number of strategies tried. None for fewer than `MIN_BARS` returns, and for equal ones.
     """
-    returns, reference = simple_returns(tested.equity), simple_returns(base.equity)
+    returns = simple_returns(result.equity)
+    reference = simple_returns(base.equity)
     if len(returns) < MIN_BARS or np.ptp(returns - reference) == 0:
         return None
-    cash = 0.0 if tested.risk_free is None else tested.risk_free
+    cash = 0.0 if result.risk_free is None else result.risk_free
     return Comparison(
-        of=tested.name,
+        of=result.name,
         base=base.name,
         level=LEVEL,
-        active_return=_active_return(returns, reference, bars_per_year(tested.times)),
+        active_return=_active_return(returns, reference, bars_per_year(result.times)),
         p_value=edge_test(ActivePeriod(returns - reference, reference - cash), None).p_value,
     )
 
 
-def _active_return(own: Floats, base: Floats, periods: float) -> Estimate:
-    return _estimate(active_return(own, base, periods_per_year=periods))
+def _active_return(returns: Floats, base_returns: Floats, periods: float) -> Estimate:
+    return _estimate(active_return(returns, base_returns, periods_per_year=periods))
 
 
 def _estimate(interval: Interval) -> Estimate:
@@ -202,17 +206,17 @@ def usage(period: MandatePeriod) -> MandateUsage:
 
     Weights are those held at the closes; desired weights are compared with those held one bar later.
     """
-    held, base = period.champion.weights, period.tilt_zero.weights
-    holdings = effective_number(held)
-    known = holdings[np.isfinite(holdings)]
-    shares = active_share(held, base)
+    weights, base_weights = period.champion.weights, period.tilt_zero.weights
+    holdings = effective_number(weights)
+    finite_holdings = holdings[np.isfinite(holdings)]
+    shares = active_share(weights, base_weights)
     return MandateUsage(
-        mean_absolute_tilt=mean_absolute_tilt(held, base),
+        mean_absolute_tilt=mean_absolute_tilt(weights, base_weights),
         active_share=float(np.nanmean(shares)) if np.isfinite(shares).any() else float("nan"),
-        effective_holdings=float(known.mean()) if len(known) else float("nan"),
-        effective_holdings_low=float(np.quantile(known, TAIL)) if len(known) else float("nan"),
+        effective_holdings=float(finite_holdings.mean()) if len(finite_holdings) else float("nan"),
+        effective_holdings_low=float(np.quantile(finite_holdings, TAIL)) if len(finite_holdings) else float("nan"),
         turnover=period.champion.metrics["turnover"],
         turnover_at_tilt_zero=period.tilt_zero.metrics["turnover"],
         tracking_error=_tracking_error(period),
-        transfer_coefficient=transfer_coefficient(period.desired.weights[:-1], (held - base)[1:]),
+        transfer_coefficient=transfer_coefficient(period.desired_tilts.weights[:-1], (weights - base_weights)[1:]),
     )

@@ -16,12 +16,11 @@ from finrl_pod.evaluate.audit.pipeline import Status
 from finrl_pod.evaluate.audit.sensitivity import break_even_cost
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.variations import backtest_recorded, cost_curve
-from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.promotion.development import is_demonstration
 from finrl_pod.promotion.gate import Verdict, apply_gate, min_bars, write_verdict
 from finrl_pod.promotion.gate import check as check_gate
-from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence, Rule, edge_rule
+from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, PromotionEvidence
 from finrl_pod.promotion.trial_log import TrialLog, span_dates
 from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig
@@ -29,10 +28,15 @@ from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import COMPARED_PROCEDURES, START_SIGNIFICANCE, ChampionMembers
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
-from finrl_pod_app.evaluation.audit import Audit, audit_champion
-from finrl_pod_app.evaluation.champions import champion_market, load_champion
-from finrl_pod_app.evaluation.limited_strategy import within_daemon_limits
-from finrl_pod_app.evaluation.trial_log import champion_identity, reference_base, reference_strategy
+from finrl_pod_app.evaluation.audit import Audit, AuditScope, audit_champion
+from finrl_pod_app.evaluation.champions import (
+    champion_identity,
+    champion_market,
+    load_champion,
+    reference_base,
+    reference_strategy,
+)
+from finrl_pod_app.evaluation.execution_rules import within_daemon_limits
 
 PROBES = 4  # of the audit within a run; `finrl-pod audit` probes more bars
 OnStage = Callable[[str], None]
@@ -42,8 +46,8 @@ OnStage = Callable[[str], None]
 class ChampionEvaluation:
     """Results of a champion and the baselines, and the verdict.
 
-    cost_curve: of the champion on test. audit: None if the champion already had a verdict. desired: tilts of the
-    champion on validation and test, before the limits of its mandate.
+    cost_curve: metrics of the champion on test at other costs. audit: None if the champion already had a verdict.
+    desired_tilts: tilts of the champion on validation and test, before the limits of its mandate.
     """
 
     validation: Mapping[str, BacktestResult]
@@ -51,14 +55,14 @@ class ChampionEvaluation:
     cost_curve: Sequence[Mapping[str, float]]
     verdict: Verdict
     audit: Audit | None
-    desired: Mapping[str, DesiredTilts]
+    desired_tilts: Mapping[str, DesiredTilts]
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationContext:
     """Config, prices, splits and market that a run is evaluated on.
 
-    market: in CPU memory. last_decision: last bar of the training environments.
+    market: stored in CPU memory. last_decision: last bar of the training environments.
     """
 
     config: RunConfig
@@ -84,58 +88,6 @@ def check_lengths(gate: GateConfig, validation: int, test: int) -> None:
             raise DataError(f"split {name} has {bars} bars, the verdict needs at least {minimum}; widen it")
 
 
-def evaluate_edge(
-    context: EvaluationContext,
-    run: RunDirectory,
-    members: ChampionMembers,
-    registry: TrialRegistry,
-    log: TrialLog,
-    looks: int = 1,
-) -> tuple[Rule, dict[str, Any]]:
-    """Evaluate only the test for an edge, without the other rules, baselines and audit. The look is not logged.
-
-    Returns the rule, which equals that of `evaluate_champion`, so that a failure here decides the verdict, and the
-    fields of `Edge`.
-    """
-    config, splits = context.config, context.splits
-    champion, market = _champion_and_market(context, run, members)
-    reference = reference_strategy(config)
-    validation, test = (
-        {
-            name: backtest(
-                strategy,
-                context.panel,
-                market,
-                span.first,
-                span.last,
-                rules_of(config.environment),
-                config.environment.cash,
-            )
-            for name, strategy in (
-                (CHAMPION, within_daemon_limits(champion, config)),
-                (reference.name, reference),
-            )
-        }
-        for span in (splits.validation, splits.test)
-    )
-    selected = log.champion(validation[CHAMPION])
-    evidence = PromotionEvidence(
-        validation=validation,
-        test=test,
-        counts=registry.counts(context.panel.sha256),
-        looks=looks,
-        cost_bps=config.environment.cost_bps,
-        break_even=0.0,
-        failures=None,
-        seed=config.seed,
-        **_selection(run, config, members, selected, log),
-        reference=reference.name,
-        base=reference_base(config),
-    )
-    rule, edge = edge_rule(evidence, config.gate)
-    return rule, {} if edge is None else to_plain(edge.to_dict())
-
-
 def evaluate_champion(
     context: EvaluationContext,
     run: RunDirectory,
@@ -144,7 +96,7 @@ def evaluate_champion(
     log: TrialLog,
     on_stage: OnStage,
 ) -> ChampionEvaluation:
-    """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run's folder.
+    """Evaluate a champion on validation and test, apply the gate, and write verdict.json into the run folder.
 
     Without a mandate the champion is tested within the limits that the paper-trading daemon would cut its weights to.
     The look at the test period is logged before it happens. If the same champion already has a verdict, it is
@@ -162,27 +114,26 @@ def evaluate_champion(
         **run_baselines(panel, market, *span, *terms),
         reference.name: backtest(reference, panel, market, *span, *terms),
     }
-    selected = log.champion(validation[CHAMPION])
+    active_returns = log.champion(validation[CHAMPION])
     first, last = span_dates(panel, splits.test)
     subject = champion_identity(config.sha256, run, members)
     look = Look(panel.sha256, subject, first, last, f"champion of {run.path}, seed {config.seed}")
-    saved = registry.verdict(look)
+    saved_verdict = registry.verdict(look)
     audit = None
-    if saved is None:
+    if saved_verdict is None:
         audit = audit_champion(
-            *(run, panel, config, members, context.last_decision),
+            *(run, panel, config, members, context.last_decision, AuditScope(PROBES)),
             costs=False,
-            probes=PROBES,
             on_step=lambda step: on_stage(f"auditing the champion: {step}"),
         )
     on_stage("testing the champion and the baselines")
     looks = registry.look(look, panel)
     span = (splits.test.first, splits.test.last)
-    tested = within_daemon_limits(recorders["test"], config)
-    result, decisions = backtest_recorded(tested, panel, market, *span, *terms)
+    limited_champion = within_daemon_limits(recorders["test"], config)
+    result, decisions = backtest_recorded(limited_champion, panel, market, *span, *terms)
     reference_result, base_decisions = backtest_recorded(reference, panel, market, *span, *terms)
     test = {CHAMPION: result, **run_baselines(panel, market, *span, *terms), reference.name: reference_result}
-    if saved is None:
+    if saved_verdict is None:
         highest = BREAK_EVEN_COST_MULTIPLE * environment.cost_bps
         evidence = PromotionEvidence(
             validation=validation,
@@ -194,19 +145,21 @@ def evaluate_champion(
             failures=_messages(audit, "fail") if audit else None,
             warnings=_messages(audit, "warn") if audit else (),
             seed=config.seed,
-            **_selection(run, config, members, selected, log),
+            **_selection(run, config, members, active_returns, log),
             reference=reference.name,
             base=reference_base(config),
             is_demonstration=is_demonstration(panel),
         )
-        saved = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
-    verdict = Verdict.from_dict(saved)
+        saved_verdict = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved_verdict)
     write_verdict(run.path, verdict)
-    desired = {
+    desired_tilts = {
         name: recorders[name].desired_tilts(results[CHAMPION].times, len(panel.symbols))
         for name, results in (("validation", validation), ("test", test))
     }
-    return ChampionEvaluation(validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired)
+    return ChampionEvaluation(
+        validation, test, cost_curve(decisions, market, *span, *terms), verdict, audit, desired_tilts
+    )
 
 
 def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
@@ -216,28 +169,30 @@ def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
 def _selection(
     run: RunDirectory, config: RunConfig, members: ChampionMembers, active: Floats, log: TrialLog
 ) -> dict[str, Any]:
-    """What the gate has to know of a champion's selection. active: [T], its active returns on validation.
+    """Arguments of the gate on the selection of a champion. active: [T], its active returns on validation.
 
-    A solved policy was not selected there. An ensemble that took the place of its start was selected by a test on the
-    same bars that one in 1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many times.
+    A solved policy was not selected on validation. An ensemble that took the place of its start was selected by a test
+    on the same bars that one in 1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many
+    times.
     """
     if members.ids == (START,) or isinstance(config.agent, ClosedFormConfig):
         return {"trials": active[:, None]}
-    greedy = members.procedure == "greedy"
-    compared = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
+    is_greedy = members.procedure == "greedy"
+    procedures = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
     return {
         "trials": log.matrix(),
-        "members": config.tournament.champion if greedy else len(members.ids),
-        "selection": "greedy" if greedy else "best",
-        "procedures": compared / (START_SIGNIFICANCE if run.has_start else 1.0),
+        "members": config.tournament.champion if is_greedy else len(members.ids),
+        "selection": "greedy" if is_greedy else "best",
+        "procedures": procedures / (START_SIGNIFICANCE if run.has_start else 1.0),
     }
 
 
 def _champion_and_market(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers
 ) -> tuple[PolicyStrategy, MarketTensor]:
-    """The champion and a market with its features: the run's own, or one that also has turbulence."""
-    champion, market = load_champion(run, members), context.market
+    """The champion and a market with its features: the market of the run, or one that also has turbulence."""
+    champion = load_champion(run, members)
+    market = context.market
     if not set(champion.feature_names) <= set(market.feature_names):
         market = champion_market(champion, context.panel, context.config)
     return champion, market

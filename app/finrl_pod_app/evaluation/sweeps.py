@@ -25,8 +25,8 @@ from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.types import Floats, MarketTensor
 from finrl_pod.user_files import is_custom
 from finrl_pod_app.evaluation.backtests import (
+    BacktestInputs,
     BacktestOptions,
-    PreparedBacktest,
     SplitName,
     period_sentence,
     prepare,
@@ -49,7 +49,7 @@ class DecisionTable:
     table: [T, N] as `RecordingStrategy.table`, on the bars of `market` (the index has a one-asset market).
     """
 
-    prepared: PreparedBacktest
+    inputs: BacktestInputs
     market: MarketTensor
     table: Floats
     seed: int | None
@@ -70,10 +70,10 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
-    split: bars to test on where there are no periods; by default validation for all targets if one of them is a
-    strategy of the user's own, else as in `run_backtest`. Each strategy runs once per seed and period, under the
-    config's own costs; the other costs are applied to the same decisions. A run's champion runs once per period; with
-    several runs, rows carry the run's folder as the strategy. Next to a run, strategies are tested under its config.
+    split: bars to test on where there are no periods; by default validation for all targets if one of them is a custom
+    strategy, else as in `run_backtest`. Each strategy runs once per seed and period, under the costs of the config; the
+    other costs are applied to the same decisions. The champion of a run runs once per period; with several runs, the
+    strategy of a row is the run folder. Next to a run, strategies are tested under its config.
 
     Returns {"rows": [...], "in_sample": [...], "rules": [...], "seconds": ...}; with `out` it is written as sweep.json,
     sweep.parquet and sweep.csv. If the user stops the sweep, finished rows are written unless the folder already holds
@@ -82,33 +82,33 @@ def run_sweep(
     if not targets:
         raise InputError("a sweep needs at least one strategy: name one with --strategy, or a run with --run")
     runs = [target for target in targets if isinstance(target, Path)]
-    seeded = (len(targets) - len(runs)) * max(len(seeds), 1)
-    count = (len(runs) + seeded) * max(len(costs), 1) * max(len(periods), 1)
+    seeded_count = (len(targets) - len(runs)) * max(len(seeds), 1)
+    count = (len(runs) + seeded_count) * max(len(costs), 1) * max(len(periods), 1)
     if count > MAX_COMBINATIONS:
         raise InputError(f"a sweep of {count:,} combinations is too large; the maximum is {MAX_COMBINATIONS:,}")
     for cost in costs:
         override_config(RunConfig(), cost_bps=cost)  # raises for invalid costs before anything runs
     if seeds and len(runs) == len(targets):
-        raise InputError("a run's champion takes no seed; leave out the seeds, or name a strategy that takes one")
+        raise InputError("the champion of a run takes no seed; leave out the seeds, or name a strategy that takes one")
     base = _config_of_first_run(targets)
     if split is None and any(isinstance(target, str) and is_custom(target) for target in targets):
         split = "validation"
     sweep = _Sweep(costs)
     with rewritable_folder(out, SWEEP):
         try:
-            for prepared, seed in _prepared_backtests(targets, periods, seeds, data, split, cash, settings, base):
+            for inputs, seed in _prepared_backtests(targets, periods, seeds, data, split, cash, settings, base):
                 progress(sweep.progress(count))
-                sweep.add(log_and_record_decisions(prepared, seed))
+                sweep.add(log_and_record_decisions(inputs, seed))
         except KeyboardInterrupt:
-            plain = sweep.document(count)
+            document = sweep.document(count)
             if out is None or not sweep.rows or (out / SWEEP.marker).exists():
                 raise
-            _write(out, plain)
+            _write(out, document)
             raise Interrupted(f"interrupted: {len(sweep.rows):,} of {count:,} rows are kept in {out}") from None
-        plain = sweep.document(count)
+        document = sweep.document(count)
         if out is not None:
-            _write(out, plain)
-    return plain
+            _write(out, document)
+    return document
 
 
 class _Sweep:
@@ -116,37 +116,39 @@ class _Sweep:
 
     def __init__(self, costs: Sequence[float]) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._costs, self._tables = costs, list[DecisionTable]()
+        self._costs = costs
+        self._tables = list[DecisionTable]()
         self._rules: list[str] = []
         self._in_sample: dict[str, None] = {}
         self._periods: dict[str, None] = {}
-        self._replay_seconds, self._began = 0.0, time.perf_counter()
+        self._replay_seconds = 0.0
+        self._start_time = time.perf_counter()
 
     def add(self, table: DecisionTable) -> None:
         """Add the decisions of one backtest."""
-        prepared = table.prepared
-        self._rules = self._rules or rule_sentences(prepared.config.environment, prepared.panel)[1:]
-        self._periods[period_sentence(prepared)] = None
-        if prepared.in_sample:
-            self._in_sample[f"{prepared.name}: {prepared.in_sample}"] = None
+        inputs = table.inputs
+        self._rules = self._rules or rule_sentences(inputs.config.environment, inputs.panel)[1:]
+        self._periods[period_sentence(inputs)] = None
+        if inputs.in_sample:
+            self._in_sample[f"{inputs.name}: {inputs.in_sample}"] = None
         self._tables.append(table)
         if sum(waiting.table.nbytes for waiting in self._tables) >= MAX_TABLE_BYTES:
             self._replay_decisions()
 
     def progress(self, count: int) -> Progress:
         """Progress in rows out of `count`."""
-        decided = len(self.rows) + len(self._tables) * max(len(self._costs), 1)
-        spent = time.perf_counter() - self._began
-        left = spent / decided * (count - decided) if decided else None
-        return Progress("backtesting", decided, count, 0.0, None, left)
+        row_count = len(self.rows) + len(self._tables) * max(len(self._costs), 1)
+        seconds = time.perf_counter() - self._start_time
+        seconds_left = seconds / row_count * (count - row_count) if row_count else None
+        return Progress("backtesting", row_count, count, 0.0, None, seconds_left)
 
     def document(self, count: int) -> dict[str, Any]:
         """The object of sweep.json. count: number of requested rows."""
         self._replay_decisions()
-        spent = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._start_time
         self.rows.sort(key=lambda row: (row["strategy"], row["seed"] or 0, row["start"], row["end"], row["cost_bps"]))
         missing = count - len(self.rows)
-        plain: dict[str, Any] = to_plain(
+        document: dict[str, Any] = to_plain(
             {
                 "rows": self.rows,
                 "rules": self._rules,
@@ -154,18 +156,18 @@ class _Sweep:
                 "periods": list(self._periods),
                 "note": "Each strategy ran once per seed and period; the costs are applied to the same decisions."
                 + (f" Interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
-                "seconds": {"decisions": spent - self._replay_seconds, "accounting": self._replay_seconds},
+                "seconds": {"decisions": seconds - self._replay_seconds, "accounting": self._replay_seconds},
             }
         )
-        return plain
+        return document
 
     def _replay_decisions(self) -> None:
-        began = time.perf_counter()
-        # Tables of one market are simulated together: all but those of the index and of runs on other data.
+        start_time = time.perf_counter()
+        # Tables of one market are simulated together. Only the index and runs on other data have markets of their own.
         for group in group_by_market(self._tables):
             self.rows += _rows(group, self._costs)
         self._tables.clear()
-        self._replay_seconds += time.perf_counter() - began
+        self._replay_seconds += time.perf_counter() - start_time
 
 
 def _prepared_backtests(
@@ -177,30 +179,30 @@ def _prepared_backtests(
     cash: float | None,
     settings: Sequence[str],
     base: RunConfig | None,
-) -> Iterator[tuple[PreparedBacktest, int | None]]:
+) -> Iterator[tuple[BacktestInputs, int | None]]:
     """Every strategy with every period and seed. Prices are read once per strategy and period."""
-    several = sum(isinstance(target, Path) for target in targets) > 1
+    has_several_runs = sum(isinstance(target, Path) for target in targets) > 1
     for target in targets:
         for start, end in periods or ((None, None),):
             options: BacktestOptions = {
                 "data": data, "split": split, "start": start, "end": end, "cash": cash, "settings": settings,
             }  # fmt: skip
             if isinstance(target, Path):
-                prepared = prepare(target, **options)
+                inputs = prepare(target, **options)
                 # All champions have the same name.
-                yield (dataclasses.replace(prepared, name=str(target)) if several else prepared), None
+                yield (dataclasses.replace(inputs, name=str(target)) if has_several_runs else inputs), None
                 continue
-            first, *others = seeds or (None,)
+            first, *other_seeds = seeds or (None,)
             options["seed"] = first
-            prepared = prepare(target, base=base, **options)
-            yield prepared, first
-            for seed in others:
-                yield with_seed(prepared, target, seed), seed
+            inputs = prepare(target, base=base, **options)
+            yield inputs, first
+            for seed in other_seeds:
+                yield with_seed(inputs, target, seed), seed
 
 
-def _write(out: Path, plain: dict[str, Any]) -> None:
-    write_json(out / "sweep.json", plain, indent=2)
-    write_table(out / "sweep", {key: [row[key] for row in plain["rows"]] for key in (*KEYS, *METRIC_NAMES)})
+def _write(out: Path, document: dict[str, Any]) -> None:
+    write_json(out / "sweep.json", document, indent=2)
+    write_table(out / "sweep", {key: [row[key] for row in document["rows"]] for key in (*KEYS, *METRIC_NAMES)})
 
 
 def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
@@ -213,55 +215,57 @@ def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
     return RunDirectory.open(runs[0]).config
 
 
-def log_and_record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
-    """Log a look at the backtest's bars and record the strategy's decisions."""
-    prepared.log_look()
-    return record_decisions(prepared, seed)
+def log_and_record_decisions(inputs: BacktestInputs, seed: int | None = None) -> DecisionTable:
+    """Log a look at the bars of a backtest and record the decisions."""
+    inputs.log_look()
+    return record_decisions(inputs, seed)
 
 
-def record_decisions(prepared: PreparedBacktest, seed: int | None = None) -> DecisionTable:
-    """Record a strategy's decisions at every bar under the config's own costs, without logging a look.
+def record_decisions(inputs: BacktestInputs, seed: int | None = None) -> DecisionTable:
+    """Record the decisions of a strategy at every bar under the costs of the config, without logging a look.
 
     For baselines, and for champions whose verdict already counted the look.
     """
-    panel, market = prepared.panel, prepared.market
-    first, last, rules, cash = prepared.terms
-    if prepared.name == "index":
+    panel = inputs.panel
+    market = inputs.market
+    first, last, rules, cash = inputs.terms
+    if inputs.name == "index":
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
-    strategy = RecordingStrategy(prepared.strategy)
+    strategy = RecordingStrategy(inputs.strategy)
     if orders_of(strategy) is not None:
-        raise InputError(f"a sweep repeats decisions without stops and limits, which {prepared.name} has; use backtest")
+        raise InputError(f"a sweep repeats decisions without stops and limits; {inputs.name} has some: use backtest")
     backtest(strategy, panel, market, first, last, rules, cash)
-    return DecisionTable(prepared, market, strategy.table(market.times), seed)
+    return DecisionTable(inputs, market, strategy.table(market.times), seed)
 
 
 def group_by_market(tables: Sequence[DecisionTable]) -> list[list[DecisionTable]]:
     """Group tables by prices, fill rule and starting cash; one replay handles each group."""
     groups: dict[tuple[str, tuple[str, ...], str, float], list[DecisionTable]] = {}
     for table in tables:
-        cash = table.prepared.config.environment.cash
-        key = (table.prepared.panel.sha256, table.market.symbols, table.market.fill_rule, cash)
+        cash = table.inputs.config.environment.cash
+        key = (table.inputs.panel.sha256, table.market.symbols, table.market.fill_rule, cash)
         groups.setdefault(key, []).append(table)
     return list(groups.values())
 
 
 def replay_job(table: DecisionTable, index: int, cost_bps: float) -> Job:
-    """Simulation job of recorded decisions at another cost. index: of the table among those that are simulated."""
-    prepared = table.prepared
-    rules = rules_of(override_config(prepared.config, cost_bps=cost_bps).environment)
-    return Job(index, prepared.first, prepared.last, index_rules(rules) if prepared.name == "index" else rules)
+    """Simulation job of recorded decisions at another cost. index: number of the table in the simulation."""
+    inputs = table.inputs
+    rules = rules_of(override_config(inputs.config, cost_bps=cost_bps).environment)
+    return Job(index, inputs.first, inputs.last, index_rules(rules) if inputs.name == "index" else rules)
 
 
 def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[str, Any]]:
     tables = torch.from_numpy(np.stack([table.table for table in group]))
-    jobs, heads = [], []
+    jobs = []
+    heads = []
     for index, table in enumerate(group):
-        prepared = table.prepared
-        for cost in costs or (prepared.config.environment.cost_bps,):
+        inputs = table.inputs
+        for cost in costs or (inputs.config.environment.cost_bps,):
             jobs.append(replay_job(table, index, cost))
-            start, end = (str(prepared.panel.times[i].astype("datetime64[D]")) for i in (prepared.first, prepared.last))
-            head = (prepared.name, table.seed, start, end, cost, prepared.in_sample is not None)
+            start, end = (str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last))
+            head = (inputs.name, table.seed, start, end, cost, inputs.in_sample is not None)
             heads.append(dict(zip(KEYS, head, strict=True)))
-    done = simulate_recorded(group[0].market, tables, jobs, group[0].prepared.config.environment.cash)
-    return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, done.metrics(), strict=True)]
+    simulation = simulate_recorded(group[0].market, tables, jobs, group[0].inputs.config.environment.cash)
+    return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, simulation.metrics(), strict=True)]

@@ -25,7 +25,8 @@ DRAWS, LEVEL = 10_000, 0.90
 class ShortfallSummary:
     """Mean implementation shortfall of a schedule and its difference from even slices, in basis points.
 
-    low, high: bootstrap interval of the mean over sessions; difference_low, difference_high: of the paired difference.
+    low, high: bootstrap interval of the mean over sessions; difference_low, difference_high: interval of the paired
+    difference.
     """
 
     mean: float

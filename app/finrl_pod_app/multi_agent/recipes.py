@@ -1,4 +1,7 @@
-"""Recipes: a market, an algorithm and settings that reach the market's optimum in seconds to minutes on one core."""
+"""Recipes:
+
+a market, an algorithm and settings that reach the optimum of the market in seconds to minutes on one core.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ RATIO = 3.0  # permanent over temporary impact times the horizon: equal slices a
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train. samples: steps of each member's markets. shared: one network for all agents."""
+    """What to train. samples: market steps per member. shared: one network for all agents."""
 
     market: ExecutionOrMaking
     agent: PPOConfig | MADDPGConfig
@@ -33,7 +36,7 @@ class Recipe:
     def make_market(
         self, *, envs: int | None = None, members: tuple[int, ...] = (0,)
     ) -> ExecutionMarket | MakingMarket:
-        """The market, with the recipe's number of environments or another."""
+        """The market. envs: number of environments; default: the number of the recipe."""
         number = envs or self.envs
         if isinstance(self.market, MakingMarketConfig):
             return MakingMarket(self.market, envs=number, members=members)

@@ -1,6 +1,7 @@
 """`finrl-pod train --market`: trains the agents of a market, scores them exactly and saves a folder.
 
-config.json holds the settings, weights.safetensors the actors' networks, result.json the scores, schedules and quotes.
+config.json contains the settings, weights.safetensors the networks of the actors, result.json scores, schedules and
+quotes. Scores compare greedy decisions with the optimum of the simulated market.
 """
 
 from __future__ import annotations
@@ -8,30 +9,115 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 from finrl_pod_envs.multi_agent.making import MakingMarket
 
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.files import write_bytes, write_json
+from finrl_pod.market.optimal_execution import best_response_gains, equilibrium
+from finrl_pod.market.optimal_quotes import evaluate_quotes, solve_quotes, visited_inventories
 from finrl_pod.rl.multi_agent.training import MULTI_AGENT_ALGORITHMS, JointPolicy, default_ppo, train_agents
 from finrl_pod.settings.constraints import describe_settings
 from finrl_pod.settings.multi_agent import ExecutionMarketConfig, MADDPGConfig
 from finrl_pod.settings.toml import build_record
-from finrl_pod_app.multi_agent.evaluation import excess_cost, execution_trades, exploitability, quote_score
+from finrl_pod.types import Floats, JointObservation
 from finrl_pod_app.multi_agent.recipes import Recipe, recipe
 from finrl_pod_app.setup.overrides import parse_setting
 
 T = TypeVar("T")
-CONFIG, RESULT, WEIGHTS = "config.json", "result.json", "weights.safetensors"
+CONFIG = "config.json"
+RESULT = "result.json"
+WEIGHTS = "weights.safetensors"
 EPISODES = 256  # markets with random orders over which a score is averaged
+
+
+@dataclass(frozen=True, eq=False)
+class QuoteScore:
+    """Quotes of a maker, [N, 2Q + 1], and how near they are to the optimum of the simulated steps.
+
+    share: value at inventory 0 relative to the optimum. visited: [2Q + 1], share of time at each inventory.
+    """
+
+    bid: Floats
+    ask: Floats
+    share: float
+    visited: Floats
+
+    @property
+    def spread(self) -> float:
+        """Quoted spread at the start without inventory."""
+        middle = self.bid.shape[1] // 2
+        return float(self.bid[0, middle] + self.ask[0, middle])
+
+
+def execution_trades(policy: JointPolicy, market: ExecutionMarket, seed: int = 0) -> tuple[Floats, Floats]:
+    """Orders [E, M] and greedy trades [E, M, N steps] of member 0 in the first asset, over one episode."""
+    observation = market.reset(seed)
+    orders = market.left[0, :, :, 0].double().numpy()
+    trades = []
+    for j in range(market.config.steps):
+        remaining = market.left[0, :, :, 0].clone()
+        observation = market.step(policy.act(observation)).observation
+        last = j == market.config.steps - 1  # the next episode has begun
+        trades.append(remaining if last else remaining - market.left[0, :, :, 0])
+    return orders, torch.stack(trades, -1).double().numpy()
+
+
+def excess_cost(orders: Floats, trades: Floats, market: ExecutionMarket, cooperation: float) -> float:
+    """Mean cost + risk of all agents relative to the optimum (a team) or equilibrium, minus 1.
+
+    orders [E, M], trades [E, M, N]. The cost that no schedule changes, permanent (sum of orders)^2 / 2, is left out.
+    """
+    game = market.game()
+    agents = orders.shape[1]
+    # The solution is linear in the orders: one per unit order of an agent.
+    unit = np.stack([equilibrium(np.eye(agents)[i], game, cooperation) for i in range(agents)])  # [M, M, N]
+    best = np.einsum("em,mkn->ekn", orders, unit)
+    fixed_cost = market.config.permanent * orders.sum(-1) ** 2 / 2
+    cost, optimal_cost = (float((game.objectives(orders, x).sum(-1) - fixed_cost).mean()) for x in (trades, best))
+    return cost / optimal_cost - 1
+
+
+def exploitability(orders: Floats, trades: Floats, market: ExecutionMarket) -> Floats:
+    """What each agent would gain by his best response, over the cost of the largest order: [M]. One market [M, N]."""
+    game = market.game()
+    largest = np.abs(orders).argmax()
+    return np.asarray(best_response_gains(orders, trades, game) / game.objectives(orders, trades)[largest])
+
+
+def quote_score(policy: JointPolicy, market: MakingMarket) -> QuoteScore:
+    """Greedy quotes of a single maker at all times and inventories, and their exact value among noise traders."""
+    config = market.config
+    steps = config.steps
+    levels = 2 * config.max_inventory + 1
+    inventories = torch.arange(-config.max_inventory, config.max_inventory + 1)
+    time = torch.arange(steps, 0, -1) / steps
+    rows = torch.cat(
+        [
+            time.view(steps, 1, 1).expand(steps, levels, 1),
+            (inventories / config.max_inventory).view(1, levels, 1).expand(steps, levels, 1),
+            torch.eye(levels).expand(steps, levels, levels),
+        ],
+        -1,
+    ).reshape(1, steps * levels, 1, -1)
+    state = rows[:, :, 0, :2]  # time left and the inventory
+    quotes = market.distances(policy.act(JointObservation(rows, state)))
+    bid, ask = (x.double().numpy() for x in quotes.view(steps, levels, 2).unbind(-1))
+    problem = market.problem()
+    middle = config.max_inventory
+    share = evaluate_quotes(problem, bid, ask)[0, middle] / solve_quotes(problem, steps).value[0, middle]
+    return QuoteScore(bid, ask, float(share), visited_inventories(problem, bid, ask))
 
 
 @dataclasses.dataclass(frozen=True)
 class MarketTraining:
-    """What to train. algorithm, samples, envs: None for the recipe's.
+    """What to train. algorithm, samples, envs: None for the values of the recipe.
 
     settings: "name=value" of the agent, "market.name=value" of the market.
     """
@@ -79,10 +165,10 @@ def train_market(
 
 
 def score(policy: JointPolicy, plan: Recipe) -> dict[str, Any]:
-    """Exact scores of a policy's greedy decisions, as plain values.
+    """Exact scores of the greedy decisions of a policy, as plain values.
 
     Execution: excess cost over optimum or equilibrium, holdings of the first market, gains by best responses. Making:
-    share of the optimum's value among noise traders, and the quotes at the start.
+    share of the optimal value among noise traders, and the quotes at the start.
     """
     market = plan.make_market(envs=EPISODES if _has_random_orders(plan) else 1)
     if isinstance(market, MakingMarket):
@@ -112,7 +198,7 @@ def _has_random_orders(plan: Recipe) -> bool:
 
 
 def _plan(training: MarketTraining) -> Recipe:
-    """The market's recipe with the changes of the training."""
+    """The recipe of the market with the changes of the training."""
     plan = recipe(training.market)
     algorithm = training.algorithm or plan.algorithm
     if algorithm not in MULTI_AGENT_ALGORITHMS:
@@ -120,14 +206,15 @@ def _plan(training: MarketTraining) -> Recipe:
     agent = plan.agent
     if (algorithm == "maddpg") != isinstance(agent, MADDPGConfig):
         agent = MADDPGConfig(hidden=(64, 64), learning_starts=0) if algorithm == "maddpg" else default_ppo()
-    market, shared = plan.market, plan.shared and algorithm != "league"
+    market = plan.market
+    is_shared = plan.shared and algorithm != "league"
     for line in training.settings:
         name, value = parse_setting(line)
         section, _, key = name.rpartition(".")
         if section in ("", "agent") and key in describe_settings(type(agent)):
-            agent = _changed(agent, "agent", key, value)
+            agent = _with_value(agent, "agent", key, value)
         elif section in ("", "market") and key in describe_settings(type(market)):
-            market = _changed(market, "market", key, value)
+            market = _with_value(market, "market", key, value)
         else:
             raise ConfigError(
                 f"--set has no setting {name!r}; the agent has {', '.join(describe_settings(type(agent)))}, and the "
@@ -139,11 +226,11 @@ def _plan(training: MarketTraining) -> Recipe:
     envs = plan.envs if training.envs is None else training.envs
     if envs < 1:
         raise ConfigError(f"--envs must be at least 1, got {envs}")
-    return Recipe(market, agent, envs, samples, algorithm, shared)
+    return Recipe(market, agent, envs, samples, algorithm, is_shared)
 
 
-def _changed(record: T, section: str, name: str, value: Any) -> T:
+def _with_value(record: T, section: str, name: str, value: Any) -> T:
     """A record of settings with another value. Raises ConfigError for a value of another type."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-    changed: T = build_record(type(record), {**values, name: value}, "--set", place=section)
-    return changed
+    result: T = build_record(type(record), {**values, name: value}, "--set", place=section)
+    return result

@@ -54,8 +54,10 @@ def training_env(
 
 
 def check_settings(config: RunConfig, market: MarketTensor, splits: Splits) -> None:
-    """Raise ConfigError for settings that a tournament cannot run with, before anything is written."""
-    _check_closed_form(config)
+    """Raise ConfigError for settings that a tournament cannot run with, before anything is written.
+
+    config: result of `with_effective_settings`.
+    """
     validate_tournament(config.tournament, cohorts=1 + len(config.cohorts))
     env = training_env(config, market, splits, (0,))
     for agent in (config.agent, *config.cohorts):
@@ -87,8 +89,8 @@ def with_effective_settings(config: RunConfig) -> tuple[RunConfig, str]:
     _check_closed_form(config)
     agents = [_with_possible_start(agent, config) for agent in (config.agent, *config.cohorts)]
     if agents != [config.agent, *config.cohorts]:
-        changed = dataclasses.replace(config, agent=agents[0], cohorts=tuple(agents[1:]))
-        return changed, (
+        effective_config = dataclasses.replace(config, agent=agents[0], cohorts=tuple(agents[1:]))
+        return effective_config, (
             'agent.start "closed_form" has no effect: it needs a mandate, environment.kind "portfolio" and a policy '
             "with linear_w; training starts from new weights"
         )
@@ -97,13 +99,13 @@ def with_effective_settings(config: RunConfig) -> tuple[RunConfig, str]:
     single = TournamentConfig(
         pods=1, generations=1, samples_per_generation=1, leaderboard=1, champion=1, selection="best", search="off"
     )
-    unused = [
+    unused_settings = [
         f"tournament.{field.name}"
         for field in dataclasses.fields(single)
         if getattr(config.tournament, field.name) not in (field.default, getattr(single, field.name))
         or field.name in ("pods", "generations", "samples_per_generation", "champion")
     ]
-    note = f'agent.algorithm "closed_form" solves one agent: {", ".join(unused)} have no effect'
+    note = f'agent.algorithm "closed_form" solves one agent: {", ".join(unused_settings)} have no effect'
     return dataclasses.replace(config, tournament=single), note
 
 
@@ -142,12 +144,12 @@ def make_trainer(
 ) -> CohortTrainer:
     """Return what trains pods on the training split and scores them on the validation split, on a device.
 
-    threads: CPU threads, those of the config by default.
+    threads: CPU threads; default: the number in the config.
     """
-    moved = to_device(market, device)
+    device_market = to_device(market, device)
     return CohortTrainer(
         config,
-        lambda members: training_env(config, moved, splits, members),
+        lambda members: training_env(config, device_market, splits, members),
         MarketScorer(market, config, (splits.validation.first, splits.validation.last)),
         panel.sha256,
         threads,

@@ -1,4 +1,4 @@
-"""Store prices under a name without losing others, and find those of a run again by their content."""
+"""Store prices under a name without losing others, and find the prices of a run by their content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RUNS = ("champion of ", "walk-forward of ")  # looks that runs make
 
 @dataclasses.dataclass(frozen=True)
 class StoredPrices:
-    """What storing prices did. replaced_sha256: hash of the prices that were there before, if they were others."""
+    """Result of `store_prices`. replaced_sha256: hash of the prices that were there before, if they were others."""
 
     manifest: Manifest
     status: Status
@@ -38,14 +38,16 @@ def store_prices(panel: Panel, query: Mapping[str, Any], *, replace: bool = Fals
     Raises DataError if that has other prices, unless `replace`, and as `Store.save`.
     """
     store = Store()
-    old = existing(store, panel.name)
-    if old is not None and old.sha256 == panel.sha256:
-        same = dataclasses.replace(old, query=dict(query), source=panel.source, flaws=panel.flaws) == old
-        return StoredPrices(old if same else store.save(panel, query), "unchanged")
+    manifest = existing(store, panel.name)
+    if manifest is not None and manifest.sha256 == panel.sha256:
+        is_same = dataclasses.replace(manifest, query=dict(query), source=panel.source, flaws=panel.flaws) == manifest
+        return StoredPrices(manifest if is_same else store.save(panel, query), "unchanged")
     if not replace:
         check_free(store, panel.name)
-    manifest = store.save(panel, query)
-    return StoredPrices(manifest, "stored" if old is None else "replaced", None if old is None else old.sha256)
+    new_manifest = store.save(panel, query)
+    return StoredPrices(
+        new_manifest, "stored" if manifest is None else "replaced", None if manifest is None else manifest.sha256
+    )
 
 
 def check_free(store: Store, name: str) -> None:
@@ -53,9 +55,13 @@ def check_free(store: Store, name: str) -> None:
     store.check_name(name)
     if not store.exists(name):
         return
-    old = existing(store, name)
-    has = "a damaged panel" if old is None else f"other prices ({old.bars:,} bars, {old.start} to {old.end})"
-    raise DataError(f"{name!r} has {has} already: choose another --name, or pass --replace")
+    manifest = existing(store, name)
+    contents = (
+        "a damaged panel"
+        if manifest is None
+        else f"other prices ({manifest.bars:,} bars, {manifest.start} to {manifest.end})"
+    )
+    raise DataError(f"{name!r} has {contents} already: choose another --name, or pass --replace")
 
 
 def existing(store: Store, name: str) -> Manifest | None:
@@ -77,7 +83,7 @@ def runs_on(sha256: str) -> list[str]:
         looks = TrialRegistry().descriptions(sha256)
     except SetupError:
         return []
-    return [what for what in looks if what.startswith(_RUNS)]
+    return [description for description in looks if description.startswith(_RUNS)]
 
 
 def consequences(sha256: str) -> str:
@@ -85,9 +91,9 @@ def consequences(sha256: str) -> str:
     if names := names_of(Store(), sha256):
         return f"They are still stored as {names[0]}, where runs made on them find them."
     runs = runs_on(sha256)
-    more = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
-    made = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{more}. " if runs else ""
-    return f"{made}To backtest or audit runs made on them, import the same prices again, under any name."
+    remainder = f" and {len(runs) - SHOWN_RUNS} more" if len(runs) > SHOWN_RUNS else ""
+    sentence = f"Made on them: {'; '.join(runs[:SHOWN_RUNS])}{remainder}. " if runs else ""
+    return f"{sentence}To backtest or audit runs made on them, import the same prices again, under any name."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,21 +113,21 @@ def run_prices(path: Path) -> RunPrices | None:
     if not RunDirectory.is_run(path):
         return None
     run = RunDirectory.open(path)
-    described = f"The prices of this run (sha256 {run.data_sha256[:SHORT_HASH]})"
+    subject = f"The prices of this run (sha256 {run.data_sha256[:SHORT_HASH]})"
     try:
         name = load_run_panel(run.config, run.data_sha256, path).name
     except DataError:
-        now = f"; {run.config.data.name} has others now" if Store().exists(run.config.data.name) else ""
+        note = f"; {run.config.data.name} has others now" if Store().exists(run.config.data.name) else ""
         sentence = (
-            f"{described} are no longer stored{now}: the verdict stands, but its champion cannot be backtested or "
+            f"{subject} are no longer stored{note}: the verdict stands, but its champion cannot be backtested or "
             "audited until the same prices are imported again, under any name."
         )
         return RunPrices(run.data_sha256, None, sentence)
-    return RunPrices(run.data_sha256, name, f"{described} are stored as {name}: backtest and audit use them.")
+    return RunPrices(run.data_sha256, name, f"{subject} are stored as {name}: backtest and audit use them.")
 
 
 def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
-    """The prices with which a run is resumed: its own, under any name; the config's if it is a run of another config.
+    """The prices with which a run is resumed: the prices of the run, or of the config if the run has another config.
 
     Raises as `load_run_panel`.
     """
@@ -130,25 +136,26 @@ def panel_to_resume(config: RunConfig, folder: Path) -> Panel:
 
 
 def load_run_panel(config: RunConfig, sha256: str, run: Path, *, fix: str = "") -> Panel:
-    """The prices that a run was made on: those of its config's name, or of another name with the same contents.
+    """The prices that a run was made on, under the name in its config or any other name.
 
-    sha256: of the run's panel. fix: another way out, for the message. Raises DataError if the store has neither, and as
-    `load_panel`.
+    sha256: hash of the panel of the run. fix: alternative to name in the message. Raises DataError if the store has
+    neither, and as `load_panel`.
     """
-    name, store = config.data.name, Store()
+    name = config.data.name
+    store = Store()
     missing = not store.exists(name)
     if not missing and (panel := load_panel(config)).sha256 == sha256:
         return panel
     for manifest in store.list():
         if manifest.name == name or manifest.fault:
             continue
-        # With a selection of symbols only the selected panel has the run's hash.
+        # With a selection of symbols only the selected panel has the hash of the run.
         if manifest.sha256 == sha256 or set(config.data.symbols or (None,)) <= set(manifest.symbols):
-            other = dataclasses.replace(config, data=dataclasses.replace(config.data, name=manifest.name))
-            if (panel := load_panel(other)).sha256 == sha256:
+            renamed_config = dataclasses.replace(config, data=dataclasses.replace(config.data, name=manifest.name))
+            if (panel := load_panel(renamed_config)).sha256 == sha256:
                 return panel
     if missing:
-        what = f"panel {name!r}, on which the run in {run} was made, is no longer stored: import its prices"
+        fault = f"panel {name!r}, on which the run in {run} was made, is no longer stored: import its prices"
     else:
-        what = f"the prices of {name!r} have changed since the run in {run}: import those that it was made on"
-    raise DataError(f"{what} again, under any name{fix}")
+        fault = f"the prices of {name!r} have changed since the run in {run}: import those that it was made on"
+    raise DataError(f"{fault} again, under any name{fix}")

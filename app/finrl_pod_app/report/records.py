@@ -623,13 +623,17 @@ class RunReport(Part):
 
 
 def make_report(values: Mapping[str, object]) -> RunReport:
-    """A report from its parts, records or plain values. Raises ValidationError for a part that does not fit."""
-    return RunReport.model_validate({"version": VERSION, **values})
+    """A report from its parts, records or plain values; parts that do not fit are left out and named in `damage`."""
+    return _fitting_report({"version": VERSION, **values})
 
 
 def parse_report(values: Mapping[str, object]) -> RunReport:
     """The report in the contents of report.json; what does not fit the schema is left out and named in `damage`."""
-    contents: dict[str, object] = to_plain(values)
+    return _fitting_report(to_plain(values))
+
+
+def _fitting_report(contents: dict[str, object]) -> RunReport:
+    """The report of the contents that fit the schema. Other contents are removed."""
     damage: dict[str, str] = {}
     while True:
         try:

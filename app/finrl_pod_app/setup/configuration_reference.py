@@ -45,8 +45,11 @@ def reference_page() -> str:
     )
     blocks.append(_agent_table())
     blocks += ["## Paper trading\n\nSee [paper trading](paper-trading.md).\n", _table(_plain_settings(PaperConfig))]
-    several = describe_settings(StrategyConfig)
-    blocks += ["### [[strategies]] of the daemon\n\nSeveral strategies in one account.\n", _table(several.values())]
+    strategy_settings = describe_settings(StrategyConfig)
+    blocks += [
+        "### [[strategies]] of the daemon\n\nSeveral strategies in one account.\n",
+        _table(strategy_settings.values()),
+    ]
     for name, item in describe_settings(PaperConfig).items():
         if item.default is None:
             blocks += [f"### [{name}] of the daemon\n\n{item.comment}\n"]
@@ -60,9 +63,9 @@ def _record(config: type[Any], name: str) -> type[Any]:
 
 def _plain_settings(config: type[Any]) -> Iterable[Setting]:
     """Settings outside of any section."""
-    declared: Mapping[str, Setting] = describe_settings(config)
+    settings: Mapping[str, Setting] = describe_settings(config)
     return [
-        item for item in declared.values() if item.default is not None and item.name not in ("cohorts", "strategies")
+        item for item in settings.values() if item.default is not None and item.name not in ("cohorts", "strategies")
     ]
 
 
@@ -71,31 +74,34 @@ def _table(settings: Iterable[Setting]) -> str:
     for item in settings:
         default = value_text(item.default).replace("\n", " ")
         default = f"`{default}`" if len(default) <= MAX_DEFAULT_LENGTH else f"{len(item.default)} items, see `init`"
-        lines.append(f"| `{item.name}` | {default} | {_allowed(item)} | {item.comment.replace('|', '/')} |")
+        lines.append(f"| `{item.name}` | {default} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
     return "\n".join(lines) + "\n"
 
 
 def _agent_table() -> str:
     """Settings of all algorithms in one table; the default column names the algorithms that have the setting."""
-    found: dict[str, dict[str, list[str]]] = {}  # setting -> default -> algorithms
-    described: dict[str, Setting] = {}
-    for info in ALGORITHMS.values():
-        for name, item in describe_settings(info.config_class).items():
-            described.setdefault(name, item)
-            found.setdefault(name, {}).setdefault(value_text(item.default), []).append(info.name)
+    algorithms_by_default: dict[str, dict[str, list[str]]] = {}  # setting -> default -> algorithms
+    settings: dict[str, Setting] = {}
+    for algorithm in ALGORITHMS.values():
+        for name, item in describe_settings(algorithm.config_class).items():
+            settings.setdefault(name, item)
+            algorithms_by_default.setdefault(name, {}).setdefault(value_text(item.default), []).append(algorithm.name)
     lines = ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
-    for name, item in described.items():
+    for name, item in settings.items():
         if name == "algorithm":
             continue
-        everywhere = len(found[name]) == 1 and sum(map(len, found[name].values())) == len(ALGORITHMS)
+        everywhere = len(algorithms_by_default[name]) == 1 and sum(
+            map(len, algorithms_by_default[name].values())
+        ) == len(ALGORITHMS)
         defaults = "; ".join(
-            f"`{default}`" + ("" if everywhere else f" {', '.join(names)}") for default, names in found[name].items()
+            f"`{default}`" + ("" if everywhere else f" {', '.join(names)}")
+            for default, names in algorithms_by_default[name].items()
         )
-        lines.append(f"| `{name}` | {defaults} | {_allowed(item)} | {item.comment.replace('|', '/')} |")
+        lines.append(f"| `{name}` | {defaults} | {_allowed_values(item)} | {item.comment.replace('|', '/')} |")
     return "\n".join(lines) + "\n"
 
 
-def _allowed(item: Setting) -> str:
+def _allowed_values(item: Setting) -> str:
     choices = " ".join(f"`{choice}`" for choice in item.choices)
     return choices or (item.constraint.description if item.constraint else _type_name(item.type))
 

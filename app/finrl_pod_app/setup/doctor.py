@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 from finrl_pod import __version__
 from finrl_pod.errors import FinrlPodError, InputError, SetupError
-from finrl_pod_app.setup.extras import OPTIONAL_PACKAGES
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +20,60 @@ CORE = ("torch", "numpy", "pandas")
 SUITE = ("pyarrow", "scipy", "arch", "pydantic", "typer", "rich", "plotly", "safetensors", "gymnasium")
 FEATURES = ("TA-Lib",)  # optional, but features depend on its version
 INSTALL = "install finrl_pod again, from its checkout: make setup, or pip install . in an environment of your own"
+
+
+@dataclass(frozen=True)
+class OptionalPackage:
+    """A package that some features need.
+
+    name: distribution. module: top-level module. extra: extra of finrl-pod, or "".
+    """
+
+    name: str
+    module: str
+    extra: str
+    purpose: str
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs it."""
+        return f"pip install 'finrl-pod[{self.extra}]'" if self.extra else f"pip install {self.name}"
+
+
+OPTIONAL_PACKAGES = (
+    OptionalPackage("yfinance", "yfinance", "sources", "to fetch prices from Yahoo"),
+    OptionalPackage("alpaca-py", "alpaca", "sources", "to fetch bars from Alpaca"),
+    OptionalPackage("tenacity", "tenacity", "sources", "to repeat failed requests"),
+    OptionalPackage("TA-Lib", "talib", "indicators", "for the technical indicators of FinRL as features"),
+    OptionalPackage("SQLAlchemy", "sqlalchemy", "paper", "for the paper-trading daemon"),
+    OptionalPackage("exchange_calendars", "exchange_calendars", "paper", "for the trading hours of the daemon"),
+    OptionalPackage("structlog", "structlog", "paper", "for the paper-trading daemon"),
+    OptionalPackage("prometheus-client", "prometheus_client", "paper", "for the daemon's metrics"),
+    OptionalPackage("apprise", "apprise", "paper", "for the daemon's alerts"),
+    OptionalPackage("aiohttp", "aiohttp", "paper", "for the fake Alpaca server"),
+    OptionalPackage("streamlit", "streamlit", "dashboard", "for the dashboard"),
+    OptionalPackage("argon2-cffi", "argon2", "dashboard", "for the dashboard's password"),
+    OptionalPackage("s3fs", "s3fs", "s3", "for a registry in an S3 bucket"),
+    OptionalPackage("mujoco", "mujoco", "mujoco", "for MuJoCo environments such as gym:Hopper-v5"),
+    OptionalPackage("ray", "ray", "ray", "for tournaments on a Ray cluster"),
+    OptionalPackage("tensorboard", "tensorboard", "tensorboard", "to show learning curves"),
+    OptionalPackage("mlflow", "mlflow", "mlflow", "to log learning curves to MLflow"),
+    OptionalPackage("wandb", "wandb", "wandb", "to log learning curves to Weights & Biases"),
+    OptionalPackage("onnx", "onnx", "onnx", "to export agents as ONNX"),
+    OptionalPackage("onnxscript", "onnxscript", "onnx", "to export agents as ONNX"),
+    OptionalPackage(
+        "pettingzoo", "pettingzoo", "pettingzoo", "for the PettingZoo interface to markets with many agents"
+    ),
+)
+
+
+def missing_package(error: ModuleNotFoundError) -> str | None:
+    """A sentence that says how to install the optional package whose import failed; None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    for package in OPTIONAL_PACKAGES:
+        if package.module == module:
+            return f"this needs {package.name}: {package.install_command}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -109,11 +162,11 @@ def _kernels() -> Finding:
         fix = f"unset {SWITCH}; {slower}, run while it is set"
         return Finding("devices", "kernels", "missing", "switched off", fix, "optional")
     sources = kernel_sources()
-    others = [source for source in sources if not is_prebuilt(source)]
-    if not others:
+    sources_to_compile = [source for source in sources if not is_prebuilt(source)]
+    if not sources_to_compile:
         return Finding("devices", "kernels", "ok", f"prebuilt in the wheel: {PREBUILT}")
     compiler = find_compiler()
-    missing = f"{len(others)} of {len(sources)} kernels are not prebuilt for this machine"
+    missing = f"{len(sources_to_compile)} of {len(sources)} kernels are not prebuilt for this machine"
     if compiler is None:
         fix = f"install g++ or clang++; {slower}, run without one"
         return Finding("devices", "kernels", "missing", f"{missing}, and there is no C++ compiler", fix, "optional")
@@ -122,7 +175,7 @@ def _kernels() -> Finding:
     except CompilationError as error:
         fix = f"install another g++ or clang++, or name one in CXX; {slower}, run without one"
         return Finding("devices", "kernels", "missing", f"{missing}, and {error}", fix, "optional")
-    share = "" if len(others) == len(sources) else f"{len(others)} of {len(sources)} "
+    share = "" if len(sources_to_compile) == len(sources) else f"{len(sources_to_compile)} of {len(sources)} "
     return Finding("devices", "kernels", "ok", f"{share}compiled by {compiler}, cached in {cache_folder()}")
 
 
@@ -130,7 +183,8 @@ def _idle_cores() -> Iterator[Finding]:
     """Idle cores matter because OpenMP threads spin while they wait: next to other work they slow each other down."""
     if not hasattr(os, "getloadavg"):  # not on Windows
         return
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    cores = os.cpu_count() or 1
     idle = max(cores - round(load), 0)
     value = f"{idle} of {cores} (load of the last minute: {load:.1f})"
     if idle * 2 <= cores:
@@ -160,7 +214,7 @@ def _optional() -> Iterator[Finding]:
         else:
             yield Finding("optional", package.name, "ok", _version(package.name) or "installed")
     if util.find_spec("isaacgym") is None:
-        fix = "with an NVIDIA GPU, download it from NVIDIA's developer site, to train in its simulators"
+        fix = "with an NVIDIA GPU, download it from the NVIDIA developer site, to train in its simulators"
         yield Finding("optional", "isaacgym", "missing", "not installed", fix, "machine")
     else:
         yield Finding("optional", "isaacgym", "ok", _version("isaacgym") or "installed")

@@ -1,24 +1,29 @@
-"""Checks of extensions of the user's own: each is run on a small random market; broken rules are named in words.
+"""Checks of custom extensions: each is run on a small random market; broken rules are named in words.
 
 assert check_extension("own.py:my_feature") == []
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from finrl_pod_envs.custom.contract import MEMBERS, Fault
+from finrl_pod_envs.custom.contract import MAX_STEPS, MEMBERS, Fault, check_env
+from finrl_pod_envs.custom.loader import load_env
 from finrl_pod_envs.trading_envs import make_env
 from finrl_pod_strategies.user_strategy import UserStrategy, load_user_strategy
 
 from finrl_pod.data.dates import first_moment, last_moment
-from finrl_pod.data.features import BUILT_IN_FEATURES, lookup, own_feature
+from finrl_pod.data.features import BUILT_IN_FEATURES, Feature, compute_one, lookup, own_feature
+from finrl_pod.data.panel import make_panel
 from finrl_pod.data.sources import open_source
 from finrl_pod.data.tensor import build_market
-from finrl_pod.errors import FinrlPodError, InputError
+from finrl_pod.errors import FeatureError, FinrlPodError, InputError
+from finrl_pod.evaluate.audit.lookahead import check_lookahead
+from finrl_pod.evaluate.audit.pipeline import Pipeline
 from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.market.costs import BarLiquidity
 from finrl_pod.market.execution import ExecutionRules
@@ -32,13 +37,24 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import A2CConfig, AgentConfig
 from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import EnvironmentConfig
-from finrl_pod.types import Floats, MarketTensor, Panel, Tensor
-from finrl_pod.user_files import error_text, forget_modules, is_file_reference, own_failure, pin, stdout_to_stderr
-from finrl_pod_app.setup.environments import check_environment
+from finrl_pod.types import Benchmark, Floats, MarketTensor, Panel, Tensor
+from finrl_pod.user_files import (
+    error_text,
+    forget_modules,
+    is_file_reference,
+    own_failure,
+    pin,
+    stdout_to_stderr,
+    unpinned,
+)
 from finrl_pod_app.setup.extensions import find_extension, kind_of
-from finrl_pod_app.setup.feature_check import ASSETS, BARS, CASH, SEED, feature_faults, random_panel
 
-# Dimensions of a policy's inputs that are a batch: rule, one of it, several, letter.
+BARS, ASSETS, SEED = 420, 6, 7
+PROBES = 40  # random bars after which all later ones are changed
+GAP = slice(200, 208)  # bars on which one ticker does not trade
+CASH = 1e6
+RETURN = "return_1"  # a feature of the market whose features are replaced
+# Batch dimensions of the inputs of a policy: rule, one of it, several, letter.
 ROWS = (
     ("members", "a member", "members", "P"),
     ("bars", "a bar", "bars", "K"),
@@ -47,15 +63,114 @@ ROWS = (
 ASKED = ("AAPL", "MSFT")  # of sources
 
 
+def random_panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
+    """A panel of random walks with all columns, an index and sectors.
+
+    The last ticker starts late, the second one ends early.
+    """
+    rng = np.random.default_rng(SEED)
+    close = 50 * np.exp(np.cumsum(rng.normal(3e-4, 0.015, (bars, assets)), axis=0))
+    spread = np.abs(rng.normal(0, 0.005, (bars, assets)))
+    opens = close * np.exp(rng.normal(0, 0.003, (bars, assets)))
+    columns = {
+        "close": close,
+        "open": opens,
+        "high": np.maximum(close, opens) * (1 + spread),
+        "low": np.minimum(close, opens) * (1 - spread),
+        "volume": np.round(rng.uniform(1e5, 1e6, (bars, assets))),
+    }
+    index = 1000 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, bars)))
+    for values in columns.values():
+        values[:40, -1] = np.nan
+        values[-30:, 1] = np.nan
+    days = np.datetime64("2015-01-01") + np.arange(bars).astype("timedelta64[D]")
+    return make_panel(
+        days.astype("datetime64[ns]"),
+        [f"T{i}" for i in range(assets)],
+        columns,
+        name="random",
+        benchmark=Benchmark("index", index, price_only=False),
+        sectors=["odd" if i % 2 else "even" for i in range(assets)],
+    )
+
+
+def feature_faults(make: Callable[[], Feature], restart: Callable[[], None] | None = None) -> list[Fault]:
+    """Faults of a feature.
+
+    make: the feature, from code that was imported again if `restart` was called. restart: forgets the imported code, so
+    that numbers that it kept from its first call are noticed; None if it has no file.
+    """
+    panel = random_panel()
+    feature = make()
+    try:
+        values = compute_one(panel, feature)  # [T, N]; raises FeatureError for other shapes
+    except FeatureError as error:
+        if "read-only" not in str(error):
+            raise
+        return [Fault("side effect", "it changes the panel; work on copies of its arrays")]
+    if not np.isfinite(values).any():
+        message = f"it is NaN or infinite on all {len(values)} bars; return finite numbers after the warm-up"
+        return [Fault("undefined", message)]
+    if not np.array_equal(values, compute_one(panel, feature), equal_nan=True):
+        return [Fault("repeatable", "two calls on the same panel differ; draw no random numbers, keep no state")]
+    findings = check_lookahead(_pipeline(_with_gap(panel, feature), make, restart), PROBES)
+    rules = {"look-ahead": "; use bars up to t only", "determinism": ""}
+    return [
+        Fault(
+            finding.check if finding.status == "fail" else "error", finding.message.rstrip(".") + rules[finding.check]
+        )
+        for finding in findings
+        if finding.status != "pass"
+    ]
+
+
+def _with_gap(panel: Panel, feature: Feature) -> Panel:
+    """The panel with a gap of the first ticker, if the feature can be computed on it: some code looks across gaps."""
+    columns = {name: getattr(panel, name).copy() for name in panel.columns}
+    tradable = panel.tradable.copy()
+    for values in columns.values():
+        values[GAP, 0] = np.nan
+    tradable[GAP, 0] = False
+    panel_with_gap = dataclasses.replace(panel, tradable=tradable, **columns)
+    try:
+        compute_one(panel_with_gap, feature)
+    except FeatureError:
+        return panel
+    return panel_with_gap
+
+
+def _pipeline(panel: Panel, make: Callable[[], Feature], restart: Callable[[], None] | None) -> Pipeline:
+    """Prices and one feature, in float64, without decisions."""
+    normaliser = build_market(panel, (RETURN,), (0, len(panel.times) - 1)).normaliser
+
+    def build(prices: Panel) -> MarketTensor:
+        feature = make()
+        values = torch.from_numpy(compute_one(prices, feature)).unsqueeze(-1)
+        market = build_market(prices, (RETURN,), normaliser)
+        return dataclasses.replace(
+            market, feature_names=(unpinned(feature.name),), features=values, raw_features=values
+        )
+
+    return Pipeline(
+        name="feature",
+        panel=panel,
+        build=build,
+        rules=ExecutionRules(),
+        cash=CASH,
+        out_of_sample=len(panel.times) // 2,
+        restart=restart,
+    )
+
+
 def check_extension(
     target: str, kind: str | None = None, *, steps: int | None = None, members: int | None = None
 ) -> list[Fault]:
     """Faults of the extension file.py:Name or package.module:Name; empty if it keeps its contract.
 
-    kind: that of the object if None. steps, members: of environments, see `check_env`. Raises InputError
+    kind: inferred from the object if None. steps, members: passed to `check_env` (environments only). Raises InputError
     for a file or a name that is missing.
     """
-    kind, found = find_extension(target, kind)
+    kind, extension = find_extension(target, kind)
     reference = pin(target) if is_file_reference(target) else target
     checks: Mapping[str, Callable[[str, Any], list[Fault]]] = {
         "feature": lambda name, _: _check_feature(name),
@@ -68,24 +183,24 @@ def check_extension(
         "source": _check_source,
         "broker": _check_broker,
     }
-    return _faults(lambda: checks[kind](reference if kind != "environment" else target, found))
+    return _faults(lambda: checks[kind](reference if kind != "environment" else target, extension))
 
 
-def check_object(found: object) -> tuple[str, list[Fault]]:
+def check_object(extension: object) -> tuple[str, list[Fault]]:
     """Kind and faults of a feature (a function of a panel) or a strategy (its class), such as one of a notebook.
 
     Raises InputError for other objects: their checks create them by the name that runs keep.
     """
-    name = getattr(found, "__name__", type(found).__name__)
-    kind = kind_of(found, f"{name!r}")
+    name = getattr(extension, "__name__", type(extension).__name__)
+    kind = kind_of(extension, f"{name!r}")
     if kind == "feature":
-        feature = own_feature(name, found)
+        feature = own_feature(name, extension)
         return kind, _faults(lambda: feature_faults(lambda: feature))
     if kind == "strategy":
-        make: Any = found
+        make: Any = extension
         return kind, _faults(lambda: _check_strategy(lambda: UserStrategy(make, name)))
     raise InputError(
-        f"{name!r} is of the kind {kind}, which is checked by the name of its file: write it to one and give "
+        f"{name!r} is of the kind {kind} and is checked by the name of its file: write it to one and give "
         f"'file.py:{name}'"
     )
 
@@ -121,18 +236,20 @@ def _check_reward(reference: str, _: object) -> list[Fault]:
         return low + (high - low) * torch.rand(2, 3, 4, generator=generator)
 
     interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
-    given = Interval(*(x.clone() for x in interval))
+    copies = Interval(*(x.clone() for x in interval))
     values = reward(interval, None)
-    if changed := [name for name, x in given._asdict().items() if not torch.equal(x, getattr(interval, name))]:
-        return [Fault("side effect", f"it changed interval.{changed[0]}; make new tensors, not in place")]
+    if changes := [name for name, x in copies._asdict().items() if not torch.equal(x, getattr(interval, name))]:
+        return [Fault("side effect", f"it changed interval.{changes[0]}; make new tensors, not in place")]
     faults = []
     if not torch.equal(values, reward(interval, None)):
         faults.append(Fault("repeatable", "two calls on the same interval differ; draw no random numbers"))
-    others = torch.zeros_like(values, dtype=torch.bool)
-    others[1:] = True
-    fresh = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
-    mixed = reward(Interval(*(torch.where(others, b, a) for a, b in zip(interval, fresh, strict=True))), None)
-    if not torch.allclose(values[:1], mixed[:1], rtol=1e-5, atol=1e-7):
+    is_other_account = torch.zeros_like(values, dtype=torch.bool)
+    is_other_account[1:] = True
+    other_interval = Interval(draw(5e5, 2e6), draw(2e5, 4e6), draw(0, 1.5), draw(-0.1, 0.1))
+    mixed_rewards = reward(
+        Interval(*(torch.where(is_other_account, b, a) for a, b in zip(interval, other_interval, strict=True))), None
+    )
+    if not torch.allclose(values[:1], mixed_rewards[:1], rtol=1e-5, atol=1e-7):
         faults.append(Fault("accounts", "the reward of an account depends on other accounts; compute each by itself"))
     return faults
 
@@ -142,11 +259,11 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
     amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
     prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
     liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))
-    returned: dict[str, Any] = {name: getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope")}
-    for name, x in returned.items():
+    results: dict[str, Any] = {name: getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope")}
+    for name, x in results.items():
         if not isinstance(x, torch.Tensor):
             return [Fault("type", f"{name} must return a tensor like the amount, got {type(x).__name__}")]
-    values, slope = returned["cost"], returned["slope"]
+    values, slope = results["cost"], results["slope"]
     if values.shape != amount.shape or slope.shape != amount.shape:
         return [Fault("shape", f"cost and slope must have shape {tuple(amount.shape)}, got {tuple(values.shape)}")]
     faults = []
@@ -168,7 +285,7 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
 
 def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
     panel = random_panel()
-    results = [_backtested(make(), panel) for _ in range(2)]
+    results = [_backtest_equity(make(), panel) for _ in range(2)]
     if not np.array_equal(results[0], results[1], equal_nan=True):
         return [Fault("repeatable", "two backtests on the same prices differ; take random numbers from a seed")]
     names = [name for name in make().feature_names if name not in BUILT_IN_FEATURES]
@@ -177,7 +294,7 @@ def _check_strategy(make: Callable[[], Strategy]) -> list[Fault]:
     ]
 
 
-def _backtested(strategy: Strategy, panel: Panel) -> Floats:
+def _backtest_equity(strategy: Strategy, panel: Panel) -> Floats:
     """Equity of a backtest; raises an error that names the bar where target weights are invalid."""
     market = build_market(panel, strategy.feature_names, (0, len(panel.times) - 1))
     window = max(getattr(strategy, "lookback", None) or 0, 60)
@@ -189,7 +306,8 @@ def _backtested(strategy: Strategy, panel: Panel) -> Floats:
 
 
 def _check_policy(reference: str, _: object) -> list[Fault]:
-    make, faults = policy_maker(reference), list[Fault]()
+    make = policy_maker(reference)
+    faults = list[Fault]()
     for action, size in (("tilt", ASSETS), ("softmax", ASSETS + 1), ("direct", ASSETS)):
         spec = PolicySpec(reference, ASSETS, 3, size, (8, 8), action)
         faults += _check_outputs(make(spec), size)
@@ -200,8 +318,8 @@ def _check_policy(reference: str, _: object) -> list[Fault]:
 
 def _check_outputs(policy: Policy, size: int) -> list[Fault]:
     members, bars, accounts = 2, 3, 2
-    each = [policy.init(torch.Generator().manual_seed(p), torch.float32) for p in range(members)]
-    params = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    weights_by_member = [policy.init(torch.Generator().manual_seed(p), torch.float32) for p in range(members)]
+    params = {name: torch.stack([member[name] for member in weights_by_member]) for name in weights_by_member[0]}
     generator = torch.Generator().manual_seed(SEED)
     features = torch.randn(members, bars, ASSETS, 3, generator=generator)
     account = torch.rand(members, bars, accounts, 1 + ASSETS, generator=generator)
@@ -217,20 +335,20 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
             return [Fault("shape", f"{name} must have shape {shape}, got {tuple(values.shape)}")]
         if not bool(torch.isfinite(values).all()):
             return [Fault("finite", f"{name} has NaN or infinity with new weights")]
-    again = policy.forward(params, features, account, None)
-    if not (torch.equal(out.mean, again.mean) and torch.equal(out.value, again.value)):
+    repetition = policy.forward(params, features, account, None)
+    if not (torch.equal(out.mean, repetition.mean) and torch.equal(out.value, repetition.value)):
         return [Fault("repeatable", "two calls with the same inputs differ; draw no random numbers, keep no state")]
     total = out.mean.sum() + out.log_std.sum() + out.value.sum()
     grads = torch.autograd.grad(total, list(params.values()), allow_unused=True) if total.requires_grad else ()
     if not grads:
         return [Fault("gradient", "its outputs do not depend on its weights; compute them by torch operations")]
-    if unused := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
+    if unused_weights := [name for name, grad in zip(params, grads, strict=True) if grad is None]:
         cash = "with" if policy.spec.has_cash_score else "without"
         return [
             Fault(
                 "gradient",
-                f"the weight {unused[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it there "
-                "too, or make it in weights() only where it is used",
+                f"the weight {unused_weights[0]!r} has no effect {cash} a score of cash (spec.has_cash_score); use it "
+                "there too, or make it in weights() only where it is used",
             )
         ]
     return _check_rows(policy, {name: x.detach() for name, x in params.items()}, features, account)
@@ -239,35 +357,35 @@ def _check_outputs(policy: Policy, size: int) -> list[Fault]:
 def _check_rows(policy: Policy, params: Mapping[str, Tensor], features: Tensor, account: Tensor) -> list[Fault]:
     """Faults of a policy whose outputs for a member, a bar or an account read the inputs of others in the batch.
 
-    Each is computed again alone, and once more beside others. The weights are moved before: new ones are often 0 in the
-    last layer, which would hide a dependence.
+    Each is computed again alone, and once more beside others. The weights are moved before: new weights are often 0 in
+    the last layer and would hide a dependence.
     """
     generator = torch.Generator().manual_seed(SEED)
 
-    def like(x: Tensor) -> Tensor:
+    def noise(x: Tensor) -> Tensor:
         return torch.randn(x.shape, generator=generator)
 
-    params = {name: x.detach() + 0.3 * like(x) for name, x in params.items()}
-    others = (like(features), like(account).softmax(-1))
-    whole = policy.forward(params, features, account, None)
+    params = {name: x.detach() + 0.3 * noise(x) for name, x in params.items()}
+    other_inputs = (noise(features), noise(account).softmax(-1))
+    outputs = policy.forward(params, features, account, None)
     for dim, (rule, row, rows, letter) in enumerate(ROWS):
         for i in range(account.shape[dim]):
             weights = {name: x[i : i + 1] for name, x in params.items()} if dim == 0 else params
             # Accounts share the features of their bar.
-            alone = policy.forward(
+            alone_outputs = policy.forward(
                 weights, features if dim == 2 else _row(features, dim, i), _row(account, dim, i), None
             )
-            beside = policy.forward(
+            mixed_outputs = policy.forward(
                 params,
-                features if dim == 2 else _beside(features, others[0], dim, i),
-                _beside(account, others[1], dim, i),
+                features if dim == 2 else _row_among_others(features, other_inputs[0], dim, i),
+                _row_among_others(account, other_inputs[1], dim, i),
                 None,
             )
             for name in ("mean", "value"):
-                expected = getattr(whole, name).narrow(dim, i, 1)
-                for found in (getattr(alone, name), getattr(beside, name).narrow(dim, i, 1)):
-                    if found.shape != expected.shape or not torch.allclose(
-                        found, expected, rtol=1e-4, atol=1e-5, equal_nan=True
+                expected_rows = getattr(outputs, name).narrow(dim, i, 1)
+                for result in (getattr(alone_outputs, name), getattr(mixed_outputs, name).narrow(dim, i, 1)):
+                    if result.shape != expected_rows.shape or not torch.allclose(
+                        result, expected_rows, rtol=1e-4, atol=1e-5, equal_nan=True
                     ):
                         message = (
                             f"the result of {name}() for {row} depends on the other {rows} in the batch; take no mean, "
@@ -282,9 +400,9 @@ def _row(x: Tensor, dim: int, index: int) -> Tensor:
     return x.narrow(dim, index, 1)
 
 
-def _beside(x: Tensor, others: Tensor, dim: int, index: int) -> Tensor:
+def _row_among_others(x: Tensor, other_rows: Tensor, dim: int, index: int) -> Tensor:
     """Row `index` of `x` among the rows of another tensor."""
-    result = others.clone()
+    result = other_rows.clone()
     _row(result, dim, index).copy_(_row(x, dim, index))
     return result
 
@@ -303,7 +421,8 @@ def _train(config: AgentConfig) -> list[Fault]:
         env = make_env(market, environment, members=members, dtype=dtype)
         return Learner(env, config, seed=SEED, dtype=dtype)
 
-    first, second = learner(), learner()
+    first = learner()
+    second = learner()
     begin = {name: x.clone() for name, x in first.algorithm.weights().items()}
     samples = 3 * first.iteration_samples
     metrics = first.learn(samples)
@@ -312,26 +431,39 @@ def _train(config: AgentConfig) -> list[Fault]:
         return [Fault("metrics", 'iterate must return metrics with "reward"')]
     if not all(first.alive):
         return [Fault("finite", "the loss became NaN or infinite within three iterations")]
-    weights, again = first.algorithm.weights(), second.algorithm.weights()
+    weights, repeated_weights = first.algorithm.weights(), second.algorithm.weights()
     if all(torch.equal(weights[name], begin[name]) for name in weights):
         return [Fault("learning", "no weight changed in three iterations; the loss must depend on the parameters")]
-    if any(not torch.equal(weights[name], again[name]) for name in weights):
+    if any(not torch.equal(weights[name], repeated_weights[name]) for name in weights):
         return [Fault("repeatable", "two trainings with the same seed differ; use the generators that are passed")]
-    other = learner()
-    other.restore(first.snapshot(0), 1)
-    if any(not torch.equal(other.algorithm.weights()[name][1], weights[name][0]) for name in weights):
+    copy = learner()
+    copy.restore(first.snapshot(0), 1)
+    if any(not torch.equal(copy.algorithm.weights()[name][1], weights[name][0]) for name in weights):
         return [Fault("snapshot", "a saved agent is not the same after loading; return all tensors from member()")]
     # In float64, where another order of sums cannot be mistaken for a dependence.
-    both, alone = learner(dtype=torch.float64), learner((0,), torch.float64)
-    for each in (both, alone):
-        each.learn(samples)
-    together = both.algorithm.weights()
-    if any(not torch.allclose(x[0], together[name][0], atol=1e-6) for name, x in alone.algorithm.weights().items()):
+    pair = learner(dtype=torch.float64)
+    single = learner((0,), torch.float64)
+    for trainer in (pair, single):
+        trainer.learn(samples)
+    pair_weights = pair.algorithm.weights()
+    if any(
+        not torch.allclose(x[0], pair_weights[name][0], atol=1e-6) for name, x in single.algorithm.weights().items()
+    ):
         return [Fault("members", "a member learns otherwise beside another than alone; keep the dimension P apart")]
     return []
 
 
 # ---------------------------------------------------------------------- environments, sources, brokers
+
+
+def check_environment(reference: str, steps: int | None = None, members: int = 2) -> list[Fault]:
+    """Faults of the environment file.py:Class. Raises the errors of `load_env`."""
+    load_env(reference, envs=1)  # a missing file or class is bad input, not a fault
+    return check_env(
+        lambda envs, ids: load_env(reference, envs=envs, members=ids),
+        members=[5 * i for i in range(members)],
+        max_steps=steps or MAX_STEPS,
+    )
 
 
 def _check_source(reference: str, _: object) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Extensions of the user's own: writing a working file of each kind, and finding out which kind an object is."""
+"""Custom extensions: writing a working file of each kind, and recognising the kind of an object."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class NewFile:
 def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     """Write a working extension of a kind and its contract test into a folder.
 
-    name: in any style; functions become snake_case, classes CapWords. Raises ConfigError for an unknown kind, a name
-    that is none, files that exist, and if they cannot be written.
+    name: any style of name; functions become snake_case, classes CapWords. Raises ConfigError for an unknown kind, a
+    name that is none, files that exist, and if they cannot be written.
     """
     if kind not in NEW_KINDS:
         raise ConfigError(
@@ -65,7 +65,9 @@ def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"NAME must have letters, digits and _, such as my_{kind}, got {name!r}")
     word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    object_name = word if kind in FUNCTIONS else "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    object_name = (
+        word if kind in FUNCTIONS else "".join(word_part[:1].upper() + word_part[1:] for word_part in name.split("_"))
+    )
     file, test = folder / f"{word}.py", folder / f"test_{word}.py"
     source = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
     source = re.sub(r"\n# ruff: noqa.*\n", "", source).replace("  # noqa: ARG002", "")
@@ -77,9 +79,9 @@ def write_extension(kind: str, name: str, folder: Path = Path()) -> NewFile:
     return NewFile(kind, f"{file}:{object_name}", file, test)
 
 
-def how_to_use(made: NewFile) -> str:
+def how_to_use(new_file: NewFile) -> str:
     """The command or the setting that uses an extension."""
-    target = made.target
+    target = new_file.target
     return {
         "feature": f'in a config: [features] names = ["{target}", ...]',
         "reward": f'in a config: [environment] reward = "{target}"',
@@ -87,7 +89,7 @@ def how_to_use(made: NewFile) -> str:
         "policy": f'in a config: [agent] policy = "{target}"',
         "algorithm": f'in a config: [agent] algorithm = "{target}"',
         "environment": f"finrl-pod train --env {target} --algorithm ppo --steps 100000",
-    }[made.kind]
+    }[new_file.kind]
 
 
 def find_extension(target: str, kind: str | None = None) -> tuple[str, Any]:
@@ -99,21 +101,23 @@ def find_extension(target: str, kind: str | None = None) -> tuple[str, Any]:
         raise InputError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if not is_custom(target):
         raise InputError(f"a custom part is named file.py:Name or package.module:Name, got {target!r}")
-    found = user_object(target, f"the check of {target}")
-    return kind or kind_of(found, target), found
+    extension = user_object(target, f"the check of {target}")
+    return kind or kind_of(extension, target), extension
 
 
-def kind_of(found: object, target: str) -> str:
+def kind_of(extension: object, target: str) -> str:
     """The kind of an object: functions by their parameter, classes by their methods. Raises InputError for none."""
-    if isinstance(found, type):
+    if isinstance(extension, type):
         for kind, methods in METHODS.items():
-            if all(callable(getattr(found, method, None)) for method in methods):
+            if all(callable(getattr(extension, method, None)) for method in methods):
                 return kind
-        wanted = "; ".join(f"{kind}: {', '.join(methods)}" for kind, methods in METHODS.items())
-        raise InputError(f"{target} has the methods of no extension ({wanted}); add them, or name its kind with --kind")
-    if callable(found):
+        methods_by_kind = "; ".join(f"{kind}: {', '.join(methods)}" for kind, methods in METHODS.items())
+        raise InputError(
+            f"{target} has the methods of no extension ({methods_by_kind}); add them, or name its kind with --kind"
+        )
+    if callable(extension):
         try:
-            parameters = list(inspect.signature(found).parameters.values())
+            parameters = list(inspect.signature(extension).parameters.values())
         except (TypeError, ValueError):
             parameters = []
         if len(parameters) == 1:
@@ -123,4 +127,6 @@ def kind_of(found: object, target: str) -> str:
         raise InputError(
             f"{target} takes {len(parameters)} arguments; a feature takes a panel, a reward an interval: one argument"
         )
-    raise InputError(f"{target} is {type(found).__name__}, not a function or a class; name one that the file defines")
+    raise InputError(
+        f"{target} is {type(extension).__name__}, not a function or a class; name one that the file defines"
+    )

@@ -109,16 +109,18 @@ def meanings(word: str | None = None) -> dict[str, str]:
 
     Raises InputError for a word that is not in the glossary.
     """
-    plain = {name: _LINK.sub("", meaning) for name, meaning in GLOSSARY.items()}
+    terms = {name: _LINK.sub("", meaning) for name, meaning in GLOSSARY.items()}
     if word is None:
-        return plain
-    found = {name: meaning for name, meaning in plain.items() if word.lower() in name.lower()}
-    if not found:
-        parts = [part for name in plain for part in (name, *name.split())]  # "shrape" is near a word of "Sharpe ratio"
-        close = closest_name(word, parts)
+        return terms
+    matches = {name: meaning for name, meaning in terms.items() if word.lower() in name.lower()}
+    if not matches:
+        candidates = [
+            candidate for name in terms for candidate in (name, *name.split())
+        ]  # "shrape" is near a word of "Sharpe ratio"
+        close = closest_name(word, candidates)
         hint = f"did you mean {close}?" if close else "finrl-pod glossary lists all words"
         raise InputError(f"{word!r} is not in the glossary; {hint}")
-    return found
+    return matches
 
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ SECONDS = 20  # on two cores, roughly
 
 
 def compile_kernels(on_start: Callable[[str], None] = lambda _: None) -> None:
-    """Compile the kernels that are not in the cache, on all cores. on_start: gets the stage's name if there are any."""
+    """Compile the kernels that are not in the cache, on all cores.
+
+    on_start: called with the stage name if there are any.
+    """
     if missing := uncompiled_kernels():
         on_start(STAGE)
         compile_sources(missing)

@@ -12,20 +12,22 @@ from typing import NamedTuple
 
 from finrl_pod.errors import RunError
 
-RUN, WALK_FORWARD = "config.json", "plan.json"
+RUN = "config.json"
+WALK_FORWARD = "plan.json"
 KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
 
 
 class RewritableResult(NamedTuple):
     """A kind of result that may be overwritten in its folder.
 
-    description: for messages. marker: JSON file that identifies it, with `key` at its top level. others: other files.
+    description: text for messages. marker: JSON file that identifies it, with `key` at its top level. other_files:
+    further files of the result.
     """
 
     description: str
     marker: str
     key: str
-    others: tuple[str, ...]
+    other_files: tuple[str, ...]
 
 
 BACKTEST = RewritableResult(
@@ -34,24 +36,24 @@ BACKTEST = RewritableResult(
 SWEEP = RewritableResult("a sweep", "sweep.json", "rows", ("sweep.parquet", "sweep.csv"))
 
 
-def refuse_other(out: Path, own: str = "") -> None:
-    """Raise RunError if `out` holds another kind of result, which would be overwritten.
+def refuse_other(out: Path, marker: str = "") -> None:
+    """Raise RunError if `out` has another kind of result that would be overwritten.
 
-    own: RUN or WALK_FORWARD, the marker of the result to be written; empty for results that may be overwritten.
+    marker: RUN or WALK_FORWARD, the file of the result to be written; empty for results that may be overwritten.
     """
-    for file, what in KINDS.items():
-        if file != own and (out / file).exists():
-            raise RunError(f"{out} holds {what}, which would be overwritten; choose another folder with --out")
+    for file, description in KINDS.items():
+        if file != marker and (out / file).exists():
+            raise RunError(f"{out} has {description} that would be overwritten; choose another folder with --out")
 
 
 @contextlib.contextmanager
-def locked_folder(out: Path, own: str) -> Iterator[None]:
+def locked_folder(out: Path, marker: str) -> Iterator[None]:
     """Create and lock a folder for this process until the block or the process ends.
 
     Raises RunError if another process has locked it, if it holds another kind of result, or if it is not writable.
     """
-    refuse_other(out, own)
-    new = not out.exists()
+    refuse_other(out, marker)
+    is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
@@ -69,7 +71,7 @@ def locked_folder(out: Path, own: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-        if new:
+        if is_new:
             with contextlib.suppress(OSError):  # not empty
                 out.rmdir()
 
@@ -83,10 +85,10 @@ def rewritable_folder(out: Path | None, kind: RewritableResult) -> Iterator[None
     if out is None:
         yield
         return
-    existing = [file for file in (kind.marker, *kind.others) if (out / file).exists()]
+    existing = [file for file in (kind.marker, *kind.other_files) if (out / file).exists()]
     if existing and not _is_own_result(out / kind.marker, kind.key):
         raise RunError(
-            f"{out} holds a {existing[0]} that was not written by {kind.description} and would be overwritten; "
+            f"{out} has a {existing[0]} that was not written by {kind.description} and would be overwritten; "
             "choose another folder with --out"
         )
     with locked_folder(out, ""):
@@ -95,10 +97,10 @@ def rewritable_folder(out: Path | None, kind: RewritableResult) -> Iterator[None
 
 def _is_own_result(marker: Path, key: str) -> bool:
     try:
-        kept = json.loads(marker.read_text(encoding="utf-8"))
+        contents = json.loads(marker.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(kept, dict) and key in kept
+    return isinstance(contents, dict) and key in contents
 
 
 def _reason(error: OSError) -> str:

@@ -26,15 +26,15 @@ def override_config(
         raise InputError(f"cost_bps must be at least 0 and below 10000, got {cost_bps:g}")
     if cash is not None and not cash > 0:
         raise InputError(f"cash must be above zero, got {cash:g}")
-    given: dict[str, Any] = {
+    replacements: dict[str, Any] = {
         name: value for name, value in (("cost_bps", cost_bps), ("cash", cash)) if value is not None
     }
-    environment = dataclasses.replace(config.environment, **given)
+    environment = dataclasses.replace(config.environment, **replacements)
     source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
-    changed = dataclasses.replace(config, environment=environment, data=source)
+    new_config = dataclasses.replace(config, environment=environment, data=source)
     if not settings:
-        return changed
-    values = dataclasses.asdict(changed)
+        return new_config
+    values = dataclasses.asdict(new_config)
     values["environment"].update(parse_setting(line) for line in settings)
     return parse(values, "--set")
 
@@ -66,9 +66,9 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
         return config
     values = dataclasses.asdict(config)
     for name, value in settings:
-        for part in value if isinstance(value, list | tuple) else [value]:
-            if callable(part):
-                word = getattr(part, "__name__", "name")
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if callable(item):
+                word = getattr(item, "__name__", "name")
                 raise InputError(
                     f"{source} {name}: a run keeps its parts by name, got the object {word}: write it to a file and "
                     f'give "file.py:{word}", or register it, as by fp.register_feature("{word}")({word}), and give '
@@ -84,11 +84,11 @@ def apply_settings(config: RunConfig, settings: Sequence[tuple[str, Any]], sourc
             section = "environment"
         table = values if not section else values.get(section)
         if not isinstance(table, dict):
-            known = [key for key, item in values.items() if isinstance(item, dict)]
-            raise ConfigError(f"{source} {name}: there is no section {section!r}; {closest_key(section, known)}")
-        others = [head for head, items in values.items() if isinstance(items, dict) and key in items]
-        if "." not in name and section == "environment" and key not in table and others:
-            raise ConfigError(f"{source} {name}: did you mean {others[0]}.{key}?")
+            names = [key for key, entry in values.items() if isinstance(entry, dict)]
+            raise ConfigError(f"{source} {name}: there is no section {section!r}; {closest_key(section, names)}")
+        sections = [head for head, items in values.items() if isinstance(items, dict) and key in items]
+        if "." not in name and section == "environment" and key not in table and sections:
+            raise ConfigError(f"{source} {name}: did you mean {sections[0]}.{key}?")
         if (section, key) == ("agent", "algorithm") and value != table.get(key):
             values["agent"] = table = {}  # other algorithms have other settings
         table[key] = value

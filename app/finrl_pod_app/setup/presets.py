@@ -117,7 +117,7 @@ CHANGED_FIRST: Mapping[str, tuple[str, ...]] = {
     "tournament": ("pods", "generations", "samples_per_generation", "search"),
     "gate": ("significance_level",),
 }
-MAX_WARM_UP = 1 / 6  # share of a panel's bars that features may look back
+MAX_WARM_UP = 1 / 6  # share of the bars of a panel that features may look back
 SHORT_FEATURES = ("return_1", "return_5", "return_21", "volatility_21")
 UNNAMED_WINDOWS: Mapping[str, int] = {"residual_momentum": 252}  # features whose name does not have their window
 TRAIN, VALIDATION = 0.70, 0.15  # shares of the days if the default splits do not fit the data; the rest is the test
@@ -133,17 +133,17 @@ def preset(name: str, data: str | None = None) -> RunConfig:
     config = PRESETS[name]
     if data is None or data == config.data.name:
         return config
-    from finrl_pod.data.store import Store  # loads torch, which pages of the dashboard do not need
+    from finrl_pod.data.store import Store  # loads torch: not needed by pages of the dashboard
 
     return for_stored_panel(config, Store(), data)
 
 
 def for_stored_panel(config: RunConfig, store: Store, name: str) -> RunConfig:
     """The config on a stored panel, with splits whose dates are bars of it. Raises DataError for an unknown panel."""
-    fitted = for_panel(config, store.show(name))
+    panel_config = for_panel(config, store.show(name))
     if name in BUILT_IN_SPLITS:
-        return fitted
-    return dataclasses.replace(fitted, splits=on_trading_days(fitted.splits, store.times(name)))
+        return panel_config
+    return dataclasses.replace(panel_config, splits=on_trading_days(panel_config.splits, store.times(name)))
 
 
 def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
@@ -171,14 +171,14 @@ def fitting_features(names: Sequence[str], panel: Manifest) -> tuple[str, ...]:
 
 
 def _window(name: str) -> int:
-    """Bars that a built-in feature looks back, from its name; 0 for one of the user's own."""
+    """Bars that a built-in feature looks back, from its name; 0 for a custom one."""
     if name in UNNAMED_WINDOWS:
         return UNNAMED_WINDOWS[name]
     return 0 if ":" in name else max(map(int, re.findall(r"\d+", name)), default=0)
 
 
 def propose_splits(first: date, last: date, default: SplitConfig | None = None) -> SplitConfig:
-    """Splits `default` (or those of the settings) if the data covers them, else 70, 15 and 15 percent of the days.
+    """The splits `default` (or of the settings) if the data covers them, else 70, 15 and 15 percent of the days.
 
     first, last: the days that the data covers.
     """
@@ -200,12 +200,15 @@ def on_trading_days(splits: SplitConfig, times: Times) -> SplitConfig:
     """The same splits with dates on which there are bars: the first and last of each. times: [T] of the panel."""
     days = np.unique(times.astype("datetime64[D]"))
 
-    def inside(span: tuple[str, str]) -> tuple[str, str]:
-        within = days[(days >= np.datetime64(span[0])) & (days <= np.datetime64(span[1]))]
-        return (str(within[0]), str(within[-1])) if within.size else span
+    def first_and_last(span: tuple[str, str]) -> tuple[str, str]:
+        days_inside = days[(days >= np.datetime64(span[0])) & (days <= np.datetime64(span[1]))]
+        return (str(days_inside[0]), str(days_inside[-1])) if days_inside.size else span
 
     return dataclasses.replace(
-        splits, train=inside(splits.train), validation=inside(splits.validation), test=inside(splits.test)
+        splits,
+        train=first_and_last(splits.train),
+        validation=first_and_last(splits.validation),
+        test=first_and_last(splits.test),
     )
 
 
@@ -226,14 +229,14 @@ def few_test_bars(path: Path) -> str:
 def preset_text(name: str, data: str | None = None, path: Path | None = None, *, full: bool = False) -> str:
     """Commented TOML of a preset; `finrl_pod.settings.run.parse` reads it back to an equal config.
 
-    path: of the file, for the command in its head. full: with the settings that have their defaults.
+    path: config file, for the command in the first lines. full: with the settings that have their defaults.
     """
     config = preset(name, data)
     head = f"# finrl_pod, preset {name}: {PURPOSES[name]}.\n# {tournament_command(path)}\n"
     if full:
         return f"{head}\n{config_text(config)}"
-    rest = "# Settings that are not here have their defaults: finrl-pod init --full FILE.toml lists all with comments."
-    return f"{head}{rest}\n\n{short_config_text(config)}"
+    hint = "# Settings that are not here have their defaults: finrl-pod init --full FILE.toml lists all with comments."
+    return f"{head}{hint}\n\n{short_config_text(config)}"
 
 
 def tournament_command(path: Path | None) -> str:
@@ -248,7 +251,7 @@ def config_text(config: RunConfig) -> str:
     blocks = ["\n".join(record_lines(config))]
     for name, item in declared.items():
         values = getattr(config, name)
-        tables = [(f"[[{name}]]", one) for one in values] if name == "cohorts" else [(f"[{name}]", values)]
+        tables = [(f"[[{name}]]", cohort) for cohort in values] if name == "cohorts" else [(f"[{name}]", values)]
         for header, record in tables:
             if dataclasses.is_dataclass(record):
                 blocks.append("\n".join([f"# {item.comment}", header, *record_lines(record)]))
@@ -260,8 +263,8 @@ def short_config_text(config: RunConfig) -> str:
 
     `finrl_pod.settings.run.parse` reads it back to an equal config.
     """
-    first = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed(config)}))]
-    rest: list[str] = []
+    first = ["\n".join(record_lines(config, {*CHANGED_FIRST[""], *_changed_names(config)}))]
+    rare_blocks: list[str] = []
     for name, item in describe_settings(RunConfig).items():
         values = getattr(config, name)
         for record in values if name == "cohorts" else [values]:
@@ -269,27 +272,32 @@ def short_config_text(config: RunConfig) -> str:
                 continue
             header = f"[[{name}]]" if name == "cohorts" else f"[{name}]"
             important = CHANGED_FIRST.get(name, ())
-            lines, others = [*record_lines(record, important)], [*record_lines(record, _changed(record) - {*important})]
-            if not lines and not others:
+            lines, rare_lines = (
+                [*record_lines(record, important)],
+                [*record_lines(record, _changed_names(record) - {*important})],
+            )
+            if not lines and not rare_lines:
                 continue
-            heading = ["# rarely changed:"] if lines and others else []
-            block = "\n".join([f"# {item.comment}", header, *lines, *heading, *others])
-            (first if important else rest).append(block)
-    return "\n\n".join([*first, "# ---------- rarely changed ----------", *rest]) + "\n"
+            heading = ["# rarely changed:"] if lines and rare_lines else []
+            block = "\n".join([f"# {item.comment}", header, *lines, *heading, *rare_lines])
+            (first if important else rare_blocks).append(block)
+    return "\n\n".join([*first, "# ---------- rarely changed ----------", *rare_blocks]) + "\n"
 
 
-def _changed(record: Any) -> set[str]:
+def _changed_names(record: Any) -> set[str]:
     """Names of the settings of a record whose values `parse` does not give to a record without them."""
-    usual: list[Any]
+    default_records: list[Any]
     if isinstance(record, AgentConfig):
-        usual = [type(record)(algorithm=record.algorithm)]
-    elif isinstance(record, SplitConfig):  # those of a built-in panel take the place of the defaults
-        usual = [SplitConfig(), *BUILT_IN_SPLITS.values()]
+        default_records = [type(record)(algorithm=record.algorithm)]
+    elif isinstance(record, SplitConfig):  # built-in panels have splits of their own
+        default_records = [SplitConfig(), *BUILT_IN_SPLITS.values()]
     else:
-        usual = [type(record)()]
+        default_records = [type(record)()]
     names = {item.name for item in dataclasses.fields(record) if item.name != "cohorts"}
-    changed = {name for name in names if any(getattr(record, name) != getattr(one, name) for one in usual)}
-    return changed | ({"algorithm"} if isinstance(record, AgentConfig) else set())
+    changed_names = {
+        name for name in names if any(getattr(record, name) != getattr(default, name) for default in default_records)
+    }
+    return changed_names | ({"algorithm"} if isinstance(record, AgentConfig) else set())
 
 
 def write_preset(name: str, path: Path, data: str | None = None, *, full: bool = False) -> None:

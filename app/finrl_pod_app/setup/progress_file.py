@@ -1,7 +1,7 @@
 """Progress file live.json of a running training: its progress and process, for other processes to read.
 
 The file exists while the process runs and is removed when it exits normally. A file left behind by a kill is recognised
-by its process, which is identified by PID and start time, because PIDs are reused.
+by its process. PIDs are reused: PID and start time identify a process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def live_progress(folder: Path) -> Iterator[_Writer]:
 
 class _Writer:
     def __init__(self, folder: Path) -> None:
-        self._file, self._stage, self._due = folder / FILE, "", 0.0
+        self._file = folder / FILE
+        self._stage = ""
+        self._due = 0.0
         self._process = identity(os.getpid())
         write_json(self._file, {"process": self._process})
 
@@ -48,7 +50,8 @@ class _Writer:
         now = time.monotonic()
         if progress.stage == self._stage and now < self._due:
             return
-        self._stage, self._due = progress.stage, now + WRITE_SECONDS
+        self._stage = progress.stage
+        self._due = now + WRITE_SECONDS
         with contextlib.suppress(RunError):
             write_json(
                 self._file,
@@ -72,10 +75,10 @@ def identity(pid: int) -> dict[str, float]:
 def process_of(values: Mapping[str, Any] | None) -> psutil.Process | None:
     """Return the process that the result of `read` identifies if it is still running or paused, else None."""
     try:
-        named = (values or {})["process"]
-        process = psutil.Process(int(named["pid"]))
-        same = abs(process.create_time() - float(named["began"])) < 1.0
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        entry = (values or {})["process"]
+        process = psutil.Process(int(entry["pid"]))
+        is_same = abs(process.create_time() - float(entry["began"])) < 1.0
+        return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
     except (KeyError, TypeError, ValueError, OverflowError, psutil.Error):
         return None
 

@@ -75,9 +75,11 @@ class MLflowLogger(TrainingLogger):
             logging.getLogger(name).setLevel(logging.WARNING)  # they report every table that they create
         folder.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(tracking_uri=f"sqlite:///{folder.resolve() / 'mlflow.db'}")
-        known = self._client.get_experiment_by_name(PROJECT)
+        known_experiment = self._client.get_experiment_by_name(PROJECT)
         artifacts = (folder.resolve() / "artifacts").as_uri()
-        experiment = known.experiment_id if known else self._client.create_experiment(PROJECT, artifacts)
+        experiment = (
+            known_experiment.experiment_id if known_experiment else self._client.create_experiment(PROJECT, artifacts)
+        )
         self._run = self._client.create_run(experiment).info.run_id
         self._metric = Metric
         parameters = [Param(name, str(value)) for name, value in settings.items()]
@@ -117,7 +119,7 @@ LOGGERS: Mapping[str, type[TensorBoardLogger | MLflowLogger | WandbLogger]] = {
 
 
 def open_logger(kind: str, folder: str | Path, settings: Mapping[str, Any] | None = None) -> TrainingLogger:
-    """A logger that writes into a folder. kind: "tensorboard", "mlflow" or "wandb". settings: of the run, by name.
+    """A logger that writes into a folder. kind: "tensorboard", "mlflow" or "wandb". settings: run settings by name.
 
     Raises InputError for an unknown kind, ModuleNotFoundError without the package of the kind.
     """

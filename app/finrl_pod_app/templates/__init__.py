@@ -1,1 +1,1 @@
-"""Files that `finrl-pod new` writes: one working example of each kind of extension, renamed by the user's name."""
+"""Files that `finrl-pod new` writes: one working example of each kind of extension, renamed by the given name."""

@@ -14,7 +14,7 @@ from finrl_pod.settings.algorithm_configs import OnPolicyConfig
 
 @dataclass(frozen=True)
 class Settings(OnPolicyConfig):
-    """Settings of [agent]: those of all on-policy algorithms, with other defaults."""
+    """Settings of [agent]: all settings of on-policy algorithms, with other defaults."""
 
     gae_lambda: float = 1.0  # returns to the end of the rollout instead of advantages of a critic
     learning_rate: float = 1e-2
@@ -31,5 +31,6 @@ class MyAlgorithm(LossAlgorithm):
         excess = batch.returns - baseline
         policy_loss = -(log_probability * excess.detach()).mean(dim=(1, 2))
         value_loss = excess.square().mean(dim=(1, 2))
-        weight, bonus = self.settings["value_coefficient"], self.settings["entropy_coefficient"]
+        weight = self.settings["value_coefficient"]
+        bonus = self.settings["entropy_coefficient"]
         return policy_loss + weight * value_loss - bonus * entropy

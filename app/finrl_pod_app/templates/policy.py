@@ -18,7 +18,8 @@ class MyPolicy(BasePolicy):
 
     def weights(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Tensors of one member by name."""
-        inputs, units = self.spec.inputs, self.spec.hidden[0]
+        inputs = self.spec.inputs
+        units = self.spec.hidden[0]
         first = torch.randn(2, inputs, units, generator=generator) / inputs**0.5
         last = 0.01 * torch.randn(units, generator=generator)
         return {"actor_w": first[0], "score_w": last, "critic_w": first[1], "value_w": last.clone()}

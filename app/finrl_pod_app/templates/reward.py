@@ -14,7 +14,7 @@ def my_reward(interval: Interval) -> Tensor:
     """Reward of a step for each account, a tensor of the shape of interval.before.
 
     interval.before, .after: equity in currency at two fills. interval.turnover: value traded over equity.
-    interval.base_growth: log growth of the mandate's base portfolio. Use torch operations: some algorithms
+    interval.base_growth: log growth of the base portfolio of the mandate. Use torch operations: some algorithms
     differentiate the reward.
     """
     growth = (interval.after / interval.before).clamp(min=1e-6).log()

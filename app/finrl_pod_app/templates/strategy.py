@@ -24,5 +24,5 @@ class MyStrategy:
         weights = np.zeros(window.close.shape[1])
         trades = window.tradable[-1]  # [N]: the others have no close on this bar, and keep weight 0
         close = window.close[:, trades]
-        weights[trades] = close[-1] > np.nanmean(close, axis=0)  # the mean skips bars before an asset's listing
+        weights[trades] = close[-1] > np.nanmean(close, axis=0)  # the mean skips bars before the listing of an asset
         return weights / max(float(weights.sum()), 1.0)

@@ -3,7 +3,7 @@
 agent.pt2 or agent.onnx  the networks of all members, with the normalisation of features
 agent.json               inputs and outputs, names of features, and what else turns actions into orders
 
-What an agent decides is exported, not what the market makes of it: mandates, limits and costs are in the description.
+Decisions are exported without the market: mandates, limits and costs are in the description.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class MarketAgents(torch.nn.Module):
 
     def __init__(self, networks: Sequence[Network], normaliser: Normaliser) -> None:
         super().__init__()
-        self._networks, self._clip = networks, normaliser.clip
+        self._networks = networks
+        self._clip = normaliser.clip
         _register(self, networks)
         self.register_buffer("mean", torch.tensor(normaliser.mean, dtype=torch.float64))
         self.register_buffer("std", torch.tensor(normaliser.std, dtype=torch.float64))
@@ -64,17 +65,18 @@ class MarketAgents(torch.nn.Module):
     def forward(self, features: Tensor, tradable: Tensor, account: Tensor) -> Tensor:
         scaled = ((features - self.mean) / self.std).clamp(-self._clip, self._clip)
         rows = torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled)
-        parts = []
+        actions = []
         for i, network in enumerate(self._networks):
-            count, encodes = len(network.members), network.actor.spec.encoder != "none"
+            count = len(network.members)
+            encodes = network.actor.spec.encoder != "none"
             window, mask = (rows, tradable) if encodes else (rows[-1], tradable[-1])
             weights = _weights(self, i, network)
             dtype = network_dtype(weights)
-            each = window.to(dtype).expand(count, 1, *window.shape)
-            own = account.to(dtype).expand(count, 1, 1, -1)
-            action = network.actor.action(weights, each, own, mask.expand(count, 1, *mask.shape))
-            parts.append(action.reshape(count, -1))
-        return _in_order(parts, self._networks)
+            market_rows = window.to(dtype).expand(count, 1, *window.shape)
+            account_rows = account.to(dtype).expand(count, 1, 1, -1)
+            action = network.actor.action(weights, market_rows, account_rows, mask.expand(count, 1, *mask.shape))
+            actions.append(action.reshape(count, -1))
+        return _in_order(actions, self._networks)
 
 
 class RowAgents(torch.nn.Module):
@@ -86,14 +88,15 @@ class RowAgents(torch.nn.Module):
         _register(self, networks)
 
     def forward(self, observation: Tensor) -> Tensor:
-        parts = []
+        actions = []
         for i, network in enumerate(self._networks):
-            count, weights = len(network.members), _weights(self, i, network)
+            count = len(network.members)
+            weights = _weights(self, i, network)
             rows = observation.to(network_dtype(weights))
             table = rows.new_zeros(count, 1, 0, 0)
             action = network.actor.action(weights, table, rows.expand(count, 1, *rows.shape), None)
-            parts.append(action.reshape(count, observation.shape[0], -1))
-        return _in_order(parts, self._networks)
+            actions.append(action.reshape(count, observation.shape[0], -1))
+        return _in_order(actions, self._networks)
 
 
 def _register(module: torch.nn.Module, networks: Sequence[Network]) -> None:
@@ -106,15 +109,15 @@ def _weights(module: torch.nn.Module, i: int, network: Network) -> dict[str, Ten
     return {name: getattr(module, f"network{i}_{name}") for name in network.weights}
 
 
-def _in_order(parts: Sequence[Tensor], networks: Sequence[Network]) -> Tensor:
+def _in_order(actions: Sequence[Tensor], networks: Sequence[Network]) -> Tensor:
     """Parts of the members [M_i, ...] in the order of their numbers: [M, ...]."""
-    place = [member for network in networks for member in network.members]
-    joined = torch.cat(list(parts))
-    return joined if place == sorted(place) else joined[torch.argsort(torch.tensor(place))]
+    members = [member for network in networks for member in network.members]
+    result = torch.cat(list(actions))
+    return result if members == sorted(members) else result[torch.argsort(torch.tensor(members))]
 
 
 def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) -> list[Path]:
-    """Export the champion of a tournament's run, or the agents of a run of `train --env`; returns the files written.
+    """Export the champion of a tournament, or the agents of a run of `train --env`; returns the files written.
 
     Raises RunError for a folder that holds neither, ConfigError as `export_module`.
     """
@@ -123,24 +126,25 @@ def export_run(run: Path, folder: Path, formats: Sequence[Format] = ("torch",)) 
         agents = load_agents(run)
         network = Network(agents.actor, agents.weights, range(agents.config.members))
         example = (torch.zeros(2, agents.spec.features),)
-        described = {
+        description = {
             "env": agents.config.env,
             "algorithm": agents.config.agent.algorithm,
             "members": agents.config.members,
             "inputs": {"observation": ["E", agents.spec.features]},
             "output": _output(agents.spec, ["members", "E"]),
         }
-        return export_module(RowAgents([network]), example, described, folder, formats)
+        return export_module(RowAgents([network]), example, description, folder, formats)
     from finrl_pod.tournament.run_directory import RunDirectory
-    from finrl_pod_app.evaluation.champions import load_champion, saved_members
+    from finrl_pod.tournament.selection import champion_of
+    from finrl_pod_app.evaluation.champions import load_champion
     from finrl_pod_app.prices.stored_prices import load_run_panel
 
-    opened = RunDirectory.open(run)
-    if opened.config.environment.kind == "custom":
-        raise RunError(f"{run} is a tournament on an environment of your own, which export does not support")
-    members = saved_members(opened)
-    strategy = load_champion(opened, members)
-    symbols = load_run_panel(opened.config, opened.data_sha256, run).symbols
+    run_directory = RunDirectory.open(run)
+    if run_directory.config.environment.kind == "custom":
+        raise RunError(f"{run} is a tournament on a custom environment, and export does not support those")
+    members = champion_of(run_directory, run_directory.config)
+    strategy = load_champion(run_directory, members)
+    symbols = load_run_panel(run_directory.config, run_directory.data_sha256, run).symbols
     return export_strategy(strategy, folder, formats, agents=members.ids, symbols=symbols)
 
 
@@ -165,7 +169,7 @@ def export_strategy(
         torch.full((spec.own,), 1 / spec.own, dtype=torch.float64),
     )
     rules = dataclasses.asdict(strategy.rules)
-    described = {
+    description = {
         "agents": list(agents),
         "symbols": list(symbols),
         "ensemble": {"rule": strategy.rule, "weights": strategy.ensemble_weights.tolist()},
@@ -179,13 +183,13 @@ def export_strategy(
         "environment": rules,
         "mandate": None if strategy.mandate is None else dataclasses.asdict(strategy.mandate),
     }
-    return export_module(MarketAgents(networks, strategy.normaliser), example, described, folder, formats)
+    return export_module(MarketAgents(networks, strategy.normaliser), example, description, folder, formats)
 
 
 def _output(spec: PolicySpec, leading: list[str | int]) -> dict[str, Any]:
     meaning = {
         "softmax": "scores of cash and the assets; a softmax over the tradable ones gives weights",
-        "tilt": "scores of the assets, which tilt the weights of the mandate's base portfolio",
+        "tilt": "scores of the assets; they tilt the weights of the base portfolio of the mandate",
         "direct": "numbers that the environment takes, clipped to [-1, 1]",
         "discrete": "number of a choice",
     }
@@ -214,7 +218,7 @@ def export_module(
     except Exception as error:
         first = str(error).strip().splitlines()
         raise ConfigError(f"the network cannot be traced by torch.export: {first[0] if first else error}") from error
-    written = []
+    files = []
     for format in formats:
         path = folder / FILES[format]
         if format == "torch":
@@ -223,26 +227,26 @@ def export_module(
             write_bytes(path, data.getvalue())
         else:
             write_bytes(path, _onnx_bytes(program, names))
-        written.append(path)
+        files.append(path)
     write_json(folder / DESCRIPTION, {**description, "version": __version__})
-    return [*written, folder / DESCRIPTION]
+    return [*files, folder / DESCRIPTION]
 
 
 def _onnx_bytes(program: torch.export.ExportedProgram, names: Sequence[str]) -> bytes:
     for name in ONNX_PACKAGES:
-        import_module(name)  # raises before torch does, whose error names no package
+        import_module(name)  # raises before torch: its error would name no package
     with _quiet():
-        exported = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program, dynamo=True, input_names=list(names), output_names=["action"], verbose=False
         )
-    assert exported is not None
-    data: bytes = exported.model_proto.SerializeToString()
+    assert onnx_program is not None
+    data: bytes = onnx_program.model_proto.SerializeToString()
     return data
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch prints and warns of while it traces."""
+    """Suppress output and warnings of torch while it traces."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Tournaments on environments of users' own: `[environment] kind = "custom"`.
+"""Tournaments on custom environments: `[environment] kind = "custom"`.
 
 Pods are scored by the mean return of evaluation episodes, and the champion is the best agent. It is tested once, on
 episodes of other seeds. There is no market: neither baselines nor a gate, and the result is result.json.
@@ -28,13 +28,14 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.settings.toml import record_lines, value_text
+from finrl_pod.tournament.cohort import CohortTrainer
+from finrl_pod.tournament.executor import LocalExecutor
 from finrl_pod.tournament.leaderboard import ancestry
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.scoring import EpisodeScorer
 from finrl_pod.tournament.tournament import Outcome, Tournament
-from finrl_pod_app.environment_training.config import agent_config
-from finrl_pod_app.environment_training.environments import CUSTOM_ENVS
+from finrl_pod_app.environment_training.config import CUSTOM_ENVS, agent_config
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.presets import tournament_command
@@ -57,9 +58,10 @@ def run_custom_tournament(
     one whose first observation or step cannot be trained on, Interrupted on Ctrl-C.
     """
     start = time.perf_counter()
-    settings, on = config.environment, pick_device(device)
+    settings = config.environment
+    torch_device = pick_device(device)
     source = settings.source
-    train, evaluation = (_maker(source, envs, on) for envs in (settings.envs, settings.evaluation_episodes))
+    train, evaluation = (_maker(source, envs, torch_device) for envs in (settings.envs, settings.evaluation_episodes))
     _check(config, train)
     sha256 = source_sha256(source)
     open_run = RunDirectory.resume if resume else RunDirectory.create
@@ -73,9 +75,8 @@ def run_custom_tournament(
                     best = "" if now.best is None else f"best mean return {now.best:.2f}"
                     progress(dataclasses.replace(now, best=None, detail=best))  # `best` is shown as a Sharpe ratio
 
-                outcome = Tournament.local(
-                    config, train, EpisodeScorer(evaluation, config.seed), run, sha256, report
-                ).run()
+                trainer = CohortTrainer(config, train, EpisodeScorer(evaluation, config.seed), sha256)
+                outcome = Tournament(config, run, LocalExecutor(trainer), report).run()
                 document = to_plain(_document(config, run, outcome, evaluation, start))
                 write_json(out / RESULT, document)
     except KeyboardInterrupt:
@@ -88,7 +89,7 @@ def run_custom_tournament(
 def custom_config_text(source: str, algorithm: str, path: Path | None = None) -> str:
     """TOML of a tournament on file.py:Class, with the settings of `train --env`. Raises ConfigError for a bad name.
 
-    path: of the file, for the command in its head.
+    path: config file, for the command in the first lines.
     """
     agent = agent_config(
         algorithm, (), steps=TOURNAMENT.generations * TOURNAMENT.samples_per_generation, envs=CUSTOM_ENVS
@@ -134,8 +135,8 @@ def _document(
     assert best is not None  # the tournament has raised RunError without one
     learner = Learner(make_env((0,)), config.agent_of(best.slot), seed=config.seed, threads=config.threads)
     learner.restore(run.snapshot(best.id))
-    played = episode_returns(make_env((0,)), learner.act, key(config.seed, 0, TEST))
-    returns = played.returns[0]
+    episodes = episode_returns(make_env((0,)), learner.act, key(config.seed, 0, TEST))
+    returns = episodes.returns[0]
     count = len(returns)
     spread = float(returns.std(correction=0))
     return {
@@ -152,7 +153,7 @@ def _document(
         },
         "test": {
             "episodes": count,
-            "cut_episodes": int(played.cut.sum()),
+            "cut_episodes": int(episodes.cut.sum()),
             "mean_return": float(returns.mean()),
             "std_return": spread,
             "standard_error": spread / max(count - 1, 1) ** 0.5,

@@ -18,12 +18,9 @@ from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.event_log import LoggedRun, read_run
-from finrl_pod.tournament.executor import Executor
+from finrl_pod.tournament.executor import Executor, LocalExecutor, ReplayExecutor
 from finrl_pod.tournament.executors.processes import ProcessExecutor
-from finrl_pod.tournament.executors.ray_cluster import ONE_NODE, check_listening, import_ray
-from finrl_pod.tournament.executors.ray_shards import RayExecutor
-from finrl_pod.tournament.executors.replay import ReplayExecutor
-from finrl_pod.tournament.local_executor import LocalExecutor
+from finrl_pod.tournament.executors.ray_shards import ONE_NODE, RayExecutor, check_listening, import_ray
 from finrl_pod.types import Panel
 from finrl_pod.user_files import keep, keep_neighbours, kept_files, kept_neighbours
 from finrl_pod_app.prices.market_setup import make_market, make_trainer
@@ -32,11 +29,12 @@ from finrl_pod_app.setup.doctor import pick_device
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where pods train.
+    """Options of an engine: where pods train.
 
-    shards: processes or Ray actors that train at the same time; None: one a device, or as many as a cluster has room
-    for. address: of a running Ray cluster, None to start one here. cpus, gpus: of each Ray shard, 1 and 0 by default.
-    timeout: seconds without an iteration after which a shard is replaced. replay: event log of a run to repeat.
+    shards: processes or Ray actors that train at the same time; None: one per device, or as many as a cluster has room
+    for. address: HOST:PORT of a running Ray cluster, None to start one here. cpus, gpus: resources of each Ray shard;
+    default: 1 and 0. timeout: seconds without an iteration after which a shard is replaced. replay: event log of a run
+    to repeat.
     """
 
     name: Literal["local", "processes", "ray"] = "local"
@@ -81,7 +79,8 @@ def open_executor(
     """
     executor: Executor
     values = dataclasses.asdict(config)
-    own_files, neighbours = kept_files(values), kept_neighbours(values)
+    own_files = kept_files(values)
+    neighbours = kept_neighbours(values)
     if options.replay is not None:
         executor = ReplayExecutor(make_local(), logged_run(options.replay, config))
     elif options.name == "local":
@@ -119,10 +118,10 @@ def open_executor(
 
 def logged_run(log: Path, config: RunConfig) -> LoggedRun:
     """Order of results in an event log. Raises RunError if it was made with another config."""
-    logged = read_run(log)
-    if logged.config_sha256 != config.sha256:
+    run_log = read_run(log)
+    if run_log.config_sha256 != config.sha256:
         raise RunError(f"{log} was made with another config or seed; repeat it with its own")
-    return logged
+    return run_log
 
 
 def shard_trainer(
@@ -134,9 +133,9 @@ def shard_trainer(
     threads: int,
     number: int,
 ) -> CohortTrainer:
-    """Trainer of a shard in a separate process. device: "cpu", or "cuda" for the shard's one of several.
+    """Trainer of a shard in a separate process. device: "cpu", or "cuda" for one of several GPUs per shard.
 
-    own_files, neighbours: texts of the user's files that the config refers to, and of those that they import.
+    own_files, neighbours: texts of the user files in the config, and of the files that they import.
     """
     keep(own_files)
     keep_neighbours(neighbours)

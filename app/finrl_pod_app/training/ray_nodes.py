@@ -19,7 +19,7 @@ import psutil
 
 from finrl_pod.errors import SetupError
 from finrl_pod.process import this_process
-from finrl_pod.tournament.executors.ray_cluster import ENVIRONMENT, OBJECT_STORE_BYTES, import_ray
+from finrl_pod.tournament.executors.ray_shards import ENVIRONMENT, OBJECT_STORE_BYTES, import_ray
 
 HEAD = "127.0.0.2"
 START_SECONDS = 240.0
@@ -36,8 +36,9 @@ class RayNode:
     """One node: `ray start` with the processes that it started."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process, self._log = process, log
-        self._known: dict[int, psutil.Process] = {}
+        self._process = process
+        self._log = log
+        self._processes_by_pid: dict[int, psutil.Process] = {}
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -45,8 +46,8 @@ class RayNode:
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._process.pid)
             for process in (root, *root.children(recursive=True)):
-                self._known.setdefault(process.pid, process)
-        return list(self._known.values())
+                self._processes_by_pid.setdefault(process.pid, process)
+        return list(self._processes_by_pid.values())
 
     @property
     def pids(self) -> set[int]:
@@ -75,12 +76,13 @@ class RayNode:
 def plain_python(folder: Path) -> str:
     """Path of this interpreter without characters that a shell interprets, if need be through a link in the folder.
 
-    Ray passes the path to a shell without quotes where it starts the head's client server, which is required to run.
-    Raises SetupError if there is no such path.
+    Ray passes the path to a shell without quotes when it starts the client server of the head, and that server is
+    required. Raises SetupError if there is no such path.
     """
     if _is_plain(sys.executable):
         return sys.executable
-    prefix, executable = Path(sys.prefix), Path(sys.executable)
+    prefix = Path(sys.prefix)
+    executable = Path(sys.executable)
     link = folder / "python"
     if not executable.is_relative_to(prefix) or not _is_plain(str(link)):
         raise SetupError(
@@ -100,7 +102,8 @@ class LocalCluster:
     """A head and further nodes on this machine, with a token of their own."""
 
     def __init__(self, folder: Path, cpus: int, environment: dict[str, str] | None = None) -> None:
-        self._folder, self._cpus = folder, cpus
+        self._folder = folder
+        self._cpus = cpus
         self.port = _free_port(HEAD)
         self.address = f"{HEAD}:{self.port}"
         token = folder / "token"
@@ -117,8 +120,8 @@ class LocalCluster:
     def add_node(self) -> RayNode:
         """Start the head, or one more node; returns at once."""
         number = len(self.nodes)
-        where = ["--head", "--port", str(self.port), "--temp-dir", str(self._folder / "ray")]
-        options = where if not number else ["--address", self.address]
+        head_options = ["--head", "--port", str(self.port), "--temp-dir", str(self._folder / "ray")]
+        options = head_options if not number else ["--address", self.address]
         host = f"127.0.0.{2 + number}"
         arguments = [
             "start", *options, "--node-ip-address", host, "--num-cpus", str(self._cpus), "--num-gpus", "0",
@@ -127,7 +130,8 @@ class LocalCluster:
         ]  # fmt: skip
         if number:
             arguments = [x for x in arguments if x not in ("--include-dashboard", "false")]
-        log, parent = self._folder / f"node-{number}.log", this_process()
+        log = self._folder / f"node-{number}.log"
+        parent = this_process()
         command = [
             plain_python(self._folder),
             "-c",
@@ -173,7 +177,7 @@ def local_cluster(nodes: int, cpus: int = 1, environment: dict[str, str] | None 
     """
     folder = Path(tempfile.mkdtemp(prefix="finrl-pod-ray-"))
     cluster = LocalCluster(folder, cpus, environment)
-    before = {name: os.environ.get(name) for name in cluster.environment}
+    previous_values = {name: os.environ.get(name) for name in cluster.environment}
     os.environ.update(cluster.environment)
     try:
         import_ray()
@@ -184,7 +188,7 @@ def local_cluster(nodes: int, cpus: int = 1, environment: dict[str, str] | None 
         yield cluster
     finally:
         cluster.close()
-        for name, value in before.items():
+        for name, value in previous_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

@@ -1,15 +1,25 @@
-"""What `finrl-pod registry` shows, as JSON values."""
+"""The work of `finrl-pod registry` and `finrl-pod retrain`."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+from finrl_pod.data.dates import stamp
+from finrl_pod.data.splits import make_splits
 from finrl_pod.errors import RegistryError
+from finrl_pod.promotion.gate import read_verdict
 from finrl_pod.registry.agent_registry import AgentRegistry, champion_key
-from finrl_pod.registry.handover import handovers, last_handover, strategies
+from finrl_pod.registry.handover import check_strategy_name, hand_over, handovers, last_handover, strategies
 from finrl_pod.registry.records import AgentRecord, Champion
+from finrl_pod.settings.run import RunConfig, SplitConfig
+from finrl_pod.tournament.progress import ProgressCallback
+from finrl_pod.types import Panel
+from finrl_pod_app.prices.data_import import refresh_panel
+from finrl_pod_app.prices.panels import load_panel
+from finrl_pod_app.training.tournaments import run_tournament
 
 
 def list_registry(registry: AgentRegistry) -> dict[str, Any]:
@@ -18,7 +28,7 @@ def list_registry(registry: AgentRegistry) -> dict[str, Any]:
     champions = []
     for champion in registry.champions():
         address = champion.address
-        traded = [name for name, change in changes.items() if change and change.champion == address]
+        traded_by = [name for name, change in changes.items() if change and change.champion == address]
         champions.append(
             {
                 "address": address,
@@ -29,8 +39,8 @@ def list_registry(registry: AgentRegistry) -> dict[str, Any]:
                 "data": champion.data,
                 "data_sha256": champion.data_sha256,
                 "promoted": champion.promoted,
-                "stored": _stored(registry, address),
-                "strategies": traded,
+                "stored": _storage_time(registry, address),
+                "strategies": traded_by,
             }
         )
     return {
@@ -45,36 +55,36 @@ def list_registry(registry: AgentRegistry) -> dict[str, Any]:
 
 
 def show_entry(registry: AgentRegistry, text: str) -> dict[str, Any]:
-    """A champion with its agents and hand-overs, or an agent. text: an address or its beginning, or a strategy's name.
+    """A champion with its agents and hand-overs, or an agent. text: an address or its beginning, or a strategy name.
 
     Raises RegistryError if there is none.
     """
     if text in strategies(registry):
         changes = handovers(registry, text)
         return {"strategy": text, "changes": [dataclasses.asdict(change) for change in changes]}
-    found = find(registry, text)
-    if isinstance(found, Champion):
+    entry = find(registry, text)
+    if isinstance(entry, Champion):
         changes = [change for name in strategies(registry) for change in handovers(registry, name)]
-        verdict = json.loads(registry.object(found.files["verdict.json"]))
+        verdict = json.loads(registry.object(entry.files["verdict.json"]))
         return {
-            "address": found.address,
-            **dataclasses.asdict(found),
-            "stored": _stored(registry, found.address),
+            "address": entry.address,
+            **dataclasses.asdict(entry),
+            "stored": _storage_time(registry, entry.address),
             "reasons": verdict["reasons"],
             "handovers": [
                 {"strategy": change.strategy, "action": change.action, "at": change.at, "by": change.by}
                 for change in changes
-                if change.champion == found.address
+                if change.champion == entry.address
             ],
         }
-    agent, champion = found
+    agent, champion = entry
     facts = json.loads(registry.object(agent.address))
-    wanted = ("hyperparameters", "data_sha256", "seed", "version", "tensors_sha256")
+    shown_facts = ("hyperparameters", "data_sha256", "seed", "version", "tensors_sha256")
     return {
         **dataclasses.asdict(agent),
         "run": champion.run,
         "champion": champion.address,
-        **{name: facts[name] for name in wanted},
+        **{name: facts[name] for name in shown_facts},
     }
 
 
@@ -89,6 +99,74 @@ def find(registry: AgentRegistry, text: str) -> Champion | tuple[AgentRecord, Ch
             raise no_champion from None
 
 
-def _stored(registry: AgentRegistry, address: str) -> str | None:
-    time = registry.store.modified(champion_key(address))
+def _storage_time(registry: AgentRegistry, address: str) -> str | None:
+    time = registry.store.modification_time(champion_key(address))
     return None if time is None else time.isoformat(timespec="seconds")
+
+
+def retrain(
+    config: RunConfig,
+    strategy: str,
+    out: Path,
+    registry: AgentRegistry,
+    *,
+    use_stored: bool = False,
+    resume: bool = False,
+    device: str = "auto",
+    progress: ProgressCallback = lambda _: None,
+) -> dict[str, Any]:
+    """Train on the newest prices of the data source, and hand the champion over if the gate promotes it.
+
+    A refused champion changes nothing: it is not stored in the registry. use_stored: do not look for newer prices.
+    resume: continue an interrupted run in `out`, on the stored prices. Returns JSON values.
+
+    Raises RegistryError for an invalid name and a registry that cannot be written, before anything is trained.
+    """
+    check_strategy_name(strategy)
+    registry.check_writable()
+    last_change = last_handover(registry, strategy)
+    if not (use_stored or resume):
+        refresh_panel(config.data.name)
+    panel = load_panel(config)
+    config = dataclasses.replace(config, splits=moved_splits(config.splits, panel))
+    run_tournament(config, out, resume=resume, device=device, progress=progress)
+    verdict = read_verdict(out)
+    promoted = verdict.promoted
+    reasons = list(verdict.reasons)
+    champion: Champion | None = registry.push(out) if promoted else None
+    if champion is not None and last_change is not None and champion.ensemble in last_change.withdrawn:
+        reasons = [f"strategy {strategy!r} was rolled back from these agents before"]
+        champion = None
+    change = last_change if champion is None else hand_over(registry, strategy, champion)
+    return {
+        "out": str(out),
+        "strategy": strategy,
+        "registry": registry.store.address,
+        "data": {"name": config.data.name, "sha256": panel.sha256, "last": stamp(panel.times[-1], panel.bar)},
+        "splits": dataclasses.asdict(config.splits),
+        "promoted": promoted,
+        "reasons": reasons,
+        "handed_over": champion is not None,
+        "champion": None if change is None else change.champion,
+        "previous": None if change is None else change.previous,
+    }
+
+
+def moved_splits(splits: SplitConfig, panel: Panel) -> SplitConfig:
+    """Splits whose test ends at the last bar of a panel: test and validation keep their number of bars, train grows.
+
+    Raises DataError if the dates of the config do not fit the panel.
+    """
+    spans = make_splits(panel.times, splits)
+    test = len(panel.times) - len(spans.test)
+    validation = test - len(spans.validation) - splits.embargo
+
+    def dates(first: int, last: int) -> tuple[str, str]:
+        return stamp(panel.times[first], panel.bar), stamp(panel.times[last], panel.bar)
+
+    return dataclasses.replace(
+        splits,
+        train=(splits.train[0], dates(0, validation - 1)[1]),
+        validation=dates(validation, test - 1),
+        test=dates(test, len(panel.times) - 1),
+    )

@@ -46,10 +46,10 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run takes.
+    """Memory and time of a run.
 
-    parts: bytes of memory by name. mapped_bytes: of tables in files. samples: environment steps of all pods. seconds:
-    expected duration.
+    parts: bytes of memory by name. mapped_bytes: size of tables in files. samples: environment steps of all pods.
+    seconds: expected duration.
     """
 
     parts: Mapping[str, int]
@@ -76,57 +76,61 @@ def check_ranges(config: RunConfig) -> None:
 def estimate_run(config: RunConfig, panel: Manifest, shards: int = 1) -> Estimate:
     """Memory and time of a tournament on a panel with its pods on `shards` processes of this machine."""
     assets = len(config.data.symbols) or len(panel.symbols)
-    bars, features = panel.bars, len(config.features.names)
+    bars = panel.bars
+    features = len(config.features.names)
     cells = bars * assets
     limit = mapped_bytes()
     tables = {  # of a market: bytes of all, and of one
         "prices": (cells * BYTES_OF_PRICES, cells * 8),
         "features": (cells * 2 * FLOAT * features, cells * FLOAT * features),
     }
-    in_memory = cells * BYTES_OF_MASKS + sum(total for total, one in tables.values() if one <= limit)
-    mapped = sum(total for total, one in tables.values() if one > limit)
+    in_memory = cells * BYTES_OF_MASKS + sum(
+        total for total, largest_table in tables.values() if largest_table <= limit
+    )
+    mapped_size = sum(total for total, largest_table in tables.values() if largest_table > limit)
     agents = (config.agent, *config.cohorts)
     pods: Counter[AgentConfig] = Counter()
     for cohort, agent in enumerate(agents):
         pods[agent] += len(range(cohort, config.tournament.pods, len(agents)))
     together = config.tournament.batch_pods
     batches = [(agent, min(count, together) if together else count) for agent, count in pods.items()]
-    held = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
+    batch_bytes = [_training_bytes(config, agent, count, assets, features) for agent, count in batches]
     generations = config.tournament.generations
     samples = config.tournament.pods * generations * config.tournament.samples_per_generation
     parts = {
         "program": PROGRAM * shards,
         "prices": PRICE_COPIES * cells * 8 * max(len(panel.columns), 1),
         "market": in_memory * shards,
-        "environments and learners": sum(held) if shards == 1 else max(held) * shards,
+        "environments and learners": sum(batch_bytes) if shards == 1 else max(batch_bytes) * shards,
         "scoring": max((count for _, count in batches), default=1) * cells * FLOAT,
         "snapshots": (config.tournament.pods + config.tournament.leaderboard)
         * max(_parameters(agent, assets, features) for agent in pods)
         * 3
         * FLOAT,
     }
-    return Estimate(parts, mapped * shards, samples, _seconds(config, samples, cells, assets))
+    return Estimate(parts, mapped_size * shards, samples, _seconds(config, samples, cells, assets))
 
 
 def check_memory(config: RunConfig, panel: Manifest, device: torch.device, shards: int = 1) -> Estimate:
     """The estimate of a tournament. Raises ConfigError if it exceeds the memory that is free."""
     estimate = estimate_run(config, panel, shards)
-    free = available_bytes(torch.device("cpu"))
-    needed = estimate.memory_bytes
+    free_bytes = available_bytes(torch.device("cpu"))
+    needed_bytes = estimate.memory_bytes
     if device.type == "cuda":
-        needed -= estimate.parts["environments and learners"]  # on the GPU
-    if needed > free:
+        needed_bytes -= estimate.parts["environments and learners"]  # on the GPU
+    if needed_bytes > free_bytes:
         largest = max(estimate.parts, key=lambda name: estimate.parts[name])
         raise ConfigError(
-            f"the run needs about {needed / GB:,.1f} GB of memory and {free / GB:,.1f} GB are free; most of it is for "
-            f"{largest}: {_advice(config, largest)}"
+            f"the run needs about {needed_bytes / GB:,.1f} GB of memory and {free_bytes / GB:,.1f} GB are free; most "
+            f"of it is for {largest}: {_advice(config, largest)}"
         )
     return estimate
 
 
-def _advice(config: RunConfig, part: str) -> str:
-    tournament, environment = config.tournament, config.environment
-    if part in ("environments and learners", "snapshots", "scoring"):
+def _advice(config: RunConfig, largest_part: str) -> str:
+    tournament = config.tournament
+    environment = config.environment
+    if largest_part in ("environments and learners", "snapshots", "scoring"):
         return (
             f"lower tournament.pods = {tournament.pods:,}, tournament.batch_pods or environment.envs = "
             f"{environment.envs:,}"
@@ -137,18 +141,18 @@ def _advice(config: RunConfig, part: str) -> str:
 def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: int, features: int) -> int:
     """Environments, rollouts or replay buffers, and parameters of one batch of pods."""
     accounts = pods * config.environment.envs
-    steps = accounts * assets * FLOAT * STEP_TENSORS
-    row = (3 + 2 * assets) * FLOAT  # account, action, reward and masks of a sample
-    learned = pods * _parameters(agent, assets, features) * FLOAT * PARAMETER_COPIES
+    step_bytes = accounts * assets * FLOAT * STEP_TENSORS
+    row_bytes = (3 + 2 * assets) * FLOAT  # account, action, reward and masks of a sample
+    parameter_bytes = pods * _parameters(agent, assets, features) * FLOAT * PARAMETER_COPIES
     if isinstance(agent, OffPolicyConfig):
-        stored = pods * agent.buffer_size * 2 * row
-        return steps + stored + learned + pods * agent.batch_size * _width(agent, assets) * FLOAT * 4
+        replay_bytes = pods * agent.buffer_size * 2 * row_bytes
+        return step_bytes + replay_bytes + parameter_bytes + pods * agent.batch_size * _width(agent, assets) * FLOAT * 4
     if isinstance(agent, DifferentiableConfig):
-        return steps + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + learned
+        return step_bytes + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + parameter_bytes
     if isinstance(agent, ClosedFormConfig):
-        return steps + learned
+        return step_bytes + parameter_bytes
     assert isinstance(agent, OnPolicyConfig)
-    return steps + accounts * agent.horizon * row * ROLLOUT_COPIES + learned
+    return step_bytes + accounts * agent.horizon * row_bytes * ROLLOUT_COPIES + parameter_bytes
 
 
 def _width(agent: AgentConfig, assets: int) -> int:
@@ -175,7 +179,8 @@ def _seconds(config: RunConfig, samples: int, cells: int, assets: int) -> float:
 
 def _rate(agent: AgentConfig, assets: int) -> float:
     """Environment steps a second of one batch of agents."""
-    kind, size = algorithm_info(agent.algorithm).kind, 20 / max(assets, 1)
+    kind = algorithm_info(agent.algorithm).kind
+    size = 20 / max(assets, 1)
     if kind == "solved" or (agent.policy == "linear" and kind != "off-policy"):
         return LINEAR_SAMPLES_PER_SECOND * min(size, 1.5)
     return SAMPLES_PER_SECOND[kind] * min(size, 4.0)

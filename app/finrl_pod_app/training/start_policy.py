@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +18,6 @@ from finrl_pod_envs.trading_envs import make_env
 
 from finrl_pod.data.splits import REWARD_LAG, Splits
 from finrl_pod.evaluate.metrics import bars_per_year, simple_returns
-from finrl_pod.files import to_plain
 from finrl_pod.native.threads import one_thread
 from finrl_pod.random import key
 from finrl_pod.rl.acting.closed_form import TiltReturns, scaled, solve, tilt_returns
@@ -28,7 +26,7 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import ClosedFormConfig, TrainedAgentConfig
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
-from finrl_pod.tournament.run_directory import RunDirectory
+from finrl_pod.tournament.run_directory import RunDirectory, StartFold, StartFolds
 from finrl_pod.tournament.scoring import MarketScorer
 from finrl_pod.types import Floats, MarketTensor, Tensor
 from finrl_pod_app.prices.market_setup import training_env
@@ -38,26 +36,13 @@ SHARES = (0.125, 0.25, 0.5, 1.0)  # of the training budget that are compared
 STAGE = "choosing the number of updates on five folds of the training split"
 
 
-@dataclass(frozen=True)
-class FoldScores:
-    """Information ratios of held-out alphas, all folds together, by share of the training budget.
-
-    start: of the solved policies themselves. shares, ratios: of `SHARES`; empty if the split is too short for folds.
-    chosen: share with the highest ratio.
-    """
-
-    start: float
-    shares: tuple[float, ...]
-    ratios: tuple[float, ...]
-    chosen: float
-
-
 def prepare_start(
     config: RunConfig, run: RunDirectory, market: MarketTensor, splits: Splits, progress: ProgressCallback
 ) -> None:
-    """Solve and save the policy that a run's agents start from, and choose the samples of its pods.
+    """Solve and save the policy that the agents of a run start from, and choose the samples of its pods.
 
-    Does nothing for a run whose agents start from new weights, and for one that has saved it. market: in CPU memory.
+    Does nothing for a run whose agents start from new weights, and for one that has saved it. market: stored in CPU
+    memory.
     """
     agents = (config.agent, *config.cohorts)
     if run.has_start or not any(isinstance(agent, TrainedAgentConfig) and is_solved(agent) for agent in agents):
@@ -67,14 +52,15 @@ def prepare_start(
     weights = scaled(solve(tilts), market, env.first, env.last)
     start = Learner(env, ClosedFormConfig(), start=weights)
     returns = MarketScorer(market, config, (splits.validation.first, splits.validation.last))(start).returns[:, 0]
-    each, folds = config.tournament.samples_per_generation, []
-    samples = [each] * len(agents)
+    samples_per_generation = config.tournament.samples_per_generation
+    folds = []
+    samples = [samples_per_generation] * len(agents)
     for i, agent in enumerate(agents):
         if isinstance(agent, TrainedAgentConfig) and is_solved(agent):
-            scores = score_updates(config, agent, market, splits, tilts, progress)
-            samples[i] = math.ceil(each * scores.chosen)
-            folds.append({"cohort": i, **dataclasses.asdict(scores)})
-    run.save_start(start.snapshot(), returns, {"samples_per_generation": samples, "folds": to_plain(folds)})
+            fold = score_updates(config, agent, market, splits, tilts, progress, cohort=i)
+            samples[i] = math.ceil(samples_per_generation * fold.chosen)
+            folds.append(fold)
+    run.save_start(start.snapshot(), returns, StartFolds(tuple(samples), tuple(folds)))
 
 
 def score_updates(
@@ -84,19 +70,22 @@ def score_updates(
     splits: Splits,
     tilts: TiltReturns,
     progress: ProgressCallback = lambda _: None,
-) -> FoldScores:
+    *,
+    cohort: int = 0,
+) -> StartFold:
     """Train an agent on five purged folds and score it on the held-out blocks after each share of its budget.
 
-    Bars within the embargo of a block are not used for its fold. tilts: of the decision bars of the training split.
+    Bars within the embargo of a block are not used for its fold. tilts: returns of tilts at the decision bars of the
+    training split.
     """
     first = max(splits.train.first, market.first)
     last = splits.train.last - REWARD_LAG
     edges = [first + (last + 1 - first) * i // FOLDS for i in range(FOLDS + 1)]
     blocks = list(pairwise(edges))
     window = min(config.environment.window, (last + 1 - first) // FOLDS)
-    starts = [_outside(first, last, block, window, config.splits.embargo) for block in blocks]
+    starts = [_starts_outside(first, last, block, window, config.splits.embargo) for block in blocks]
     if min(map(len, starts)) == 0 or min(b - a for a, b in blocks) < 3:
-        return FoldScores(math.nan, (), (), SHARES[0])
+        return StartFold(cohort, math.nan, (), (), SHARES[0])
     env = make_env(
         market,
         dataclasses.replace(config.environment, window=window),
@@ -108,11 +97,12 @@ def score_updates(
     )
     bars = np.arange(first, last + 1)
     embargo = config.splits.embargo
-    outside = [(bars < a - embargo) | (bars >= b + embargo) for a, b in blocks]
-    solved = torch.stack([scaled(solve(tilts.at(kept)), market, first, last) for kept in outside])
-    learner = Learner(env, agent, seed=key(config.seed, 0, "folds"), threads=config.threads, start=solved)
+    fold_masks = [(bars < a - embargo) | (bars >= b + embargo) for a, b in blocks]
+    solved_weights = torch.stack([scaled(solve(tilts.at(mask)), market, first, last) for mask in fold_masks])
+    learner = Learner(env, agent, seed=key(config.seed, 0, "folds"), threads=config.threads, start=solved_weights)
     score = _scorer(config, market, blocks, (first, last))
-    ratios, start = [], score(learner)
+    ratios = []
+    start = score(learner)
     settings = config.tournament
     budget = settings.generations * settings.samples_per_generation
     linear = agent.learning_rate_schedule == "linear"
@@ -121,15 +111,15 @@ def score_updates(
         if samples > 0:
             learner.learn(
                 samples,
-                callback=lambda trained, _: _report(progress, trained, budget),
+                callback=lambda current_learner, _: _report(progress, current_learner, budget),
                 schedule=lambda age: max(1 - age / budget, 0.0) if linear else 1.0,
             )
         ratios.append(score(learner))
     finite = [ratio if math.isfinite(ratio) else -math.inf for ratio in ratios]
-    return FoldScores(start, SHARES, tuple(ratios), SHARES[int(np.argmax(finite))])
+    return StartFold(cohort, start, SHARES, tuple(ratios), SHARES[int(np.argmax(finite))])
 
 
-def _outside(first: int, last: int, block: tuple[int, int], window: int, embargo: int) -> Tensor:
+def _starts_outside(first: int, last: int, block: tuple[int, int], window: int, embargo: int) -> Tensor:
     """[K] int64, bars at which an episode may start so that it and its last reward avoid a block and its embargo."""
     starts = torch.arange(first, last - window + 2)
     ends = starts + window + REWARD_LAG  # after the last fill
@@ -139,7 +129,7 @@ def _outside(first: int, last: int, block: tuple[int, int], window: int, embargo
 def _scorer(
     config: RunConfig, market: MarketTensor, blocks: Sequence[tuple[int, int]], span: tuple[int, int]
 ) -> Callable[[Learner], float]:
-    """Return what scores the members of a learner, each on one held-out block beside the base with the same trading.
+    """A function that scores the members of a learner, each on one held-out block against the base.
 
     span: first and last decision bar of the training split.
     """
@@ -158,7 +148,8 @@ def _scorer(
     @torch.no_grad()
     @one_thread()
     def score(learner: Learner) -> float:
-        actor, weights = learner.algorithm.actor, learner.algorithm.weights()
+        actor = learner.algorithm.actor
+        weights = learner.algorithm.weights()
         window = torch.arange(1 - actor.spec.lookback, 1, device=env.device)
         bar, account = env.reset(0, stagger=False)
         marks = []
@@ -177,16 +168,16 @@ def _scorer(
         equity = torch.stack(marks).cpu().numpy()  # [L, FOLDS, 2]
         if not np.isfinite(equity).all():
             return math.nan
-        own, base = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
-        return _information_ratio(own - base, base) * math.sqrt(periods)
+        returns, base_returns = (simple_returns(equity[..., i]).T.ravel() for i in range(2))
+        return _information_ratio(returns - base_returns, base_returns) * math.sqrt(periods)
 
     return score
 
 
 def _information_ratio(active: Floats, base: Floats) -> float:
-    """Mean over standard deviation of active returns [T] less their beta times the base's [T]; 0 without risk."""
-    centred = base - base.mean()
-    alpha = active - float(active @ centred) / max(float(centred @ centred), 1e-300) * base
+    """Mean over standard deviation of active returns [T] minus beta times the base returns [T]; 0 without risk."""
+    deviations = base - base.mean()
+    alpha = active - float(active @ deviations) / max(float(deviations @ deviations), 1e-300) * base
     risk = float(alpha.std(ddof=1))
     return float(alpha.mean()) / risk if risk > 0 else 0.0
 

@@ -34,11 +34,11 @@ from finrl_pod.tournament.tournament import Outcome, Tournament
 from finrl_pod.types import MarketTensor, Panel
 from finrl_pod.user_files import FOLDER, keep_folder, pinned
 from finrl_pod_app.evaluation.backtests import run_backtest
+from finrl_pod_app.evaluation.champions import open_trial_log
 from finrl_pod_app.evaluation.ladder import ladder_parts
 from finrl_pod_app.evaluation.mandate_report import mandate_parts, mandate_period
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext, evaluate_champion
 from finrl_pod_app.evaluation.promotion import check as check_verdict
-from finrl_pod_app.evaluation.trial_log import open_trial_log
 from finrl_pod_app.prices.market_setup import (
     check_settings,
     make_market,
@@ -91,9 +91,9 @@ def run_tournament(
         keep_folder(out / FOLDER)
     else:
         RunDirectory.check_new(out)  # before prices are read
-    config, unused = with_effective_settings(pinned(config))
-    if unused:
-        on_note(unused)
+    config, unused_note = with_effective_settings(pinned(config))
+    if unused_note:
+        on_note(unused_note)
     if config.environment.kind == "custom":
         if not test:
             raise InputError("a tournament on an environment of your own has no test period; leave out --no-test")
@@ -102,12 +102,12 @@ def run_tournament(
     registry = TrialRegistry()
     registry.check_writable()
     torch_device = pick_device(device)
-    found = panel_to_resume(config, out) if resume else None
+    saved_panel = panel_to_resume(config, out) if resume else None
     if engine.name != "ray":
-        manifest = Store().show(config.data.name) if found is None else describe(found)
+        manifest = Store().show(config.data.name) if saved_panel is None else describe(saved_panel)
         check_memory(config, manifest, torch_device, engine.shards or 1)
     _stages(progress)("reading prices and features")
-    panel = load_panel(config) if found is None else found
+    panel = load_panel(config) if saved_panel is None else saved_panel
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     market = make_market(panel, config, splits)
@@ -124,11 +124,11 @@ def run_tournament(
                 base = log.reference.metrics["sharpe"]
                 callback = with_base(both_callbacks(progress, write_progress), base)
                 compile_kernels(_stages(callback))
+                outcome, members = train(context, run, log, torch_device, callback, engine)
                 if not test:
-                    outcome, members = train(context, run, log, torch_device, callback, engine)
-                    untested = run_backtest(out, split="validation")
+                    validation_report = run_backtest(out, split="validation")
                     period = " to ".join(splits.dates()["validation"])
-                    return untested.model_copy(
+                    return validation_report.model_copy(
                         update={
                             "champion": _champion(config, members, outcome),
                             "leaderboard": leaderboard_rows(outcome.leaderboard.scores),
@@ -136,8 +136,9 @@ def run_tournament(
                             "period": f"Period: validation split, {period}. The test period is unseen.",
                         }
                     )
-                outcome, members, evaluation = compete(context, run, log, torch_device, callback, engine)
-                _stages(callback)("writing the report", outcome)
+                stage = _stages(callback)
+                evaluation = evaluate_champion(context, run, members, registry, log, lambda name: stage(name, outcome))
+                stage("writing the report", outcome)
                 strategies = {name: dict(result.metrics) for name, result in evaluation.validation.items()}
                 profit = attribution(evaluation.test[CHAMPION], market, rules_of(config.environment))
                 report = build_report(
@@ -164,16 +165,18 @@ def run_tournament(
                 )
                 write_report(out, report, evaluation.test)
     except KeyboardInterrupt:
-        kept = "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
+        contents = (
+            "finished generations" if (out / "state.json").exists() else "no generation had finished, the settings"
+        )
         raise Interrupted(
-            f"interrupted; {kept} are kept in {out}. Go on with the same command and --resume --out "
+            f"interrupted; {contents} are kept in {out}. Go on with the same command and --resume --out "
             f"{shlex.quote(str(out))}"
         ) from None
     return report
 
 
 class Plan(NamedTuple):
-    """What a tournament will take. look: number of a new champion's look at test bars, None off a market.
+    """Resources of a planned tournament. look: number of the next look at test bars, None without a market.
 
     notes: warnings, such as that the test has few bars.
     """
@@ -186,11 +189,11 @@ class Plan(NamedTuple):
 def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOptions = LOCAL) -> Plan:
     """Check a config against its prices, and estimate the memory and time of its tournament; nothing is written.
 
-    Raises ConfigError for settings out of range, for splits that do not fit the panel's dates, and for a run that needs
-    more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
+    Raises ConfigError for settings out of range, for splits that do not fit the dates of the panel, and for a run that
+    needs more memory than is free; FeatureError for features that the panel does not have or that cannot be computed.
     """
     engine.check()
-    config, unused = with_effective_settings(pinned(config))
+    config, unused_note = with_effective_settings(pinned(config))
     check_ranges(config)
     estimate = check_memory(config, Store().show(config.data.name), pick_device(device), engine.shards or 1)
     if config.environment.kind == "custom":
@@ -199,29 +202,14 @@ def plan_tournament(config: RunConfig, *, device: str = "auto", engine: EngineOp
     splits = make_splits(panel.times, config.splits)
     check_verdict(config, splits)
     check_settings(config, make_market(panel, config, splits), splits)
-    notes = [note for note in (unused, _few_bars(config, panel, splits)) if note]
+    notes = [note for note in (unused_note, _few_bars(config, panel, splits)) if note]
     return Plan(estimate, looks_so_far(panel, splits.test) + 1, tuple(notes))
 
 
 def _few_bars(config: RunConfig, panel: Panel, splits: Splits) -> str:
-    """A warning if the test is too short to show an edge that a strategy may have, at the next look; else empty."""
+    """A warning if the test is too short to show an edge at the next look; else empty."""
     level = significance_per_look(config.gate.significance_level, looks_so_far(panel, splits.test) + 1)
     return few_bars_sentence(len(splits.test), bars_per_year(panel.times), level)
-
-
-def compete(
-    context: EvaluationContext,
-    run: RunDirectory,
-    log: TrialLog,
-    device: torch.device,
-    progress: ProgressCallback = lambda _: None,
-    engine: EngineOptions = LOCAL,
-) -> tuple[Outcome, ChampionMembers, ChampionEvaluation]:
-    """Train a population, record every trial in the log's registry, and evaluate its champion."""
-    stage = _stages(progress)
-    outcome, members = train(context, run, log, device, progress, engine)
-    evaluation = evaluate_champion(context, run, members, log.registry, log, lambda name: stage(name, outcome))
-    return outcome, members, evaluation
 
 
 def train(
@@ -233,7 +221,8 @@ def train(
     engine: EngineOptions = LOCAL,
 ) -> tuple[Outcome, ChampionMembers]:
     """Train a population and choose its champion, without evaluating it."""
-    config, splits = context.config, context.splits
+    config = context.config
+    splits = context.splits
     prepare_start(config, run, context.market, splits, progress)
     outcome = run_engine(config, context.panel, context.market, splits, run, device, progress, log, engine)
     return outcome, champion_of(run, config)
@@ -257,7 +246,7 @@ def run_engine(
             if engine.replay is None:
                 return Tournament(config, run, executor, progress, log).run()
             groups = groups_of_slots(config, logged_run(engine.replay, config).groups)
-            # Time stands still: where the repeated run stopped is in its log.
+            # A replay ignores time limits: the log says where the original run stopped.
             return Tournament(config, run, executor, progress, log, groups, clock=lambda: 0.0).run()
     finally:
         release_freed_memory()
@@ -274,14 +263,14 @@ def both_callbacks(first: ProgressCallback, second: ProgressCallback) -> Progres
 
 
 def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
-    """Return a callback that adds the base's validation score to a progress."""
+    """Return a callback that adds the validation score of the base to a progress."""
     return lambda progress: report(dataclasses.replace(progress, base=score))
 
 
 def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, object]:
-    """The report's parts on the mandate, on validation and test."""
+    """Parts of the report on the mandate, on validation and test."""
     periods = {
-        name: mandate_period(context.config, results, evaluation.desired[name])
+        name: mandate_period(context.config, results, evaluation.desired_tilts[name])
         for name, results in (("validation", evaluation.validation), ("test", evaluation.test))
     }
     return mandate_parts(context.config, evaluation.test, periods)
@@ -316,7 +305,7 @@ def _stages(progress: ProgressCallback) -> Callable[..., None]:
     """Return a function that begins a stage other than training: it reports it with the best score so far."""
 
     def stage(name: str, outcome: Outcome | None = None) -> None:
-        release_freed_memory()  # that of the stage before
+        release_freed_memory()  # memory of the previous stage
         best = outcome.leaderboard.best if outcome else None
         samples = outcome.samples if outcome else 0
         rate = samples / max(outcome.train_seconds, 1e-9) if outcome else 0.0

@@ -4,43 +4,77 @@ OUT/plan.json            config, data, folds and seeds; a resumed walk-forward m
 OUT/fold-01/seed-0/      an ordinary run on the splits of the fold; live.json while it trains
 OUT/walkforward.json     results of every fold and seed, statistics, verdict
 OUT/verdict.json         the verdict only, as `finrl-pod promote` reads it
-OUT/curves.csv           equity of the combined curve, of each seed's, and of the baselines
+OUT/curves.csv           equity of the combined curve, of the curves of single seeds, and of the baselines
 OUT/report.html report.json
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from finrl_pod_strategies.baselines import run_baselines
+from finrl_pod_strategies.policy import PolicyStrategy
+from finrl_pod_strategies.scheduled import ScheduledStrategy
 
 from finrl_pod.data.dates import stamp
-from finrl_pod.data.splits import make_splits
+from finrl_pod.data.splits import Span, make_splits
+from finrl_pod.data.tensor import build_market
 from finrl_pod.errors import InputError, Interrupted, RunError
+from finrl_pod.evaluate.audit.sensitivity import break_even_cost
+from finrl_pod.evaluate.backtest import backtest
 from finrl_pod.evaluate.folds import Fold, walk_forward_folds
-from finrl_pod.files import read_json, write_json
-from finrl_pod.promotion.trial_registry import TrialRegistry
+from finrl_pod.evaluate.metrics import bars_per_year, simple_returns, summary
+from finrl_pod.evaluate.seed_statistics import (
+    interquartile_mean,
+    interquartile_mean_interval,
+    probability_of_improvement,
+)
+from finrl_pod.evaluate.variations import backtest_recorded
+from finrl_pod.files import read_json, to_plain, write_json, write_text
+from finrl_pod.market.rules import rules_of
+from finrl_pod.promotion.development import is_demonstration
+from finrl_pod.promotion.gate import Verdict, apply_gate, write_verdict
+from finrl_pod.promotion.rules import BREAK_EVEN_COST_MULTIPLE, CHAMPION, REFERENCE, PromotionEvidence
+from finrl_pod.promotion.trial_log import span_dates
+from finrl_pod.promotion.trial_registry import Look, TrialRegistry
 from finrl_pod.settings.run import MAX_SEED, RunConfig, SplitConfig
+from finrl_pod.tournament.leaderboard import Leaderboard
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
-from finrl_pod.tournament.selection import champion_of
-from finrl_pod.types import Panel
+from finrl_pod.tournament.selection import ChampionMembers, champion_of
+from finrl_pod.types import BacktestResult, Floats, Panel
 from finrl_pod.user_files import pinned
+from finrl_pod_app.evaluation.audit import AuditScope, audit_champion
+from finrl_pod_app.evaluation.champions import (
+    DECISIONS,
+    load_champion,
+    member_ledgers,
+    open_trial_log,
+    reference_base,
+    reference_strategy,
+)
 from finrl_pod_app.evaluation.promotion import EvaluationContext, check_lengths
-from finrl_pod_app.evaluation.trial_log import open_trial_log
-from finrl_pod_app.evaluation.walkforward_report import FoldRun, report_walkforward
 from finrl_pod_app.prices.market_setup import check_settings, make_market, training_env, with_effective_settings
 from finrl_pod_app.prices.panels import load_panel
-from finrl_pod_app.setup.doctor import pick_device
+from finrl_pod_app.report.builder import build_report
+from finrl_pod_app.report.html import write_report
+from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.output_folder import WALK_FORWARD, locked_folder
 from finrl_pod_app.setup.progress_file import live_progress
 from finrl_pod_app.training.start_policy import prepare_start
 from finrl_pod_app.training.tournaments import both_callbacks, run_engine
 
 FOLDS, SEEDS = 6, 3
+PROBES = 2  # of the audit of each run
+FILE, CURVES = "walkforward.json", "curves.csv"
 
 
 def run_walkforward(
@@ -56,8 +90,8 @@ def run_walkforward(
 ) -> dict[str, Any]:
     """Train every fold with every seed, test each on its fold, and apply the gate to the combined equity curve.
 
-    The bars from the start of the config's validation split to the end of its test split are cut into test spans. Each
-    fold validates on as many bars before its test as the config's validation split has, and trains on all bars before
+    The bars from the start of the validation split to the end of the test split are cut into test spans. Each fold
+    validates on as many bars before its test as the validation split of the config has, and trains on all bars before
     that. Returns the object of walkforward.json. Raises Interrupted if the user stops it, keeping finished generations.
     """
     if seeds < 1:
@@ -68,18 +102,20 @@ def run_walkforward(
     registry.check_writable()
     config, _ = with_effective_settings(pinned(config))
     panel = load_panel(config)
-    planned = plan(config, panel, folds)
-    check_lengths(config.gate, len(planned[0].validation), planned[-1].test.last - planned[0].test.first + 1)
+    planned_folds = plan(config, panel, folds)
+    check_lengths(
+        config.gate, len(planned_folds[0].validation), planned_folds[-1].test.last - planned_folds[0].test.first + 1
+    )
     torch_device = pick_device(device)
     try:
         with locked_folder(out, WALK_FORWARD):
             _open(out, config, panel, folds, seeds, resume=resume)
             fold_runs = []
-            for fold in planned:
+            for fold in planned_folds:
                 for i in range(seeds):
-                    prefixed = _prefixed(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
+                    callback = _with_prefix(progress, f"fold {fold.number} of {folds}, seed {i + 1} of {seeds}")
                     fold_runs.append(
-                        _train(config, panel, fold, config.seed + i, out, registry, torch_device, prefixed)
+                        _train(config, panel, fold, config.seed + i, out, registry, torch_device, callback)
                     )
             return report_walkforward(config, panel, fold_runs, out, registry, lambda name: progress(_stage(name)))
     except KeyboardInterrupt:
@@ -89,7 +125,7 @@ def run_walkforward(
 
 
 def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
-    """Cut the config's validation and test bars into folds."""
+    """Cut the validation and test bars of a config into folds."""
     splits = make_splits(panel.times, config.splits)
     return walk_forward_folds(
         splits.train.first,
@@ -102,7 +138,7 @@ def plan(config: RunConfig, panel: Panel, folds: int) -> tuple[Fold, ...]:
 
 
 def fold_config(config: RunConfig, panel: Panel, fold: Fold, seed: int) -> RunConfig:
-    """Config of one fold's run: `make_splits` returns the fold's bars for it."""
+    """Config of the run of one fold: `make_splits` returns the bars of the fold for it."""
 
     def day(bar: int) -> str:
         return stamp(panel.times[bar], panel.bar).removesuffix("Z")
@@ -128,45 +164,301 @@ def _train(
     progress: ProgressCallback,
 ) -> FoldRun:
     """Train one fold with one seed, or resume its run."""
-    own = fold_config(config, panel, fold, seed)
-    splits = make_splits(panel.times, own.splits)
-    market = make_market(panel, own, splits)
-    check_settings(own, market, splits)
+    config_of_fold = fold_config(config, panel, fold, seed)
+    splits = make_splits(panel.times, config_of_fold.splits)
+    market = make_market(panel, config_of_fold, splits)
+    check_settings(config_of_fold, market, splits)
     folder = out / f"fold-{fold.number:02d}" / f"seed-{seed}"
     opener = RunDirectory.resume if (folder / "config.json").exists() else RunDirectory.create
-    run = opener(folder, own, panel.sha256)
-    log = open_trial_log(registry, run, own, panel, market, splits)
+    run = opener(folder, config_of_fold, panel.sha256)
+    log = open_trial_log(registry, run, config_of_fold, panel, market, splits)
     with live_progress(folder) as live_callback:
         callback = both_callbacks(progress, live_callback)
-        prepare_start(own, run, market, splits, callback)
-        board = run_engine(own, panel, market, splits, run, device, callback, log).leaderboard
-    context = EvaluationContext(own, panel, splits, market, training_env(own, market, splits, (0,)).last)
-    return FoldRun(fold, seed, context, run, board, champion_of(run, own))
+        prepare_start(config_of_fold, run, market, splits, callback)
+        board = run_engine(config_of_fold, panel, market, splits, run, device, callback, log).leaderboard
+    context = EvaluationContext(
+        config_of_fold, panel, splits, market, training_env(config_of_fold, market, splits, (0,)).last
+    )
+    return FoldRun(fold, seed, context, run, board, champion_of(run, config_of_fold))
 
 
 def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *, resume: bool) -> None:
     """Start a walk-forward in a new folder, or check that the one to resume has the same settings."""
-    expected = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
+    settings = {"config_sha256": config.sha256, "data_sha256": panel.sha256, "folds": folds, "seeds": seeds}
     file = out / WALK_FORWARD
     if not resume:
         if file.exists():
             raise RunError(f"{out} already holds a walk-forward; add --resume to continue it, or choose another --out")
-        write_json(file, {**expected, "config": dataclasses.asdict(config)})
+        write_json(file, {**settings, "config": dataclasses.asdict(config)})
         return
     if not file.exists():
         raise RunError(f"there is no walk-forward to resume in {out}; start it without --resume")
-    kept = read_json(file)
-    for name, value in expected.items():
-        if kept.get(name) != value:
-            what = name.removesuffix("_sha256")
+    saved_settings = read_json(file)
+    for name, value in settings.items():
+        if saved_settings.get(name) != value:
+            setting = name.removesuffix("_sha256")
             raise RunError(
-                f"the walk-forward in {out} was started with other {what}; resume it with the original {what}"
+                f"the walk-forward in {out} was started with other {setting}; resume it with the original {setting}"
             )
 
 
-def _prefixed(progress: ProgressCallback, where: str) -> ProgressCallback:
-    return lambda update: progress(dataclasses.replace(update, stage=f"{where}: {update.stage}"))
+def _with_prefix(progress: ProgressCallback, prefix: str) -> ProgressCallback:
+    return lambda update: progress(dataclasses.replace(update, stage=f"{prefix}: {update.stage}"))
 
 
 def _stage(name: str) -> Progress:
     return Progress(name, 0, 0, 0.0, None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldRun:
+    """One fold trained with one seed. board: leaderboard of the run. members: members of the champion."""
+
+    fold: Fold
+    seed: int
+    context: EvaluationContext
+    run: RunDirectory
+    board: Leaderboard
+    members: ChampionMembers
+
+    def champion(self) -> PolicyStrategy:
+        """The champion of this run."""
+        return load_champion(self.run, self.members)
+
+
+def report_walkforward(
+    config: RunConfig,
+    panel: Panel,
+    fold_runs: Sequence[FoldRun],
+    out: Path,
+    registry: TrialRegistry,
+    on_stage: Callable[[str], None],
+) -> dict[str, Any]:
+    """Backtest the scheduled champions over all tests, apply the gate, and write the results into `out`.
+
+    The champion of a fold averages the champions of its seeds. The schedule of each seed is tested too. Returns the
+    object of walkforward.json.
+    """
+    span = Span(fold_runs[0].fold.test.first, max(fold_run.fold.test.last for fold_run in fold_runs))
+    names = fold_runs[0].champion().feature_names
+    market = build_market(panel, names, (0, len(panel.times) - 1), config.environment.fill)
+    terms = (panel, market, span.first, span.last, rules_of(config.environment), config.environment.cash)
+    seeds = sorted({fold_run.seed for fold_run in fold_runs})
+    first, last = span_dates(panel, span)
+    look = Look(panel.sha256, _identity(config, fold_runs), first, last, f"walk-forward of {len(seeds)} seeds in {out}")
+    saved_verdict = registry.verdict(look)
+    failures, warnings = ((), ()) if saved_verdict else _audit_messages(fold_runs, on_stage)
+    on_stage("testing the champions of all folds")
+    looks = registry.look(look, panel)
+    champions = _schedule(panel, [(fold, _fold_champion(fold_runs, fold)) for fold in _folds(fold_runs)])
+    result, decisions = backtest_recorded(champions, *terms)
+    by_seed = {
+        seed: backtest(_schedule(panel, [(run.fold, run.champion()) for run in fold_runs if run.seed == seed]), *terms)
+        for seed in seeds
+    }
+    reference = reference_strategy(config)
+    reference_result, base_decisions = backtest_recorded(reference, *terms)
+    results = {CHAMPION: result, **run_baselines(*terms), reference.name: reference_result}
+    if saved_verdict is None:
+        highest = BREAK_EVEN_COST_MULTIPLE * config.environment.cost_bps
+        evidence = PromotionEvidence(
+            validation=None,
+            test=results,
+            trials=_trial_returns(fold_runs, reference_result, span),
+            counts=registry.counts(panel.sha256),
+            looks=looks,
+            cost_bps=config.environment.cost_bps,
+            break_even=break_even_cost(decisions, base_decisions, *terms[1:], at_least=highest),
+            failures=failures,
+            warnings=warnings,
+            seed=config.seed,
+            reference=reference.name,
+            base=reference_base(config),
+            where="out of sample",
+            is_demonstration=is_demonstration(panel),
+        )
+        saved_verdict = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+    verdict = Verdict.from_dict(saved_verdict)
+    write_verdict(out, verdict)
+    on_stage("writing the report")
+    document = to_plain(_document(config, panel, fold_runs, by_seed, results, span, verdict))
+    write_json(out / FILE, document, indent=2)
+    write_text(out / CURVES, _curves_csv(results, by_seed))
+    report = build_report(
+        config=config,
+        panel=panel,
+        splits={"test": [first, last]},
+        results=results,
+        versions=installed_versions(),
+        verdict=verdict,
+        parts={},
+    )
+    write_report(out, report, results)
+    return dict(document)
+
+
+# ---------------------------------------------------------------------- champions and trials
+
+
+def _folds(fold_runs: Sequence[FoldRun]) -> list[Fold]:
+    return list({fold_run.fold.number: fold_run.fold for fold_run in fold_runs}.values())
+
+
+def _fold_champion(fold_runs: Sequence[FoldRun], fold: Fold) -> PolicyStrategy:
+    """Ensemble of the champions of all seeds of a fold, with equal weights."""
+    runs_of_fold = [fold_run for fold_run in fold_runs if fold_run.fold == fold]
+    snapshots = [fold_run.run.snapshot(agent) for fold_run in runs_of_fold for agent in fold_run.members.ids]
+    weights = [weight / len(runs_of_fold) for fold_run in runs_of_fold for weight in fold_run.members.ensemble_weights]
+    return PolicyStrategy(snapshots, weights, rule=runs_of_fold[0].members.rule)
+
+
+def _schedule(panel: Panel, champions: Sequence[tuple[Fold, PolicyStrategy]]) -> ScheduledStrategy:
+    return ScheduledStrategy([(panel.times[fold.test.first], champion) for fold, champion in champions])
+
+
+def _audit_messages(
+    fold_runs: Sequence[FoldRun], on_stage: Callable[[str], None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Audit the champion of every fold and seed; returns the messages of failures, and each warning once."""
+    failures: list[str] = []
+    warnings: dict[str, None] = {}
+    for fold_run in fold_runs:
+        label = f"fold {fold_run.fold.number}, seed {fold_run.seed}"
+        on_stage(f"auditing {label}")
+        context = fold_run.context
+        audit = audit_champion(
+            fold_run.run,
+            context.panel,
+            context.config,
+            fold_run.members,
+            context.last_decision,
+            AuditScope(PROBES),
+            costs=False,
+        )
+        failures += [f"{label}: {finding.message}" for finding in audit.findings if finding.status == "fail"]
+        warnings |= dict.fromkeys(finding.message for finding in audit.findings if finding.status == "warn")
+    return tuple(failures), tuple(warnings)
+
+
+def _trial_returns(fold_runs: Sequence[FoldRun], reference: BacktestResult, span: Span) -> Floats:
+    """Out-of-sample active returns [T, N]: for each seed, one column per rank of its leaderboards.
+
+    Each fold starts from cash. Ranks that some leaderboard of the seed lacks are left out.
+    """
+    base = simple_returns(reference.equity)
+    columns = []
+    for seed in sorted({fold_run.seed for fold_run in fold_runs}):
+        runs_of_seed = [fold_run for fold_run in fold_runs if fold_run.seed == seed]
+        ranks = min(len(fold_run.board.scores) for fold_run in runs_of_seed)
+        returns = [
+            _ranked_returns(fold_run, ranks, min(fold_run.fold.test.last + 1, span.last)) for fold_run in runs_of_seed
+        ]
+        columns.append(np.concatenate(returns) - base[:, None])
+    return np.concatenate(columns, axis=1)
+
+
+def _ranked_returns(fold_run: FoldRun, ranks: int, last: int) -> Floats:
+    """Simple returns [bars, ranks] of the best agents of a leaderboard, from the start of the test to bar `last`."""
+    agents = [fold_run.run.snapshot(score.id) for score in fold_run.board.scores[:ranks]]
+    context = fold_run.context
+    columns = [np.empty(0)] * ranks
+    for members, ledger in member_ledgers(agents, context.market, context.config, fold_run.fold.test.first, last):
+        for i, equity in zip(members, ledger.equity.cpu().numpy().T, strict=True):
+            columns[i] = simple_returns(equity)
+    return np.stack(columns, 1)
+
+
+def _identity(config: RunConfig, fold_runs: Sequence[FoldRun]) -> str:
+    """Identity of a walk-forward: hash of its config, the version and the weights of all champions."""
+    digest = hashlib.sha256(repr((config.sha256, DECISIONS)).encode())
+    for fold_run in fold_runs:
+        digest.update(repr((fold_run.fold.number, fold_run.seed, fold_run.members.ensemble_weights)).encode())
+        for agent in fold_run.members.ids:
+            weights = fold_run.run.snapshot(agent).weights
+            for name in sorted(weights):
+                digest.update(np.ascontiguousarray(weights[name].numpy()).tobytes())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _document(
+    config: RunConfig,
+    panel: Panel,
+    fold_runs: Sequence[FoldRun],
+    by_seed: Mapping[int, BacktestResult],
+    results: Mapping[str, BacktestResult],
+    span: Span,
+    verdict: Verdict,
+) -> dict[str, Any]:
+    """The object of walkforward.json: results by fold and seed, statistics over seeds, baselines, and the verdict."""
+
+    def days(bars: Span) -> list[str]:
+        return list(span_dates(panel, bars))
+
+    folds = _folds(fold_runs)
+    same_close = config.environment.fill == "same_close"
+    runs = [
+        {
+            "fold": fold_run.fold.number,
+            "seed": fold_run.seed,
+            **_fold_metrics(by_seed[fold_run.seed], fold_run.fold, span, same_close=same_close),
+            "members": list(fold_run.members.ids),
+            "validation_sharpe": fold_run.board.scores[0].score,
+        }
+        for fold_run in fold_runs
+    ]
+    scores = np.array(
+        [[row["sharpe"] for row in runs if row["seed"] == seed] for seed in by_seed], dtype=np.float64
+    )  # [seeds, folds]
+    reference = [_fold_metrics(results[REFERENCE], fold, span, same_close=same_close)["sharpe"] for fold in folds]
+    equal = np.array([reference], dtype=np.float64)
+    all_seeds: dict[str, Any] = {"interquartile_mean": interquartile_mean(scores)}
+    if len(by_seed) > 1:
+        all_seeds["interval"] = interquartile_mean_interval(scores, seed=config.seed)._asdict()
+        improvement = probability_of_improvement(scores, equal, seed=config.seed)
+        all_seeds["improvement_over_equal_weight"] = improvement._asdict()
+    return {
+        "config_sha256": config.sha256,
+        "data": {"name": panel.name, "sha256": panel.sha256},
+        "out_of_sample": days(span),
+        "folds": [
+            {
+                "fold": fold.number,
+                **{name: days(getattr(fold, name)) for name in ("train", "validation", "test")},
+                "equal_weight_sharpe": float(equal[0, i]),
+            }
+            for i, fold in enumerate(folds)
+        ],
+        "runs": runs,
+        "seeds": [{"seed": seed, **to_plain(result.metrics)} for seed, result in by_seed.items()],
+        "seeds_together": all_seeds,
+        "strategies": {name: to_plain(result.metrics) for name, result in results.items()},
+        "verdict": verdict.to_dict(),
+    }
+
+
+def _fold_metrics(result: BacktestResult, fold: Fold, span: Span, *, same_close: bool) -> dict[str, float | None]:
+    """Metrics of the part of a result inside the test of a fold. span: bars of the whole result."""
+    begin, end = fold.test.first - span.first, min(fold.test.last + 1, span.last) - span.first
+    rows = slice(begin, end + 1)
+    cash = None if result.risk_free is None else result.risk_free[begin:end]
+    turnover, costs = result.turnover[rows].copy(), result.costs[rows].copy()
+    # The bar where two folds meet is in both; its trades belong to the fold that decided them.
+    if same_close:
+        if end < span.last - span.first:
+            turnover[-1] = costs[-1] = 0.0
+    elif begin > 0:
+        turnover[0] = costs[0] = 0.0
+    return dict(to_plain(summary(result.equity[rows], turnover, costs, bars_per_year(result.times), cash)))
+
+
+def _curves_csv(results: Mapping[str, BacktestResult], by_seed: Mapping[int, BacktestResult]) -> str:
+    """CSV with one line per bar: its time and the equity of every curve. All names are constants, no formulas."""
+    curves = {**results, **{f"champion of seed {seed}": result for seed, result in by_seed.items()}}
+    lines = [",".join(["time", *curves])]
+    for t, time in enumerate(results[CHAMPION].times):
+        values = (f"{result.equity[t]:.2f}" for result in curves.values())
+        lines.append(",".join([stamp(time, "1m").removesuffix("T00:00Z"), *values]))
+    return "\n".join(lines) + "\n"

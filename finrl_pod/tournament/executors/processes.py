@@ -1,4 +1,4 @@
-"""Executor of shards in processes of this machine: one a device, or as many as asked for."""
+"""Executor of shards in processes of this machine: one per device, or a given number."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from finrl_pod.process import STOP_SIGNALS, this_process
 from finrl_pod.tournament.assignment import Assignment
 from finrl_pod.tournament.executor import Event, Finished, Lost, NodeJoined, ReportSamples, last_line
 from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.shard import MakeTrainer, serve
-from finrl_pod.tournament.executors.wire import decode_result, encode_assignment
+from finrl_pod.tournament.executors.shard import MakeTrainer, decode_result, encode_assignment, serve
 
 NODE = "processes"
 MAX_FAILED_STARTS = 3  # in a row, of all shards together
-WAIT_SECONDS = 1.0  # between two looks for shards that hang
+WAIT_SECONDS = 1.0  # between two checks for shards that hang
 
 
 @dataclass
@@ -32,7 +31,7 @@ class _Shard:
     pipe: Connection
     ready: bool = False
     key: tuple[int, int] | None = None
-    heard: float = field(default_factory=time.monotonic)  # last sign of life
+    last_message_time: float = field(default_factory=time.monotonic)  # last sign of life
 
 
 class ProcessExecutor:
@@ -40,7 +39,9 @@ class ProcessExecutor:
 
     def __init__(self, make_trainer: MakeTrainer, shards: int, timeout: float = 600.0) -> None:
         """timeout: seconds without an iteration after which a shard counts as hanging."""
-        self.shards, self._make_trainer, self._timeout = shards, make_trainer, timeout
+        self.shards = shards
+        self._make_trainer = make_trainer
+        self._timeout = timeout
         self._failed_starts = 0
         self._events: list[Event] = [NodeJoined(NODE, os.getpid())]
         self._shards = [self._start(number) for number in range(shards)]
@@ -58,8 +59,9 @@ class ProcessExecutor:
     def submit(self, assignment: Assignment) -> str:
         """Send an assignment to a free shard."""
         shard = next(shard for shard in self._shards if shard.ready and shard.key is None)
-        shard.key, shard.heard = assignment.key, time.monotonic()
-        with contextlib.suppress(OSError):  # it has just died, which `wait` finds out
+        shard.key = assignment.key
+        shard.last_message_time = time.monotonic()
+        with contextlib.suppress(OSError):  # a dead shard is noticed by `wait`
             shard.pipe.send_bytes(encode_assignment(assignment))
         return NODE
 
@@ -71,7 +73,9 @@ class ProcessExecutor:
                 assert isinstance(pipe, Connection)
                 self._receive(by_pipe[pipe], report)
             for shard in self._shards:
-                if time.monotonic() - shard.heard > self._timeout and (shard.key is not None or not shard.ready):
+                if time.monotonic() - shard.last_message_time > self._timeout and (
+                    shard.key is not None or not shard.ready
+                ):
                     self._replace(shard, f"it did nothing for {self._timeout:g} s")
         events, self._events = self._events, []
         return events
@@ -84,7 +88,7 @@ class ProcessExecutor:
             shard.pipe.close()
 
     def _receive(self, shard: _Shard, report: ReportSamples) -> None:
-        shard.heard = time.monotonic()
+        shard.last_message_time = time.monotonic()
         try:
             message = shard.pipe.recv_bytes()
         except (EOFError, OSError):
@@ -92,7 +96,8 @@ class ProcessExecutor:
             return
         kind, content = message[:1], message[1:]
         if kind == messages.READY:
-            shard.ready, self._failed_starts = True, 0
+            shard.ready = True
+            self._failed_starts = 0
         elif kind == messages.SAMPLES:
             assert shard.key is not None
             report(shard.key[0], int.from_bytes(content, "little"))
@@ -105,7 +110,7 @@ class ProcessExecutor:
             self._replace(shard, content.decode().strip())
 
     def _replace(self, shard: _Shard, reason: str) -> None:
-        """Start a new process in place of a shard. Raises SetupError where none starts any more."""
+        """Replace a shard by a new process. Raises SetupError if several in a row do not start."""
         shard.process.kill()
         shard.process.join()
         shard.pipe.close()
@@ -122,10 +127,10 @@ class ProcessExecutor:
         pipe, child_end = context.Pipe()
         process = context.Process(target=serve, args=(this_process(), self._make_trainer, number, child_end))
         # Blocked before the start, so that the child ignores Ctrl-C and SIGTERM from its first instruction on.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         child_end.close()
         return _Shard(number, process, pipe)

@@ -1,15 +1,19 @@
-"""Executor of shards on a Ray cluster: one actor each, wherever the cluster has room for its CPUs and GPUs.
+"""Executor of shards on a Ray cluster: one actor per shard, on any node with free CPUs and GPUs.
 
-Actors are not restarted by Ray, whose retries are not exactly-once: a lost one is replaced here, and its assignment
-goes back to the scheduler. Only bytes of `wire` cross, besides the function that makes a shard's trainer.
+`connect` joins a cluster or starts one on this machine: loopback address, a token for every call, no telemetry. Ray
+does not restart actors, because its retries are not exactly-once: a lost actor is replaced here, and its assignment
+goes back to the scheduler.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
+import secrets
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -28,27 +32,133 @@ from finrl_pod.tournament.executor import (
     last_line,
 )
 from finrl_pod.tournament.executors import shard as messages
-from finrl_pod.tournament.executors.ray_cluster import connect, leave
-from finrl_pod.tournament.executors.shard import MakeTrainer
-from finrl_pod.tournament.executors.wire import decode_assignment, decode_result, encode_assignment, encode_result
+from finrl_pod.tournament.executors.shard import (
+    MakeTrainer,
+    decode_assignment,
+    decode_result,
+    encode_assignment,
+    encode_result,
+)
 from finrl_pod.user_files import own_failures
 
+LOOPBACK = "127.0.0.1"
+# Keeps 127.0.0.1 for a cluster of one node. Ray would use the address of the network card.
+ONE_NODE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+CONNECT_SECONDS = 5.0
+OBJECT_STORE_BYTES = 200 << 20  # of a cluster started here; what crosses are snapshots and replay buffers
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it kills shards by the memory of the whole machine
+    "RAY_worker_niceness": "0",  # 15 by default: every other process would go before shards
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # Ray prints errors of nodes to standard output, where the report goes
+    "RAY_AUTH_MODE": "token",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # shards without a GPU keep CUDA_VISIBLE_DEVICES
+}
 WAIT_SECONDS = 1.0  # between two looks at progress and nodes
 START_SECONDS = 300.0  # until the first shard is ready
 PROBE_SECONDS = 1.0  # for a connection to a node that may be dead
-CONTROL_SECONDS = 30.0  # without Ray's control process, which may come back; Ray itself ends the program after 60
+CONTROL_SECONDS = 30.0  # without the control process, until it comes back; Ray itself ends the program after 60
 MAX_FAILED_STARTS = 3
+
+
+def import_ray(extra: Mapping[str, str] | None = None) -> Any:
+    """The ray module, set up for this program. Raises SetupError if it is not installed.
+
+    extra: environment variables besides `ENVIRONMENT`. Ray reads them at the first import.
+    """
+    for name, value in {**ENVIRONMENT, **(extra or {})}.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise SetupError(
+            '--engine ray needs Ray, and it is not installed: pip install "finrl-pod[ray]", or use --engine processes'
+        ) from None
+
+
+def connect(address: str | None) -> Any:
+    """Join the cluster at HOST:PORT, or start one on the loopback address; returns the ray module.
+
+    A cluster that others started needs their token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH. Raises ConfigError for a
+    malformed address, SetupError if nothing listens, or for a cluster with another version or token.
+    """
+    if address is not None:
+        check_listening(address)
+    ray = import_ray(ONE_NODE if address is None else None)
+    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
+    if address is None:
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "_node_ip_address": LOOPBACK,
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }
+    else:
+        options["address"] = address
+        if (host := address.rpartition(":")[0]).startswith("127."):
+            options["_node_ip_address"] = host
+    try:
+        ray.init(**options)
+    except (RuntimeError, ConnectionError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise SetupError(connection_error(address, error, str(ray.__version__))) from None
+    return ray
+
+
+def leave() -> None:
+    """Leave a cluster whose control process is gone, so that the program can end.
+
+    A normal shutdown of Ray waits for the control process and then aborts; without a shutdown, its threads crash at the
+    exit. The exit code is 0 where no error is on its way as this is called, 130 for an interrupt, else 2.
+    """
+    error = sys.exc_info()[1]
+    code = 0 if error is None else 130 if isinstance(error, KeyboardInterrupt) else 2
+    sys.excepthook = sys.__excepthook__  # the hook of Ray reports the error to the control process
+    atexit.register(_end, code)
+
+
+def _end(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def check_listening(address: str) -> None:
+    """Raise ConfigError for a malformed HOST:PORT, SetupError where connections are refused."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--address must be HOST:PORT of a Ray cluster, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SetupError(
+            f"nothing listens at {address} ({error.strerror or error}); start a cluster with `ray start --head`, or "
+            "leave out --address to start one on this machine"
+        ) from None
+
+
+def connection_error(address: str | None, error: Exception, version: str) -> str:
+    """A sentence on the error of a connection."""
+    cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+    text = " ".join(str(error).split())
+    if "version mismatch" in text.lower():
+        return f"{cluster} has another version of Ray or Python than this environment (Ray {version}): {text[:300]}"
+    if "auth" in text.lower() or "token" in text.lower():
+        return f"{cluster} refused the token; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH: {text[:200]}"
+    return f"{cluster} cannot be used: {text[:300]}"
 
 
 class RayShard:
     """The actor: trains an assignment in one thread and answers about its progress in another."""
 
     def __init__(self, make_trainer: MakeTrainer, number: int) -> None:
-        self._make, self._number = make_trainer, number
+        self._make = make_trainer
+        self._number = number
         self._samples = 0
 
     def start(self) -> tuple[str, int, bytes]:
-        """Make the trainer; returns the node's id, the process id of its raylet, and a message as in `train`."""
+        """Make the trainer; returns the node id, the process id of its raylet, and a message as in `train`."""
         node = importlib.import_module("ray").get_runtime_context().get_node_id()
         message = messages.READY
         try:
@@ -89,7 +199,7 @@ class _Shard:
     training: Any = None
     polling: Any = None
     samples: int = 0
-    heard: float = field(default_factory=time.monotonic)  # of the last progress
+    last_progress_time: float = field(default_factory=time.monotonic)  # of the last progress
 
     @property
     def ready(self) -> bool:
@@ -97,7 +207,7 @@ class _Shard:
 
 
 class RayExecutor:
-    """Shards as Ray actors. Those of lost nodes and those that hang are replaced, on other nodes if need be."""
+    """Shards as Ray actors. Lost and hanging actors are replaced, on other nodes if necessary."""
 
     def __init__(
         self,
@@ -109,14 +219,17 @@ class RayExecutor:
         gpus: float = 0.0,
         timeout: float = 600.0,
     ) -> None:
-        """shards: None for as many as the cluster has room for, which follows nodes that join and leave.
+        """shards: None for as many as fit into the cluster, also when nodes join and leave.
 
-        address: of a running cluster, None to start one here. cpus, gpus: that each shard takes. timeout: seconds
-        without an iteration after which a shard counts as hanging. Raises SetupError, and ConfigError for more CPUs or
-        GPUs than the cluster has.
+        address: HOST:PORT of a running cluster, None to start one here. cpus, gpus: resources of each shard. timeout:
+        seconds without an iteration after which a shard counts as hanging. Raises SetupError, and ConfigError for more
+        CPUs or GPUs than the cluster has.
         """
         self._ray = ray = connect(address)
-        self._cpus, self._gpus, self._timeout, self._fixed = cpus, gpus, timeout, shards
+        self._cpus = cpus
+        self._gpus = gpus
+        self._timeout = timeout
+        self._fixed_count = shards
         try:
             self._check_resources(address)
             self.shards = shards or self._room()
@@ -124,13 +237,16 @@ class RayExecutor:
             self._actor = ray.remote(
                 num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=2
             )(RayShard)
-            self._failed_starts, self._began = 0, time.monotonic()
+            self._failed_starts = 0
+            self._start_time = time.monotonic()
             self._nodes: dict[str, Mapping[str, Any]] = {}  # with shards, by id
             self._events: list[Event] = []
             self._shards = [self._start(number) for number in range(self.shards)]
-            self._looked = time.monotonic()
-            self._control = str(ray.get_runtime_context().gcs_address)  # HOST:PORT of the cluster's control process
-            self._controlled = self._looked  # when it was last there
+            self._last_check_time = time.monotonic()
+            self._control = str(
+                ray.get_runtime_context().gcs_address
+            )  # HOST:PORT of the control process of the cluster
+            self._last_control_time = self._last_check_time  # when it was last there
         except BaseException:
             ray.shutdown()
             raise
@@ -143,7 +259,8 @@ class RayExecutor:
     def submit(self, assignment: Assignment) -> str:
         """Send an assignment to a free shard."""
         shard = next(shard for shard in self._shards if shard.ready and shard.key is None)
-        shard.key, shard.heard = assignment.key, time.monotonic()
+        shard.key = assignment.key
+        shard.last_progress_time = time.monotonic()
         shard.training = shard.actor.train.remote(encode_assignment(assignment))
         return shard.node
 
@@ -154,10 +271,10 @@ class RayExecutor:
             ready, _ = self._ray.wait(refs, num_returns=1, timeout=WAIT_SECONDS)
             if ready:
                 ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
-            answered = set(ready)
+            answers = set(ready)
             for shard in list(self._shards):
-                self._collect(shard, answered, report)
-            if time.monotonic() - self._looked > WAIT_SECONDS:
+                self._collect(shard, answers, report)
+            if time.monotonic() - self._last_check_time > WAIT_SECONDS:
                 self._look()
         events, self._events = self._events, []
         return events
@@ -173,23 +290,25 @@ class RayExecutor:
 
     # ------------------------------------------------------------------ answers
 
-    def _collect(self, shard: _Shard, answered: set[Any], report: ReportSamples) -> None:
-        """Handle what a shard has answered."""
+    def _collect(self, shard: _Shard, answers: set[Any], report: ReportSamples) -> None:
+        """Handle the answers of a shard."""
         errors = self._ray.exceptions
         try:
-            if shard.starting in answered:
-                self._started(shard, *self._ray.get(shard.starting))
-            elif shard.training in answered:
-                self._trained(shard, self._ray.get(shard.training))
-            elif shard.polling in answered:
-                total, shard.polling = self._ray.get(shard.polling), None
+            if shard.starting in answers:
+                self._on_start(shard, *self._ray.get(shard.starting))
+            elif shard.training in answers:
+                self._on_result(shard, self._ray.get(shard.training))
+            elif shard.polling in answers:
+                total = self._ray.get(shard.polling)
+                shard.polling = None
                 if shard.key is not None and total > shard.samples:
                     report(shard.key[0], total - shard.samples)
-                    shard.samples, shard.heard = total, time.monotonic()
+                    shard.samples = total
+                    shard.last_progress_time = time.monotonic()
         except (errors.RayActorError, errors.RayTaskError, errors.ObjectLostError) as error:
             self._replace(shard, f"{type(error).__name__}: {last_line(str(error))}")
 
-    def _started(self, shard: _Shard, node: str, raylet: int, message: bytes) -> None:
+    def _on_start(self, shard: _Shard, node: str, raylet: int, message: bytes) -> None:
         kind, content = message[:1], message[1:]
         if kind == messages.REJECTED:
             raise RunError(content.decode())
@@ -197,12 +316,15 @@ class RayExecutor:
             self._replace(shard, content.decode())
             return
         self._failed_starts = 0
-        shard.starting, shard.node = None, node
+        shard.starting = None
+        shard.node = node
         if node not in self._nodes:
-            self._nodes[node] = next(found for found in self._ray.nodes() if found["NodeID"] == node)
+            self._nodes[node] = next(
+                info_of_node for info_of_node in self._ray.nodes() if info_of_node["NodeID"] == node
+            )
             self._events.append(NodeJoined(node, raylet))
 
-    def _trained(self, shard: _Shard, message: bytes) -> None:
+    def _on_result(self, shard: _Shard, message: bytes) -> None:
         kind, content = message[:1], message[1:]
         if kind == messages.REJECTED:
             raise RunError(content.decode())
@@ -218,26 +340,26 @@ class RayExecutor:
 
     def _look(self) -> None:
         """Ask busy shards for their progress, replace those that hang, follow nodes that joined or left."""
-        self._looked = now = time.monotonic()
+        self._last_check_time = now = time.monotonic()
         if not _listens(*self._control.rsplit(":", 1)):
-            if now - self._controlled > CONTROL_SECONDS:
+            if now - self._last_control_time > CONTROL_SECONDS:
                 raise SetupError(
                     f"the control process (GCS) of the Ray cluster at {self._control} is gone; start the cluster again "
                     "and continue with --resume"
                 )
             return
-        self._controlled = now
+        self._last_control_time = now
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         for node in [node for node in self._nodes if node not in alive]:
             self._lose(node)
         for shard in list(self._shards):
-            if shard.key is not None and now - shard.heard > self._timeout:
+            if shard.key is not None and now - shard.last_progress_time > self._timeout:
                 self._replace(shard, f"it did nothing for {self._timeout:g} s")
             elif shard.key is not None and shard.polling is None:
                 shard.polling = shard.actor.samples.remote()
-        if not any(shard.ready for shard in self._shards) and now - self._began > START_SECONDS:
+        if not any(shard.ready for shard in self._shards) and now - self._start_time > START_SECONDS:
             raise SetupError(f"no shard has started within {START_SECONDS:g} s: the cluster is full or has no node")
-        if self._fixed is None:
+        if self._fixed_count is None:
             self.shards = self._room()
             missing = range(len(self._shards), self.shards)
             self._shards += [self._start(number) for number in missing]
@@ -250,11 +372,11 @@ class RayExecutor:
             self._replace(shard, "its node was lost")
 
     def _node_listens(self, node: str) -> bool:
-        found = self._nodes[node]
-        return _listens(found["NodeManagerAddress"], found["NodeManagerPort"])
+        node_info = self._nodes[node]
+        return _listens(node_info["NodeManagerAddress"], node_info["NodeManagerPort"])
 
     def _replace(self, shard: _Shard, reason: str) -> None:
-        """Start a new actor in place of a shard. Raises SetupError where none starts any more."""
+        """Replace a shard by a new actor. Raises SetupError if several in a row do not start."""
         if shard not in self._shards:
             return
         self._kill(shard)
@@ -267,8 +389,8 @@ class RayExecutor:
             self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS:
             raise SetupError(f"no shard starts: {last_line(reason)}; use --engine local to see the error")
-        if not any(other.ready for other in self._shards if other is not shard):
-            self._began = time.monotonic()
+        if not any(neighbour.ready for neighbour in self._shards if neighbour is not shard):
+            self._start_time = time.monotonic()
         self._shards[self._shards.index(shard)] = self._start(shard.number)
 
     def _start(self, number: int) -> _Shard:
@@ -284,13 +406,13 @@ class RayExecutor:
     def _check_resources(self, address: str | None) -> None:
         """Raises ConfigError if no node can hold a shard."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        where = f"the cluster at {address}" if address else "this machine"
-        for name, needed in (("GPU", self._gpus), ("CPU", self._cpus)):
+        cluster = f"the cluster at {address}" if address else "this machine"
+        for name, amount in (("GPU", self._gpus), ("CPU", self._cpus)):
             largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
-            if needed > largest:
+            if amount > largest:
                 raise ConfigError(
-                    f"--shard-{name.lower()}s is {needed:g}, and no node of {where} has more than {largest:g} {name}s; "
-                    "lower it"
+                    f"--shard-{name.lower()}s is {amount:g}, and no node of {cluster} has more than {largest:g} "
+                    f"{name}s; lower it"
                 )
 
     def _room(self) -> int:
@@ -299,16 +421,16 @@ class RayExecutor:
         for node in self._ray.nodes():
             if node["Alive"]:
                 fits = [
-                    int(node["Resources"].get(name, 0.0) / needed + 1e-9)
-                    for name, needed in (("CPU", self._cpus), ("GPU", self._gpus))
-                    if needed
+                    int(node["Resources"].get(name, 0.0) / amount + 1e-9)
+                    for name, amount in (("CPU", self._cpus), ("GPU", self._gpus))
+                    if amount
                 ]
                 count += min(fits, default=1)
         return max(count, 1)
 
 
 def _listens(host: str, port: str | int) -> bool:
-    """Whether a process accepts connections: much faster than the cluster's own health checks."""
+    """Whether a process accepts connections: much faster than the health checks of the cluster."""
     try:
         socket.create_connection((host, int(port)), PROBE_SECONDS).close()
     except OSError:

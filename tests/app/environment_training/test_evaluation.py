@@ -88,7 +88,7 @@ def test_worker_processes_give_the_same_evaluation() -> None:
 def test_stopped_and_failed_evaluations_are_reported() -> None:
     config = TrainingConfig(NAME.format("Broken"), PPOConfig(), steps=100)
     with pytest.raises(Interrupted):
-        evaluate(zero_action, config, 2, stopped=lambda: True)
+        evaluate(zero_action, config, 2, is_stopped=lambda: True)
     with pytest.raises(RunError, match=r"Broken-v0 failed: ValueError: it broke .*faulty_envs.py, line"):
         evaluate(zero_action, config, 2)
     with pytest.raises(RunError, match="a worker was lost"):

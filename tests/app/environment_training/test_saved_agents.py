@@ -144,5 +144,5 @@ def test_unfinished_and_damaged_runs_are_refused(tmp_path: Path, run_folder: Pat
     weights = load_file(run_folder / "weights.safetensors")
     cut = {name: x[:, :3].contiguous() if x.dim() == 2 else x for name, x in weights.items()}
     save_file(cut, copy / "weights.safetensors")
-    with pytest.raises(RunError, match=r"do not fit gym:CartPole-v1, which has 4 observations and 2 actions"):
+    with pytest.raises(RunError, match=r"do not fit gym:CartPole-v1 with 4 observations and 2 actions"):
         load_agents(copy)

@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.evaluation.audit import run_checks
+from finrl_pod_app.evaluation.audit import AuditScope, run_checks
 
 from finrl_pod import opened_files
 from finrl_pod.evaluate.audit.external_data import opened_file_findings
@@ -32,7 +32,7 @@ def test_plant(name: str) -> None:
             subject = module.plant(subject)
         opened_files.watch()
         begin = opened_files.number()
-        found, _ = run_checks(subject, None, 10.0, PROBES, WARM_UP, lambda _: None)
+        found, _ = run_checks(subject, None, 10.0, AuditScope(PROBES, WARM_UP), lambda _: None)
     found += opened_file_findings(opened_files.opened_files(begin))
     judged = {f.check for f in found if f.status == "fail"}
     if module.EXPECTED is None:

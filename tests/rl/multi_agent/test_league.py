@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from finrl_pod_app.multi_agent.evaluation import execution_trades, exploitability
+from finrl_pod_app.multi_agent.training import execution_trades, exploitability
 from finrl_pod_envs.multi_agent.execution import ExecutionMarket
 
 from finrl_pod.errors import ConfigError

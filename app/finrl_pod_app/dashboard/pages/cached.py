@@ -181,12 +181,12 @@ def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[
 
     _on_step: called with each step; the underscore excludes it from Streamlit's cache key.
     """
-    from finrl_pod_app.evaluation import audit_targets
+    from finrl_pod_app.evaluation import audit
 
     _use_one_thread()
     if isinstance(target, str):
-        return audit_targets.audit_strategy(target, None, on_step=_on_step).to_dict()
-    return audit_targets.audit_run(target.path, on_step=_on_step).to_dict()
+        return audit.audit_strategy(target, None, on_step=_on_step).to_dict()
+    return audit.audit_run(target.path, on_step=_on_step).to_dict()
 
 
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")

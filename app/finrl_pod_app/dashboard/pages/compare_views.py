@@ -35,7 +35,7 @@ VIEWS = (
 
 def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -> None:
     """Draw the sliders of cost and account size and the views that depend on them, as a fragment of the page."""
-    environment = next(iter(decisions.values())).prepared.config.environment
+    environment = next(iter(decisions.values())).inputs.config.environment
     own = environment.cost_bps
     left, right = st.columns(2)
     cost = left.slider(

@@ -68,8 +68,8 @@ def strategy_decisions(
     bars, assets, _ = decisions.market.shape
     empty = torch.empty(bars, assets, 0)
     market = dataclasses.replace(decisions.market, features=empty, raw_features=empty)
-    prepared = dataclasses.replace(decisions.prepared, market=market)
-    return dataclasses.replace(decisions, market=market, prepared=prepared)
+    inputs = dataclasses.replace(decisions.inputs, market=market)
+    return dataclasses.replace(decisions, market=market, inputs=inputs)
 
 
 def account_curves(
@@ -84,9 +84,9 @@ def account_curves(
     for group in group_by_market(list(decisions.values())):
         tables = torch.from_numpy(np.stack([table.table for table in group]))
         jobs = [replay_job(table, place, _cost(table, cost_bps)) for place, table in enumerate(group)]
-        simulated = simulate_recorded(group[0].market, tables, jobs, cash or group[0].prepared.config.environment.cash)
+        simulated = simulate_recorded(group[0].market, tables, jobs, cash or group[0].inputs.config.environment.cash)
         for place, (table, metrics) in enumerate(zip(group, simulated.metrics(), strict=True)):
-            first, last = table.prepared.first, table.prepared.last
+            first, last = table.inputs.first, table.inputs.last
             times = table.market.times[first : last + 1]
             equity, risk_free = simulated.equity[place, : len(times)], simulated.risk_free[place]
             curves[name_of[id(table)]] = Curve(times, equity, risk_free, metrics)
@@ -104,7 +104,7 @@ def backtest_of(
         return table[t].unsqueeze(0) if acts[t] else None
 
     job = replay_job(decisions, 0, _cost(decisions, cost_bps))
-    account = cash or decisions.prepared.config.environment.cash
+    account = cash or decisions.inputs.config.environment.cash
     simulation = simulate(decisions.market, decide, job.first, job.last, job.rules, account)
     return backtest_result(name, decisions.market, simulation)
 
@@ -169,12 +169,12 @@ def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cos
     from finrl_pod_app.setup.doctor import installed_versions
 
     by_name = {result.name: result for result in results}
-    config = decisions.prepared.config
+    config = decisions.inputs.config
     environment = dataclasses.replace(config.environment, cost_bps=_cost(decisions, cost_bps))
     days = [str(result.times[place].astype("datetime64[D]")) for result in results[:1] for place in (0, -1)]
     report = build_report(
         config=dataclasses.replace(config, environment=environment),
-        panel=decisions.prepared.panel,
+        panel=decisions.inputs.panel,
         splits={"test": days},
         results=by_name,
         versions=installed_versions(),
@@ -185,4 +185,4 @@ def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cos
 
 
 def _cost(decisions: DecisionTable, cost_bps: float | None) -> float:
-    return decisions.prepared.config.environment.cost_bps if cost_bps is None else cost_bps
+    return decisions.inputs.config.environment.cost_bps if cost_bps is None else cost_bps

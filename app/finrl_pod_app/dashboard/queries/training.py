@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,12 @@ import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import RunError
-from finrl_pod.settings.run import MAX_ROOT_SHARE
+from finrl_pod.tournament.leaderboard import root_limit
 from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
 AGENT_COLUMNS = ("id", "parent", "generation", "slot", "samples", "score")
 GenerationFiles = tuple[tuple[Path, int], ...]  # each with its modification time in ns
-ROUNDING = 1e-9  # 0.29 * 100 = 28.999... counts as 29
 LOW, HIGH = 0.1, 0.9  # quantiles over the pods, the edges of the band around a curve
 
 
@@ -111,14 +109,13 @@ def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.
 def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
     """The best `size` agents, best first. Ties are resolved as in the tournament: fewer samples, then smaller id.
 
-    Agents of one root beyond `MAX_ROOT_SHARE` of the places come after all others, as in `tournament.leaderboard`.
+    Agents of one root beyond `root_limit` come after all others, as in `tournament.leaderboard`.
     """
     order = {"by": ["score", SAMPLES, "id"], "ascending": [False, True, True], "ignore_index": True}
     scored = agents[np.isfinite(agents["score"])].sort_values(**order)
     parents = dict(zip(agents["id"], agents["parent"], strict=True))
     roots = scored["id"].map(lambda agent: _root(agent, parents))
-    limit = max(1, math.floor(MAX_ROOT_SHARE * size + ROUNDING))
-    beyond = scored.groupby(roots).cumcount() >= limit
+    beyond = scored.groupby(roots).cumcount() >= root_limit(size)
     best: pd.DataFrame = pd.concat([scored[~beyond], scored[beyond]]).head(size).sort_values(**order)
     best.insert(0, "rank", np.arange(1, len(best) + 1))
     return best

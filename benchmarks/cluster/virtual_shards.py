@@ -1,19 +1,20 @@
-"""Executor on virtual time: trains in this process, and orders results as shards of given speeds would have them.
-
-For studies of schedulers: what many shards of unequal speed would do, in the time that their training takes here, and
-the same on every machine.
-"""
+"""Shards on virtual time, and a trainer that waits instead of training: they measure schedulers alone."""
 
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
-from finrl_pod.tournament.assignment import Assignment
+from finrl_pod import random
+from finrl_pod.tournament.assignment import Assignment, AssignmentResult
 from finrl_pod.tournament.executor import Event, Finished, Lost, ReportSamples
 from finrl_pod.tournament.executors.shard import Trainer
+from finrl_pod.tournament.ranking import BASE
+from finrl_pod.types import AgentSnapshot, Normaliser, Score
 
 # Assignment -> seconds that it takes on a shard of speed 1.
 Duration = Callable[[Assignment], float]
@@ -85,3 +86,45 @@ class VirtualExecutor:
     def _schedule(self, seconds: float, shard: int, assignment: Assignment | None, lost: bool) -> None:
         self._serial += 1
         heapq.heappush(self._ends, (self.now + seconds, self._serial, shard, assignment, lost))
+
+
+class WaitingTrainer:
+    """Sleeps for the seconds of an assignment; scores and weights are random numbers keyed by slot and number."""
+
+    def __init__(
+        self,
+        seconds: Callable[[Assignment], float],
+        parameters: int = 0,
+        bars: int = 750,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """parameters: of each agent; its optimiser has twice as many. bars: of the validation split."""
+        self._seconds, self._parameters, self._bars, self._sleep = seconds, parameters, bars, sleep
+
+    def run(self, assignment: Assignment, report: Callable[[int], None] = lambda _: None) -> AssignmentResult:
+        """Wait, and make results."""
+        self._sleep(self._seconds(assignment))
+        pods = len(assignment.group.slots)
+        report(assignment.samples * pods)
+        agents, scores, returns = [], [], {}
+        for slot_init in assignment.slot_inits:
+            rng = np.random.default_rng(random.key(assignment.seed, slot_init.slot, "waiting"))
+            name = f"g{assignment.number:02d}s{slot_init.slot:02d}"
+            parent = None if slot_init.kind == "reinit" else slot_init.parent
+            age = assignment.samples + (assignment.parents[parent].samples if parent is not None else 0)
+            weights = {"x": torch.from_numpy(rng.normal(size=self._parameters).astype(np.float32))}
+            optimiser = {"m": weights["x"].clone(), "v": weights["x"] ** 2}
+            values = dict(slot_init.hyperparameters)
+            normaliser = Normaliser((), (), ())
+            agents.append(AgentSnapshot(name, parent, {}, weights, optimiser, normaliser, values, age, "", 0, ""))
+            scores.append(Score(name, parent, assignment.number, slot_init.slot, age, float(rng.normal()), values))
+            returns[name] = rng.normal(size=self._bars) / 100
+        return AssignmentResult(
+            group=assignment.group.number,
+            number=assignment.number,
+            scores=tuple(scores),
+            equity=np.exp(np.cumsum(np.stack(list(returns.values()), 1), 0)),
+            returns={**returns, BASE: np.zeros(self._bars)},
+            agents=tuple(agents),
+            samples=assignment.samples * pods,
+        )
