@@ -97,7 +97,7 @@ def commands() -> list[list[str]]:
 
 def test_top_level_commands() -> None:
     top = {words[0] for words in commands()}
-    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "env", "new", "check"}
+    training = {"demo", "tournament", "train", "retrain", "walkforward", "algorithms", "new", "check"}
     environments = {"evaluate", "play", "export"}
     evaluation = {"backtest", "sweep", "audit", "promote", "trials", "features"}
     operation = {

@@ -1,4 +1,4 @@
-"""`finrl-pod env new`, `env check` and `train --env FILE.py:CLASS`."""
+"""Custom environments: `finrl-pod new`, `check` and `train --env FILE.py:CLASS`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITHOUT_MARKET = [name for name, info in ALGORITHMS.items() if not info.needs_ma
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a new environment `SlowWalk`."""
     monkeypatch.chdir(tmp_path)
-    assert run(["env", "new", "SlowWalk"]) == 0
+    assert run(["new", "environment", "SlowWalk"]) == 0
     return tmp_path
 
 
@@ -44,8 +44,13 @@ def test_new_environment_keeps_the_contract_and_has_a_test(folder: Path, capsys:
     assert sorted(path.name for path in folder.iterdir()) == ["slow_walk.py", "test_slow_walk.py"]
     assert "Drift" not in (folder / "slow_walk.py").read_text()
     capsys.readouterr()
-    assert run(["env", "check", "slow_walk.py:SlowWalk", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"environment": "slow_walk.py:SlowWalk", "passed": True, "faults": []}
+    assert run(["check", "slow_walk.py:SlowWalk", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "target": "slow_walk.py:SlowWalk",
+        "kind": "environment",
+        "passed": True,
+        "faults": [],
+    }
 
 
 def test_test_of_a_new_environment_passes(folder: Path) -> None:
@@ -58,9 +63,9 @@ def test_check_tells_faults_and_exits_with_1(folder: Path, capsys: pytest.Captur
         "from slow_walk import SlowWalk\n\nclass Bad(SlowWalk):\n    def step(self, action):\n"
         "        out = super().step(action)\n        return out._replace(reward=out.reward[..., :-1])\n"
     )
-    assert run(["env", "check", "bad.py:Bad"]) == 1
+    assert run(["check", "bad.py:Bad"]) == 1
     assert "- shape: reward of step 1 has the shape (2, 3)" in capsys.readouterr().out
-    assert run(["env", "check", "bad.py:Bad", "--json"]) == 1
+    assert run(["check", "bad.py:Bad", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert not document["passed"]
     assert [fault["rule"] for fault in document["faults"]] == ["shape"]
@@ -69,10 +74,13 @@ def test_check_tells_faults_and_exits_with_1(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["env", "new", "slow-walk"], "NAME must have letters, digits and _, such as my_environment, got 'slow-walk'"),
-        (["env", "new", "SlowWalk"], "slow_walk.py already exists"),
-        (["env", "check", "absent.py:Mine"], "there is no file absent.py"),
-        (["env", "check", "slow_walk.py:Absent"], "slow_walk.py has no Absent; it defines SlowWalk"),
+        (
+            ["new", "environment", "slow-walk"],
+            "NAME must have letters, digits and _, such as my_environment",
+        ),
+        (["new", "environment", "SlowWalk"], "slow_walk.py already exists"),
+        (["check", "absent.py:Mine"], "there is no file absent.py"),
+        (["check", "slow_walk.py:Absent"], "slow_walk.py has no Absent; it defines SlowWalk"),
         (
             ["train", "--env", "slow_walk"],
             "must be gym:NAME, such as gym:Hopper-v5, path/to/file.py:Class, or package.module:Class",
@@ -126,7 +134,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_environment_without_checkpoint_trains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = Path(template.__file__).read_text()
+    source = Path(template.__file__).read_text()  # an environment without a base class
     head, _, rest = source.partition("    def checkpoint")
     (folder / "plain.py").write_text(head + "    def _observation" + rest.partition("    def _observation")[2])
     document = trained(capsys, "--env", "plain.py:Drift", "--algorithm", "ppo", *SMALL, *settings("ppo"))

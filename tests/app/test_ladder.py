@@ -13,7 +13,7 @@ import pytest
 import torch
 from finrl_pod_app.cli.main import run as cli
 from finrl_pod_app.evaluation.audit import audit_run
-from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
+from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence
 from finrl_pod_app.report.records import make_report
 from finrl_pod_app.training.start_policy import _starts_outside
 

@@ -25,7 +25,6 @@ TABS = {"paper": ["Orders and fills", "Costs", "Risk", "Log"]}
 VIEWS = {
     "data": ["Prices", "Availability of bars", "Correlations", "Features"],
     "run": ["Allocation", "Profit", "Training"],
-    "train": ["Monitor"],
     "compare": ["Drawdown", "Against the benchmark", "Monthly returns", "Weights", "Profit by asset", "Trades"],
     "audit": ["Run audit"],
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import active as figures
-from finrl_pod_app.dashboard.queries import benchmark
+from finrl_pod_app.dashboard.figures import accounts as figures
+from finrl_pod_app.dashboard.queries import comparison as benchmark
 from finrl_pod_app.dashboard.queries.comparison import Curve
 
 BARS, BETA, ALPHA = 400, 0.6, 0.0002  # alpha per bar
@@ -49,7 +49,5 @@ def test_active_growth_and_figures(curves: dict[str, Curve]) -> None:
     assert growth[-1] == pytest.approx(own / base - 1)
     styles = {name: theme.style_of(name) for name in curves}
     assert len(figures.active_growth_figure(curves, "index", styles).data) == 1
-    assert [trace.showlegend for trace in figures.rolling_alpha_beta_figure(curves, "index", styles).data] == [
-        None,
-        False,
-    ]
+    lines = figures.rolling_alpha_beta_figure(curves, "index", styles).data
+    assert [line.showlegend for line in lines] == [True, False]

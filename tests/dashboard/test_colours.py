@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import comparison
+from finrl_pod_app.dashboard.figures import accounts
 from finrl_pod_app.dashboard.serving import server
 
 PAGES = {"light": "#ffffff", "light sidebar": "#f8f8f6", "dark": "#0e1117", "dark sidebar": "#262730"}
@@ -54,7 +54,7 @@ def test_text_in_figures_has_contrast(dark: bool) -> None:
 def test_text_in_heatmap_cells_has_contrast(dark: bool) -> None:
     template, page = theme.template(dark=dark), PAGES["dark" if dark else "light"]
     ink = template.data.heatmap[0].textfont.color
-    for _, colour in comparison.DIVERGING:
+    for _, colour in accounts.DIVERGING:
         *parts, alpha = (float(part) for part in colour.removeprefix("rgba(").removesuffix(")").split(","))
         under = [int(page[at : at + 2], 16) for at in (1, 3, 5)]
         mixed = (round(alpha * over + (1 - alpha) * below) for over, below in zip(parts, under, strict=True))

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import comparison as figures
+from finrl_pod_app.dashboard.figures import accounts as figures
 from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.evaluation.backtests import prepare
 from finrl_pod_app.evaluation.sweeps import DecisionTable
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.builder import bootstrap_band
 
 from finrl_pod.evaluate.backtest import backtest
@@ -159,13 +160,15 @@ def test_figures(decisions: dict[str, DecisionTable]) -> None:
     styles = {name: theme.style_of(name, ["mine"]) for name in decisions}
     results = [comparison.backtest_of(name, one, 10.0) for name, one in decisions.items()]
     band = bootstrap_band(curves["mine"].equity)
-    drawn = figures.equity(curves, styles, band)
+    drawn = charts.growth_figure(curves, band, styles)
     assert len(drawn.data) == 5
     # The first strategy lies on top of the band and of the others.
     np.testing.assert_allclose(drawn.data[-1].y[-1], curves["mine"].equity[-1] / curves["mine"].equity[0])
     assert drawn.data[-1].line.color == styles["mine"].colour
-    assert min(figures.drawdowns(curves, styles).data[-1].y) == pytest.approx(curves["mine"].metrics["max_drawdown"])
-    assert len(figures.rolling_sharpe_ratios(curves, styles).data) == 3
+    assert min(charts.drawdown_figure(curves, styles).data[-1].y) == pytest.approx(
+        curves["mine"].metrics["max_drawdown"]
+    )
+    assert len(charts.rolling_sharpe_figure(curves, styles).data) == 3
     months = figures.monthly_returns_heatmap(curves["mine"].times, curves["mine"].equity)
     assert list(months.data[0].x) == ["2021"]  # few years are columns
     year = months.data[0].text[-1][0]
@@ -174,21 +177,21 @@ def test_figures(decisions: dict[str, DecisionTable]) -> None:
     many = figures.monthly_returns_heatmap(days, np.exp(np.linspace(0.0, 1.0, len(days))))
     assert list(many.data[0].y) == [str(year) for year in range(2010, 2020)]
     assert float(many.data[0].text[3][-1]) == pytest.approx(100 * np.expm1(0.1), abs=0.06)
-    stacked = figures.weights(results[0])
+    stacked = charts.weights_figure(results[0])
     np.testing.assert_allclose(sum(np.asarray(trace.y) for trace in stacked.data), 1.0)
     assert len(figures.turnover(results, styles).data) == 3
-    paid = figures.costs(results, styles).data[0].y[-1]
+    paid = charts.costs_figure({result.name: result for result in results}, styles).data[-1].y[-1]
     assert paid == pytest.approx(results[0].costs.sum() / results[0].equity[0])
 
 
 def test_ruined_account_is_nan_on_the_log_axis(decisions: dict[str, DecisionTable]) -> None:
     curve = comparison.account_curves(decisions, None)["index"]
     ruined = dataclasses.replace(curve, equity=np.linspace(100.0, -5.0, len(curve.times)))
-    drawn = figures.equity({"index": ruined}, {"index": theme.style_of("index")})
+    drawn = charts.growth_figure({"index": ruined}, styles={"index": theme.style_of("index")})
     assert np.isnan(np.asarray(drawn.data[0].y, dtype=float)[-1])
 
 
 def test_names_are_escaped(decisions: dict[str, DecisionTable]) -> None:
     curves = {"<b>x</b>": comparison.account_curves(decisions, None)["index"]}
-    drawn = figures.equity(curves, {"<b>x</b>": theme.style_of("x")})
+    drawn = charts.growth_figure(curves, styles={"<b>x</b>": theme.style_of("x")})
     assert drawn.data[0].name == "&lt;b&gt;x&lt;/b&gt;"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from finrl_pod_app.dashboard.pages import figure_cache
-from finrl_pod_app.dashboard.pages.figure_cache import FigureCache
+from finrl_pod_app.dashboard.pages import widgets as figure_cache
+from finrl_pod_app.dashboard.pages.widgets import FigureCache
 from finrl_pod_app.dashboard.queries.run_files import RunFiles
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.pages import widgets
-from finrl_pod_app.dashboard.queries.import_job import ImportJob
+from finrl_pod_app.dashboard.queries.prices import ImportJob
 
 from finrl_pod.errors import DataError
 

@@ -169,7 +169,8 @@ def test_form_of_a_preset_gives_its_config(visit: Callable[..., Any], tmp_path: 
 def test_run_shows_the_paragraph_of_its_verdict(visit: Callable[..., Any], finished: Path) -> None:
     lines = verdict_paragraph(read_report(finished))
     assert "its base" in lines[0]
-    app = visit("train", finished.parent, run="mine")
+    app = visit("run", finished.parent, name="mine")
+    app.segmented_control(key="run: view of mine").set_value("Mandate").run()
     assert not app.exception
     tables = [list(table.value.columns) for table in app.table]
     assert ["Against mandate at tilt zero", "Value", "90% interval", "Definition"] in tables
@@ -188,10 +189,10 @@ def test_form_rejects_unknown_settings(visit: Callable[..., Any], tmp_path: Path
     assert "learning\\_rate" in app.error[0].value
 
 
-def test_monitor_of_a_finished_run(visit: Callable[..., Any], finished: Path) -> None:
-    app = visit("train", finished.parent, run="mine")
+def test_training_of_a_finished_run(visit: Callable[..., Any], finished: Path) -> None:
+    app = visit("run", finished.parent, name="mine")
+    app.segmented_control(key="run: view of mine").set_value("Training").run()
     assert not app.exception
-    assert "Finished" in app.info[0].value
     leaderboard = app.dataframe[0].value
     assert leaderboard["score"].is_monotonic_decreasing
     report = json.loads((finished / "report.json").read_text())
@@ -199,7 +200,7 @@ def test_monitor_of_a_finished_run(visit: Callable[..., Any], finished: Path) ->
 
 
 def test_invalid_run_in_the_url_is_ignored(visit: Callable[..., Any], finished: Path) -> None:
-    app = visit("train", finished.parent, run="../../etc")
+    app = visit("run", finished.parent, name="../../etc")
     assert not app.exception
     assert app.selectbox[0].value == "mine"
 

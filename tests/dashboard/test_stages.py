@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from finrl_pod_app.dashboard.queries.stages import STAGES, position
+from finrl_pod_app.dashboard.queries.training import STAGES, position
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from finrl_pod.display import dates, decimated, set_layout
+from finrl_pod.display import decimated, set_layout
 from finrl_pod.types import BacktestResult
-from finrl_pod_app.report.charts import (
-    active_growth_figure,
-    equity_and_drawdown,
-    growth,
-    reference_names,
-    set_log_axis,
-)
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name
-from finrl_pod_app.report.palette import Style, styles
+from finrl_pod_app.report.palette import styles
 from finrl_pod_app.report.records import RuleResult
 from finrl_pod_app.report.verdict_text import rule_cells
 
@@ -65,18 +59,16 @@ def learning_figure(rewards: pd.Series, title: str) -> Figure:
 
 def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure:
     """Growth of 1 on a log axis above the drawdown, with the report's styles. results: the tested strategy first."""
-    figure = equity_and_drawdown(results)
+    figure = charts.equity_figure(results)
     set_layout(figure, title, height=520)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
-    figure.update_layout(legend_traceorder="reversed")  # the tested strategy is drawn last and named first
     return figure
 
 
 def active_figure(result: BacktestResult, base: BacktestResult, title: str) -> Figure:
     """Growth of a strategy over that of a baseline, minus one."""
-    figure: Figure = active_growth_figure(result, {base.name: base})
+    figure: Figure = charts.active_growth_figure(result, {base.name: base})
     set_layout(figure, title)
-    figure.update_layout(paper_bgcolor="#ffffff", plot_bgcolor="#ffffff", showlegend=False)
     figure.update_yaxes(title="growth over the baseline")
     return figure
 
@@ -131,23 +123,19 @@ def tournament_figure(
 
 def _add_equity(figure: Figure, results: Mapping[str, BacktestResult]) -> None:
     """Growth of 1 of each result; baselines that the report hides at first are a click away."""
-    style_by_name, shown = styles(results), {CHAMPION, *reference_names(results)}
-    multiples = {name: growth(result.equity) for name, result in results.items()}
+    style_by_name = styles(results)
+    visible = {CHAMPION, *charts.reference_names(results)}
+    multiples = {name: charts.growth(result.equity) for name, result in results.items()}
     ordered = champion_first(results)
-    for name in reversed(ordered):  # the champion comes last, so that its line is on top
+    for name in reversed(ordered):  # the champion comes last: its line is on top
         figure.add_scatter(
-            x=dates(results[name].times),
-            y=decimated(multiples[name]),
-            name=html.escape(display_name(name)),
-            mode="lines",
-            line=_line_of(style_by_name[name]),
-            visible=True if name in shown else "legendonly",
+            **charts.line(name, results[name].times, multiples[name], style_by_name[name], "%{y:.2f}×"),
+            visible=True if name in visible else "legendonly",
             legendrank=ordered.index(name) + 1,
-            hovertemplate="%{y:.2f}×",
             row=1,
             col=1,
         )
-    set_log_axis(figure, {name: values for name, values in multiples.items() if name in shown}, row=1, col=1)
+    charts.set_log_axis(figure, {name: values for name, values in multiples.items() if name in visible}, row=1, col=1)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
 
 
@@ -199,7 +187,8 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
     )
     mean = runs.groupby("fold")["sharpe"].mean()
     numbers = [fold["fold"] for fold in folds]
-    equal = _line_of(styles(["equal_weight"])["equal_weight"])
+    style = styles(["equal_weight"])["equal_weight"]
+    equal = {"color": style.colour, "dash": style.dash, "width": style.width}
     lines = {
         "mean of the seeds": (list(mean.index), list(mean), {"color": _BEST, "width": 2.4}),
         "equal weight": (numbers, [fold["equal_weight_sharpe"] for fold in folds], equal),
@@ -258,7 +247,3 @@ def _table_figure(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, float
     set_layout(figure, title, height=min(120 + TABLE_LINE * lines, MAX_TABLE_HEIGHT))
     figure.update_layout(margin={"l": 8, "r": 8, "b": 8})
     return figure
-
-
-def _line_of(style: Style) -> dict[str, Any]:
-    return {"color": style.colour, "dash": style.dash, "width": style.width}

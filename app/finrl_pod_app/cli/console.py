@@ -20,9 +20,8 @@ from finrl_pod_app.report.columns import (
     display_name,
     format_metric,
 )
-from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
-from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
-from finrl_pod_app.report.mandate_text import return_sentence
+from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
+from finrl_pod_app.report.mandate_text import ladder_cells, ladder_sentence, return_sentence
 from finrl_pod_app.report.verdict_text import (
     baselines_sentence,
     looks_sentence,

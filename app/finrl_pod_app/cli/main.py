@@ -27,10 +27,8 @@ from finrl_pod_app.cli import (
     backtest,
     dashboard,
     data,
-    environments,
     evaluation,
     extensions,
-    features,
     paper,
     registry,
     setup_commands,
@@ -65,7 +63,7 @@ app = typer.Typer(
 app.command("demo", epilog="Example: finrl-pod demo --quick --out runs/demo")(training.demo)
 app.command("init", epilog="Example: finrl-pod init mine.toml --data sample")(setup_commands.init)
 app.add_typer(data.app, name="data")
-app.add_typer(features.app, name="features")
+app.add_typer(data.features_app, name="features")
 app.add_typer(paper.app, name="paper")
 app.command("tournament", epilog="Example: finrl-pod tournament mine.toml --out runs/mine --seed 7")(
     training.tournament
@@ -76,7 +74,6 @@ app.command("play", epilog="Example: finrl-pod play runs/hopper --out hopper.png
 app.command("export", epilog="Example: finrl-pod export runs/mine --format onnx --out agent")(trained_agents.export)
 app.command("new", epilog="Example: finrl-pod new feature my_feature")(extensions.new)
 app.command("check", epilog="Example: finrl-pod check my_feature.py:my_feature")(extensions.check)
-app.add_typer(environments.app, name="env", hidden=True)  # former names: new environment, check
 app.command("backtest", epilog="Example: finrl-pod backtest --strategy equal_weight --start 2019-01-01")(
     backtest.backtest
 )

@@ -49,7 +49,7 @@ def list_entries(registry: Address = "", as_json: Json = False) -> None:
     if as_json:
         print_json(document)
         return
-    from finrl_pod_app.cli.console_registry import show_registry
+    from finrl_pod_app.cli.console_evaluation import show_registry
 
     show_registry(document)
 
@@ -70,7 +70,7 @@ def show(
     if as_json:
         print_json(document)
         return
-    from finrl_pod_app.cli.console_registry import show_details
+    from finrl_pod_app.cli.console_evaluation import show_details
 
     show_details(document)
 

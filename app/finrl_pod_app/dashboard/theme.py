@@ -1,4 +1,4 @@
-"""Colours, line styles, the Plotly template, escaping of text, and formats of numbers and times."""
+"""Colours, line styles, logo, the Plotly template, escaping of text, and formats of numbers and times."""
 
 from __future__ import annotations
 
@@ -228,3 +228,19 @@ def duration(seconds: float | None) -> str:
 
 def _format(value: float | None, write: Any) -> str:
     return MISSING if value is None or not math.isfinite(value) else str(write(value))
+
+
+ACCENT, INK = "#1f77d0", "#76818d"
+_SHAPES = (
+    f'<rect width="32" height="32" rx="7" fill="{ACCENT}"/>'
+    '<path d="M6 23 13 15l5 4 8-11" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round" '
+    'stroke-linejoin="round"/>'
+    '<circle cx="13" cy="15" r="2.6" fill="#fff"/><circle cx="18" cy="19" r="2.6" fill="#fff"/>'
+    '<circle cx="26" cy="8" r="2.6" fill="#fff"/>'
+)
+ICON = f'<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32">{_SHAPES}</svg>'
+LOGO = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="132" height="32" viewBox="0 0 132 32" role="img" '
+    f'aria-label="finrl_pod">{_SHAPES}<text x="42" y="22" font-family="system-ui, sans-serif" font-size="18" '
+    f'font-weight="600" fill="{INK}">finrl_pod</text></svg>'
+)

@@ -1,7 +1,7 @@
-"""The charts of a report as Plotly figures.
+"""The charts of reports, dashboard and notebooks as Plotly figures without a template.
 
-Text and grid colours come from the page's style sheet. The dashboard reuses the parts without a layout: thinned lines,
-log axes, bands, stacked weights.
+Each of the three sets its own template: `REPORT_TEMPLATE`, `dashboard.theme.template` and `display.set_layout`. Text
+and grid colours of a report come from its style sheet.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.evaluate.metrics import bars_per_year, drawdown, simple_returns
-from finrl_pod.evaluate.tearsheet import rolling_sharpe
+from finrl_pod.evaluate.tearsheet import ROLLING_BARS, rolling_sharpe
 from finrl_pod.types import BacktestResult, Floats, Times
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, percent
-from finrl_pod_app.report.palette import Style, area_colours, report_styles, styles
+from finrl_pod_app.report.palette import Style, area_colours, report_styles
+from finrl_pod_app.report.palette import styles as styles_of
 from finrl_pod_app.report.records import Band, CostPoint, Histogram
 
 NAMED_ASSETS = 9  # shown by name in the stacked area; the rest is one band
 MARGIN = 0.04  # of a log axis above and below its curves, as a share of their range
 MIN_MARGIN = 0.005  # in natural logs, for curves that are flat
-# Digits by the distance of ticks, so that no two labels are equal; also after zooming.
+# More digits for closer ticks: labels stay distinct at every zoom.
 PERCENT_TICKS = [
     {"dtickrange": [None, 9e-5], "value": ".3%"},
     {"dtickrange": [9e-5, 9e-4], "value": ".2%"},
@@ -40,16 +41,41 @@ CLIP_QUANTILE = 0.995  # of absolute returns; returns beyond it are counted in t
 SHOWN_REFERENCES = 3
 REFERENCES = ("index", "equal_weight", "mandate_at_tilt_zero")
 ZERO_LINE = "#8a9099"
-AXIS_TITLE = {"title": {"standoff": 8, "font": {"size": 13}}}
 BAND_COLOUR = "rgba(128, 128, 128, 0.16)"
+_AXIS = {
+    "title": {"standoff": 8, "font": {"size": 13}},
+    "zeroline": False,
+    "zerolinecolor": ZERO_LINE,
+    "automargin": True,
+}
+REPORT_TEMPLATE = {
+    "layout": {
+        "showlegend": False,
+        "hovermode": "x unified",
+        "margin": {"l": 48, "r": 8, "t": 8, "b": 32},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "hoverlabel": {"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
+        # The ticks leave room for the lowest label of y.
+        "xaxis": {**_AXIS, "showgrid": False, "ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0, 0, 0, 0)"},
+        "yaxis": {**_AXIS, "gridcolor": "#d0d4d9"},
+    }
+}
 
 
-def equity_figure(results: Mapping[str, BacktestResult], band: Band | None = None) -> Any:
-    """`equity_and_drawdown` with the report's layout."""
-    figure = equity_and_drawdown(results, band)
-    apply_layout(figure)
-    figure.update_yaxes(automargin=True)  # for the titles
-    return figure
+Styles = Mapping[str, Style]
+
+
+class Account(Protocol):
+    """An account over time. times, equity: [T]. risk_free: [T-1] or None."""
+
+    @property
+    def times(self) -> Times: ...
+    @property
+    def equity(self) -> Floats: ...
+    @property
+    def risk_free(self) -> Floats | None: ...
 
 
 def reference_names(results: Mapping[str, Any]) -> list[str]:
@@ -59,10 +85,7 @@ def reference_names(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def equity_and_drawdown(
-    results: Mapping[str, BacktestResult],
-    band: Band | None = None,
-) -> Any:
+def equity_figure(results: Mapping[str, Account], band: Band | None = None) -> Any:
     """Equity as a multiple of its first value on a log axis, and below it the decline from the running peak.
 
     band: places, low and high, drawn behind the lines of equity.
@@ -74,21 +97,36 @@ def equity_and_drawdown(
     multiples = {name: growth(result.equity) for name, result in results.items()}
     if band is not None:
         add_band(figure, next(iter(results.values())).times, band, meta="band", showlegend=False)
-    # The champion comes last, so that its line is on top.
+    # The champion comes last: its line is on top.
     for name in reversed(champion_first(results)):
         result = results[name]
         for row, values, hover in ((1, multiples[name], "%{y:.2f}×"), (2, drawdown(result.equity), "%{y:.1%}")):
-            line = _line(name, result.times, values, style_by_name[name], hover)
-            figure.add_scatter(**line, legendgroup=name, showlegend=row == 1, row=row, col=1)
+            traces = line(name, result.times, values, style_by_name[name], hover)
+            figure.add_scatter(**traces, legendgroup=name, showlegend=row == 1, row=row, col=1)
+    figure.update_layout(legend={"traceorder": "reversed"})
     set_log_axis(figure, multiples, row=1, col=1)
     figure.update_yaxes(title="growth of 1", row=1, col=1)
     figure.update_yaxes(title="drawdown", tickformatstops=PERCENT_TICKS, rangemode="tozero", nticks=4, row=2, col=1)
     return figure
 
 
-def drawdown_figure(results: Mapping[str, BacktestResult]) -> Any:
+def growth_figure(accounts: Mapping[str, Account], band: Band | None = None, styles: Styles | None = None) -> Any:
+    """Growth of 1 on a log axis. band: bootstrap band of the first account."""
+    multiples = {name: growth(account.equity) for name, account in accounts.items()}
+    figure = line_figure(accounts, multiples, "%{y:.3f}×", styles)
+    set_log_axis(figure, multiples)
+    if band is not None:
+        first = next(iter(accounts))
+        name = f"{100 * band.level:.0f}% bootstrap band of {html.escape(display_name(first))}"
+        add_band(figure, accounts[first].times, band, name=name)
+    figure.update_yaxes(title="growth of 1, log scale")
+    return figure
+
+
+def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = None) -> Any:
     """Decline from the running peak."""
-    figure = line_figure(results, {name: drawdown(result.equity) for name, result in results.items()}, "%{y:.1%}")
+    values = {name: drawdown(account.equity) for name, account in accounts.items()}
+    figure = line_figure(accounts, values, "%{y:.1%}", styles)
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
@@ -97,45 +135,38 @@ def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestRes
     """Growth of a strategy over that of each base, minus one, in the style of the base."""
     import plotly.graph_objects as go
 
-    figure, style_by_name = go.Figure(), styles(bases)
+    figure = go.Figure()
+    style_by_name = styles_of(bases)
     for name, base in bases.items():
         active = growth(result.equity) / growth(base.equity) - 1
-        line = _line(name, result.times, active, style_by_name[name], "%{y:.2%}")
-        figure.add_scatter(**line | {"name": f"over {html.escape(display_name(name))}", "meta": None})
-    apply_layout(figure)
+        trace = line(name, result.times, active, style_by_name[name], "%{y:.2%}")
+        figure.add_scatter(**trace | {"name": f"over {html.escape(display_name(name))}", "meta": None})
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
 
 
-def rolling_sharpe_figure(results: Mapping[str, BacktestResult]) -> Any:
+def rolling_sharpe_figure(accounts: Mapping[str, Account], styles: Styles | None = None) -> Any:
     """Rolling annualised Sharpe ratio over half a year of bars."""
     values = {
-        name: rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
-        for name, result in results.items()
+        name: rolling_sharpe(account.equity, account.risk_free, periods=bars_per_year(account.times))
+        for name, account in accounts.items()
     }
-    figure = line_figure(results, values, "%{y:.2f}")
-    figure.update_yaxes(zeroline=True, zerolinecolor=ZERO_LINE, zerolinewidth=1)
+    figure = line_figure(accounts, values, "%{y:.2f}", styles)
+    figure.update_yaxes(zeroline=True, title=f"over {ROLLING_BARS} bars")
     return figure
 
 
 def weights_figure(result: BacktestResult) -> Any:
-    """Portfolio weights over time, stacked: the largest assets by mean weight, the others together, and cash."""
-    figure = stacked_weights(result)
-    apply_layout(figure)
-    figure.update_layout(showlegend=True, legend=SIDE_LEGEND)
-    figure.update_yaxes(title="share of equity", tickformatstops=PERCENT_TICKS, automargin=True)
-    if (result.weights >= 0).all() and (result.weights.sum(1) <= 1).all():
-        figure.update_yaxes(range=[0, 1])
-    return figure
+    """Portfolio weights over time, stacked: the largest assets by mean weight, the others together, and cash.
 
-
-def stacked_weights(result: BacktestResult) -> Any:
-    """Stacked weights without a layout: long positions above zero, short ones below."""
+    Long positions are above zero, short ones below.
+    """
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    times, bands = dates(result.times), _weight_bands(result)
+    times = dates(result.times)
+    bands = _weight_bands(result)
     for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
         for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
             if group == "short" and not part.any():
@@ -152,6 +183,9 @@ def stacked_weights(result: BacktestResult) -> Any:
                 fillcolor=colour,
                 hovertemplate="%{y:.1%}",
             )
+    figure.update_yaxes(title="share of equity", tickformatstops=PERCENT_TICKS)
+    if (result.weights >= 0).all() and (result.weights.sum(1) <= 1).all():
+        figure.update_yaxes(range=[0, 1])
     return figure
 
 
@@ -164,9 +198,9 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
 
     months, sums = monthly_turnover(result)
     figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
-    apply_layout(figure)
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
-    highest, others = int(np.argmax(sums)), np.sort(sums)[:-1]
+    highest = int(np.argmax(sums))
+    others = np.sort(sums)[:-1]
     if len(others) and 0 < TALL_BAR * others[-1] < sums[highest]:
         top = 1.5 * float(others[-1])
         figure.update_yaxes(range=[0, top])
@@ -182,10 +216,10 @@ def monthly_turnover(result: BacktestResult) -> tuple[list[str], Floats]:
     return [str(name) for name in names], sums
 
 
-def costs_figure(results: Mapping[str, BacktestResult]) -> Any:
+def costs_figure(results: Mapping[str, BacktestResult], styles: Styles | None = None) -> Any:
     """Cumulative costs as a share of initial equity."""
-    paid = {name: result.costs.cumsum() / result.equity[0] for name, result in results.items()}
-    figure = line_figure(results, paid, "%{y:.3%}")
+    costs = {name: result.costs.cumsum() / result.equity[0] for name, result in results.items()}
+    figure = line_figure(results, costs, "%{y:.3%}", styles)
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
@@ -206,8 +240,6 @@ def cost_breakdown_figure(result: BacktestResult) -> Any:
             fillcolor=colour,
             hovertemplate="%{y:.3%}",
         )
-    apply_layout(figure)
-    figure.update_layout(showlegend=True, legend=SIDE_LEGEND)
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
@@ -220,7 +252,8 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
     limit = max(float(np.quantile(np.abs(values), CLIP_QUANTILE)) for values in returns.values()) or 1e-4
     edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    figure, style_by_name = go.Figure(), report_styles(results)
+    figure = go.Figure()
+    style_by_name = report_styles(results)
     for name in reversed(champion_first(results)):
         counts, _ = np.histogram(np.clip(returns[name], -limit, limit), edges)
         style = style_by_name[name]
@@ -233,14 +266,13 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
             line={"color": style.colour, "dash": style.dash, "width": style.width, "shape": "hvh"},
             hovertemplate="%{y:.1%}",
         )
-    apply_layout(figure)
-    figure.update_xaxes(title="return of a bar", tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
-    figure.update_yaxes(title="share of bars", tickformatstops=PERCENT_TICKS, rangemode="tozero", automargin=True)
+    figure.update_xaxes(title="return of a bar", tickformatstops=PERCENT_TICKS, zeroline=True)
+    figure.update_yaxes(title="share of bars", tickformatstops=PERCENT_TICKS, rangemode="tozero")
     return figure
 
 
 def cost_curve_figure(rows: Sequence[CostPoint], charged: float, colour: str) -> Any:
-    """Annual return by proportional cost in basis points. charged: the backtest's own cost, marked by a dotted line."""
+    """Annual return by proportional cost in basis points. charged: cost of the backtest, marked by a dotted line."""
     import plotly.graph_objects as go
 
     costs = [row.cost_bps for row in rows]
@@ -256,50 +288,46 @@ def cost_curve_figure(rows: Sequence[CostPoint], charged: float, colour: str) ->
     figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1.5})
     label = {"yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 4, "showarrow": False}
     figure.add_annotation(x=charged, y=1, text=f"this run: {charged:g} bp", **label)
-    apply_layout(figure)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title="transaction cost, bp")
-    figure.update_yaxes(
-        title="CAGR", tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE, automargin=True
-    )
+    figure.update_yaxes(title="CAGR", tickformatstops=PERCENT_TICKS, zeroline=True)
     return figure
 
 
 def logits_figure(logits: Histogram) -> Any:
-    """Histogram of the PBO logits. Left of zero the in-sample best ranks below the out-of-sample median."""
-    import plotly.graph_objects as go
+    """Histogram of the PBO logits. Left of zero the in-sample best ranks below the out-of-sample median.
 
-    figure = go.Figure(logit_bars(logits))
-    figure.update_traces(hovertemplate="%{y:,}")
-    apply_layout(figure)
-    figure.update_xaxes(title="logit of the rank out of sample", zeroline=True, zerolinecolor=ZERO_LINE)
-    figure.update_yaxes(title="splits", tickformat=",d", automargin=True)
-    return figure
-
-
-def logit_bars(logits: Histogram) -> Any:
-    """Bars of the PBO logits without a layout; orange for logits of at most zero, which count as overfitting."""
+    Logits of at most zero are orange: they count as overfitting.
+    """
     import plotly.graph_objects as go
 
     edges = np.asarray(logits.edges, dtype=np.float64)
     centres = (edges[1:] + edges[:-1]) / 2
     colours = ["#d55e00" if centre <= 0 else "#148acd" for centre in centres]
-    return go.Bar(x=centres, y=list(logits.counts), width=np.diff(edges), marker_color=colours)
-
-
-def line_figure(results: Mapping[str, BacktestResult], values: Mapping[str, Floats], hover: str) -> Any:
-    """One line per strategy in its own style. values: [T] each."""
-    import plotly.graph_objects as go
-
-    figure, style_by_name = go.Figure(), report_styles(results)
-    # The champion comes last, so that its line is on top.
-    for name in reversed(champion_first(results)):
-        figure.add_scatter(**_line(name, results[name].times, values[name], style_by_name[name], hover))
-    apply_layout(figure)
+    bars = go.Bar(x=centres, y=list(logits.counts), width=np.diff(edges), marker_color=colours, hovertemplate="%{y:,}")
+    figure = go.Figure(bars)
+    figure.update_xaxes(title="logit of the rank out of sample", zeroline=True)
+    figure.update_yaxes(title="splits", tickformat=",d")
     return figure
 
 
-def _line(name: str, times: Times, values: Floats, style: Style, hover: str) -> dict[str, Any]:
+def line_figure(
+    accounts: Mapping[str, Account], values: Mapping[str, Floats], hover: str, styles: Styles | None = None
+) -> Any:
+    """One line per strategy. values: [T] each. styles: by default those of a report."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    style_by_name = report_styles(accounts) if styles is None else styles
+    # The champion, or the first strategy, comes last: its line is on top.
+    for name in reversed(champion_first(accounts)):
+        figure.add_scatter(**line(name, accounts[name].times, values[name], style_by_name[name], hover))
+    figure.update_layout(legend={"traceorder": "reversed"})
+    return figure
+
+
+def line(name: str, times: Times, values: Floats, style: Style, hover: str) -> dict[str, Any]:
+    """The attributes of a thinned line in a style, for `add_scatter`."""
     return {
         "x": dates(times),
         "y": decimated(values),
@@ -309,23 +337,6 @@ def _line(name: str, times: Times, values: Floats, style: Style, hover: str) -> 
         "line": {"color": style.colour, "dash": style.dash, "width": style.width},
         "hovertemplate": hover,
     }
-
-
-def apply_layout(figure: Any) -> None:
-    """Set the layout shared by all charts: transparent background, no legend, narrow margins."""
-    figure.update_layout(
-        template={"layout": {"xaxis": AXIS_TITLE, "yaxis": AXIS_TITLE}},
-        showlegend=False,
-        hovermode="x unified",
-        margin={"l": 48, "r": 8, "t": 8, "b": 32},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, sans-serif", "size": 13},
-        hoverlabel={"bgcolor": "#ffffff", "font": {"color": "#1b1f24", "size": 12}},
-    )
-    figure.update_xaxes(showgrid=False, zeroline=False, automargin=True)
-    figure.update_xaxes(ticks="outside", ticklen=5, tickcolor="rgba(0, 0, 0, 0)")  # room for the lowest label of y
-    figure.update_yaxes(gridcolor="#d0d4d9", zeroline=False)
 
 
 def growth(equity: Floats) -> Floats:

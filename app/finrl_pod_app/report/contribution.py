@@ -53,7 +53,6 @@ def profit(report: RunReport) -> str:
         for row, cells in zip(attribution.by_year, year_cells(attribution), strict=True)
     ]
     figure = profit_figure(attribution)
-    charts.apply_layout(figure)
     figure.update_layout(hovermode="closest", margin={"l": 90})
     drawn = chart("attribution", figure, "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else "")
     return section("Profit by asset, and by year", words + drawn + table(heads, rows, wide=False))
@@ -103,7 +102,6 @@ def capacity_section(report: RunReport) -> str:
     if capacity is None:
         return ""
     figure = capacity_figure(capacity)
-    charts.apply_layout(figure)
     figure.update_layout(hovermode="closest")
     heads = "".join(f'<th scope="col">{head}</th>' for head in CAPACITY_HEADS)
     rows = [
@@ -154,7 +152,7 @@ def capacity_figure(capacity: Capacity) -> Any:
         hovertemplate="%{x:,.0f}: %{y:.2%} a year<extra></extra>",
     )
     figure.update_xaxes(type="log", tickformat="~s", dtick=1)
-    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, zeroline=True, zerolinecolor=charts.ZERO_LINE)
+    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, zeroline=True)
     return figure
 
 

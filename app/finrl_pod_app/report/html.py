@@ -139,7 +139,7 @@ def _validation(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
     name = subject_of(results)
-    drawn = chart("weights", charts.weights_figure(results[name]), "tall")
+    drawn = chart("weights", charts.weights_figure(results[name]), "tall", side_legend=True)
     words = note(
         f"Weights of {in_sentence(name)} after the fills of each bar: the largest by their mean, "
         "the others together, and cash."

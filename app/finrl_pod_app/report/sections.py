@@ -14,10 +14,17 @@ from finrl_pod.types import BacktestResult
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION, champion_first, display_name, in_sentence
 from finrl_pod_app.report.headline import key_figures
-from finrl_pod_app.report.ladder import COLUMNS as LADDER_COLUMNS
-from finrl_pod_app.report.ladder import NOTE as LADDER_NOTE
-from finrl_pod_app.report.ladder import ladder_cells, ladder_sentence
-from finrl_pod_app.report.mandate_text import ADDED, METHODS, USAGE, YEARS, mandate_settings
+from finrl_pod_app.report.mandate_text import (
+    ADDED,
+    METHODS,
+    USAGE,
+    YEARS,
+    ladder_cells,
+    ladder_sentence,
+    mandate_settings,
+)
+from finrl_pod_app.report.mandate_text import COLUMNS as LADDER_COLUMNS
+from finrl_pod_app.report.mandate_text import NOTE as LADDER_NOTE
 from finrl_pod_app.report.palette import Style
 from finrl_pod_app.report.records import RunReport
 from finrl_pod_app.report.tables import (
@@ -35,8 +42,14 @@ from finrl_pod_app.report.tables import (
 from finrl_pod_app.report.verdict_text import edge_sentence, looks_sentence, overfitting_sentence, trials_text
 
 
-def chart(name: str, figure: Any, size: str = "") -> str:
-    """A figure in its frame, which the page's script draws. name: the element's id. size: "low", "tall" or empty."""
+def chart(name: str, figure: Any, size: str = "", *, side_legend: bool = False) -> str:
+    """A figure with the template of reports in its frame; the script of the page draws it.
+
+    name: suffix of the element id. size: "low", "tall" or empty. side_legend: with a legend in the order of a stack.
+    """
+    figure.update_layout(template=charts.REPORT_TEMPLATE)
+    if side_legend:
+        figure.update_layout(showlegend=True, legend=charts.SIDE_LEGEND)
     drawn = figure.to_json().replace("<", "\\u003c")  # no text of a figure may end the element
     return (
         f'<div class="{f"chart {size}".strip()}" id="chart-{name}"></div>'
@@ -238,7 +251,7 @@ def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Ma
     ]
     if len(results[name].cost_parts) > 1:
         parts.append(note(f"Cumulative costs of {shown} by kind, as a share of initial equity."))
-        parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low"))
+        parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low", side_legend=True))
     parts.append(note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity."))
     parts.append(costs_table(report.test.tearsheet.costs, styles))
     return section("Turnover and costs", "".join(parts))

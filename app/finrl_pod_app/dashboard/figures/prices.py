@@ -1,7 +1,8 @@
-"""Figures of stored prices: growth of 1, available bars, a calendar of missing ones, correlations."""
+"""Figures of stored prices (growth, available bars, missing bars, correlations) and of the analysis of a feature."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,32 @@ import pandas as pd
 from finrl_pod.display import dates, decimated, log_ticks
 from finrl_pod.types import Floats, Panel
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.report.tables import MONTHS
 
 MAX_BLOCKS = 240  # columns of the map of available bars; more are not visible
 PARTLY = "#e0c27a"  # between the colours of all and none
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def heat_map(
+    z: Any,
+    x: Sequence[str] | None,
+    y: Sequence[str],
+    colours: Any,
+    *,
+    limits: tuple[float, float] | None = None,
+    **attributes: Any,
+) -> Any:
+    """A heat map with categories from top to bottom. z: [Y, X]. limits: ends of the colours; without a colour bar."""
+    import plotly.graph_objects as go
+
+    if limits is not None:
+        attributes = {"zmin": limits[0], "zmax": limits[1], "showscale": "colorbar" in attributes, **attributes}
+    names = [theme.escape_html(name) for name in y]
+    figure = go.Figure(go.Heatmap(z=z, x=x, y=names, colorscale=colours, **attributes))
+    figure.update_layout(hovermode="closest")
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    return figure
 
 
 def growth(frame: pd.DataFrame) -> Any:
@@ -68,26 +90,18 @@ def candles(panel: Panel, symbol: str, bars: int) -> Any:
 
 def monthly_returns(frame: pd.DataFrame) -> Any:
     """Heat map of returns by month and symbol. frame: closes, one column per symbol, indexed by time."""
-    import plotly.graph_objects as go
-
     months = frame.groupby(frame.index.to_numpy().astype("datetime64[M]")).last()
     returns = months.pct_change(fill_method=None).iloc[1:]
     limit = float(np.nanquantile(np.abs(returns.to_numpy()), 0.98)) if returns.notna().to_numpy().any() else 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=returns.to_numpy().T,
-            x=[str(month)[:7] for month in returns.index],
-            y=[theme.escape_html(symbol) for symbol in returns.columns],
-            zmin=-limit,
-            zmax=limit,
-            colorscale=[[0.0, "#d55e00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
-            colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
-            hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",
-        )
+    return heat_map(
+        returns.to_numpy().T,
+        [str(month)[:7] for month in returns.index],
+        list(returns.columns),
+        [[0.0, "#d55e00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
+        limits=(-limit, limit),
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
+        hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>",
     )
-    figure.update_layout(hovermode="closest")
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    return figure
 
 
 def available_bars(panel: Panel) -> Any:
@@ -101,33 +115,24 @@ def available_bars(panel: Panel) -> Any:
 
 def membership(panel: Panel) -> Any:
     """Map of memberships: whether each ticker had no bar, a bar without being a member, or was a member."""
-    places = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
-    state = (panel.tradable.astype(int) + panel.investable)[places]
+    bars = np.unique(np.linspace(0, len(panel.times) - 1, min(MAX_BLOCKS, len(panel.times))).astype(int))
+    state = (panel.tradable.astype(int) + panel.investable)[bars]
     words = np.array(["no bar", "not a member", "member"], dtype=object)[state]
-    return _ticker_map(panel, places, state / 2, words, [[0, "rgba(128,128,128,0.15)"], [0.5, PARTLY], [1, theme.GOOD]])
+    return _ticker_map(panel, bars, state / 2, words, [[0, "rgba(128,128,128,0.15)"], [0.5, PARTLY], [1, theme.GOOD]])
 
 
-def _ticker_map(panel: Panel, places: Any, values: Floats, words: Any, colours: list[list[Any]]) -> Any:
-    """A heat map of tickers over time. places: bar of each column [C]. values: 0 to 1, words: their names [C, N]."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure(
-        go.Heatmap(
-            z=values.T,
-            x=[str(day) for day in panel.times[places].astype("datetime64[D]")],
-            y=[theme.escape_html(symbol) for symbol in panel.symbols],
-            text=words.T,
-            zmin=0,
-            zmax=1,
-            colorscale=colours,
-            showscale=False,
-            ygap=1,
-            hovertemplate="%{y} from %{x}: %{text}<extra></extra>",
-        )
+def _ticker_map(panel: Panel, bars: Any, values: Floats, words: Any, colours: Sequence[Any]) -> Any:
+    """A heat map of tickers over time. bars: bar of each column [C]. values: 0 to 1 [C, N]. words: texts [C, N]."""
+    return heat_map(
+        values.T,
+        [str(day) for day in panel.times[bars].astype("datetime64[D]")],
+        panel.symbols,
+        colours,
+        limits=(0, 1),
+        text=words.T,
+        ygap=1,
+        hovertemplate="%{y} from %{x}: %{text}<extra></extra>",
     )
-    figure.update_layout(hovermode="closest")
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
-    return figure
 
 
 def missing_calendar(table: pd.DataFrame, year: int) -> Any:
@@ -135,8 +140,6 @@ def missing_calendar(table: pd.DataFrame, year: int) -> Any:
 
     table: from `missing_by_day`.
     """
-    import plotly.graph_objects as go
-
     rows = {str(row["day"])[:10]: row for row in table.to_dict("records")}
     days = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]")
     weekday = (days.astype(int) + 3) % 7
@@ -148,46 +151,85 @@ def missing_calendar(table: pd.DataFrame, year: int) -> Any:
             lacking = f" ({theme.escape_html(row['which'])})" if row["which"] else ""
             values[i, j] = row["share"]
             text[i, j] = f"{day}: {row['missing']:,} of {row['expected']:,} bars missing{lacking}"
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            y=list(WEEKDAYS),
-            text=text,
-            zmin=0,
-            zmax=1,
-            colorscale=[[0, theme.GOOD], [0.001, PARTLY], [1, theme.BAD]],
-            showscale=False,
-            xgap=2,
-            ygap=2,
-            hovertemplate="%{text}<extra></extra>",
-            hoverongaps=False,
-        )
+    figure = heat_map(
+        values,
+        None,
+        WEEKDAYS,
+        [[0, theme.GOOD], [0.001, PARTLY], [1, theme.BAD]],
+        limits=(0, 1),
+        text=text,
+        xgap=2,
+        ygap=2,
+        hovertemplate="%{text}<extra></extra>",
+        hoverongaps=False,
     )
     starts = [int(week[i]) for i in range(len(days)) if str(days[i]).endswith("-01")]
-    figure.update_layout(hovermode="closest")
     figure.update_xaxes(tickvals=starts, ticktext=list(MONTHS), showgrid=False)
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     return figure
 
 
 def correlations(frame: pd.DataFrame) -> Any:
     """Heatmap of a correlation matrix."""
+    figure = heat_map(
+        frame.to_numpy(),
+        [theme.escape_html(symbol) for symbol in frame.columns],
+        list(frame.columns),
+        [[0.0, "#b04a00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
+        limits=(-1, 1),
+        colorbar={"thickness": 12, "outlinewidth": 0},
+        hovertemplate="%{y} and %{x}: %{z:.2f}<extra></extra>",
+    )
+    figure.update_xaxes(type="category")
+    return figure
+
+
+def information_coefficients(feature: Mapping[str, Any]) -> Any:
+    """The mean rank correlation with later returns at each horizon, with its interval."""
     import plotly.graph_objects as go
 
-    names = [theme.escape_html(symbol) for symbol in frame.columns]
+    rows = feature["horizons"]
     figure = go.Figure(
-        go.Heatmap(
-            z=frame.to_numpy(),
-            x=names,
-            y=names,
-            zmin=-1,
-            zmax=1,
-            colorscale=[[0.0, "#b04a00"], [0.5, "#f4f4f2"], [1.0, "#0b6bcb"]],
-            colorbar={"thickness": 12, "outlinewidth": 0},
-            hovertemplate="%{y} and %{x}: %{z:.2f}<extra></extra>",
+        go.Scatter(
+            x=[_bars(row["horizon"]) for row in rows],
+            y=[row["information_coefficient"] for row in rows],
+            mode="markers",
+            marker={"size": 10, "color": theme.COLOURS[0]},
+            error_y={
+                "type": "data",
+                "array": [row["high"] - row["information_coefficient"] for row in rows],
+                "arrayminus": [row["information_coefficient"] - row["low"] for row in rows],
+                "thickness": 1.5,
+                "color": theme.COLOURS[0],
+            },
+            hovertemplate="%{x} ahead: %{y:+.3f}<extra></extra>",
         )
     )
-    figure.update_layout(hovermode="closest")
-    figure.update_xaxes(type="category")
-    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    figure.update_layout(hovermode="closest", showlegend=False)
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(title="information coefficient", tickformat="+.2f", zeroline=True)
     return figure
+
+
+def quantile_returns(feature: Mapping[str, Any]) -> Any:
+    """Mean return of each quantile less that of all assets in basis points a bar, one colour per horizon."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for place, row in enumerate(feature["horizons"]):
+        names = [f"{i + 1}" for i in range(len(row["quantiles"]))]
+        names[0], names[-1] = "lowest", "highest"
+        figure.add_bar(
+            x=names,
+            y=row["quantiles"],
+            name=f"{_bars(row['horizon'])} ahead",
+            marker_color=theme.COLOURS[place % len(theme.COLOURS)],
+            hovertemplate="%{y:+.2f} bp a bar",
+        )
+    figure.update_layout(barmode="group")
+    figure.update_xaxes(title="quantile of the feature", type="category", showgrid=False)
+    figure.update_yaxes(title="bp a bar over all assets", zeroline=True)
+    return figure
+
+
+def _bars(horizon: int) -> str:
+    return "1 bar" if horizon == 1 else f"{horizon} bars"

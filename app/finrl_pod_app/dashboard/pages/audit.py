@@ -8,7 +8,7 @@ import streamlit as st
 
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.widgets import damaged_note, show_text_table
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_text_table
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
@@ -24,15 +24,15 @@ def render(settings: Settings) -> None:
         "data, that orders never fill at prices already observed, and the data itself."
     )
     damaged_note(settings)
-    found = {run.name: run for run in cached.found_runs(settings) if run.has_champion and not cached.summary(run).error}
+    champions = runs_with_champion(settings)
     kind = st.segmented_control("Audit of", [CHAMPION, STRATEGY], default=CHAMPION, required=True)
     if kind == CHAMPION:
-        if not found:
+        if not champions:
             st.info("No runs yet. Start the demo run on the overview page.")
             return
         requested_run = st.query_params.get("run")
-        index = list(found).index(requested_run) if requested_run in found else 0
-        target: runs.RunFiles | str = found[st.selectbox("Run", list(found), index=index, key="audit: run")]
+        index = list(champions).index(requested_run) if requested_run in champions else 0
+        target: runs.RunFiles | str = champions[st.selectbox("Run", list(champions), index=index, key="audit: run")]
     else:
         target = st.selectbox("Strategy", cached.strategies(), format_func=display_name)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)

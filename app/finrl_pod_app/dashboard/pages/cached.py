@@ -110,9 +110,9 @@ def curves(run: runs.RunFiles) -> dict[str, Any]:
 @lru_cache(maxsize=MAX_RUNS)
 def small_lines(run: runs.RunFiles) -> dict[str, list[float]]:
     """The thinned line of each key figure of a finished run."""
-    from finrl_pod_app.dashboard.figures.run import small_lines
+    from finrl_pod_app.report.headline import key_figure_lines
 
-    return small_lines(curves(run), report(run))
+    return key_figure_lines(curves(run), report(run))
 
 
 @st.cache_resource(max_entries=MAX_DECISIONS, show_spinner=False)

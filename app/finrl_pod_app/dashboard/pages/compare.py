@@ -14,8 +14,8 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.compare_views import show_comparison
-from finrl_pod_app.dashboard.pages.verdict_view import paragraph_of, show_rules
-from finrl_pod_app.dashboard.pages.widgets import damaged_note, show_errors
+from finrl_pod_app.dashboard.pages.result_views import paragraph_of, show_rules
+from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champion, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
@@ -31,14 +31,13 @@ def render(settings: Settings) -> None:
 
     st.title("Backtest and compare")
     damaged_note(settings)
-    found = [run for run in cached.found_runs(settings) if run.has_champion and not cached.summary(run).error]
-    by_name = {run.name: run for run in found}
+    by_name = runs_with_champion(settings)
     requested = [name for name in st.query_params.get_all("run") if name in by_name]
     first, second = st.columns(2)
     chosen = first.multiselect(
         "Champions of runs",
         list(by_name),
-        default=requested or [run.name for run in found if run.has(runs.VERDICT)][:1],
+        default=requested or [name for name, run in by_name.items() if run.has(runs.VERDICT)][:1],
         placeholder="none",
         key="compare: runs",
     )
@@ -63,7 +62,7 @@ def render(settings: Settings) -> None:
         return
     decisions = _decisions(champions, strategies, period)
     if decisions:
-        names = [run.name for run in reversed(found)]
+        names = list(reversed(by_name))
         styles = {name: theme.style_of(name, names) for name in decisions}
         st.fragment(show_errors(show_comparison))(decisions, styles)
     _show_verdicts(champions)

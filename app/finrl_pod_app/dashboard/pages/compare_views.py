@@ -1,4 +1,4 @@
-"""The views of a comparison under the transaction cost that the slider sets: metrics, charts, trades, exports."""
+"""The views of a comparison under the cost that the slider sets: metrics, charts, benchmark, trades, exports."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from finrl_pod.evaluate.tearsheet import drawdowns
+from finrl_pod.evaluate.tearsheet import ROLLING_BARS, drawdowns
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import comparison as figures
-from finrl_pod_app.dashboard.figures.active import weights_heatmap
+from finrl_pod_app.dashboard.figures import accounts as figures
+from finrl_pod_app.dashboard.figures.accounts import Styles
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.benchmark_view import show_benchmark
-from finrl_pod_app.dashboard.pages.columns import definition, metric_columns
-from finrl_pod_app.dashboard.pages.profit_view import BAR_HEIGHT
+from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition, metric_columns
+from finrl_pod_app.dashboard.pages.result_views import BAR_HEIGHT
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
+from finrl_pod_app.dashboard.queries import comparison as benchmark
+from finrl_pod_app.dashboard.queries.comparison import Curve
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.contribution import profit_figure
 from finrl_pod_app.report.palette import Style
@@ -72,9 +74,10 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
         show_benchmark(curves, styles, period)
     elif view == "Turnover and costs":
         results = [comparison.backtest_of(name, recorded, cost, cash) for name, recorded in decisions.items()]
+        by_name = {result.name: result for result in results}
         figure = figures.turnover(results, styles)
         show_figure(figure, f"turnover, {period}", alt="Monthly turnover.", height=320)
-        show_figure(figures.costs(results, styles), f"costs, {period}", alt="Cumulative costs.", height=320)
+        show_figure(charts.costs_figure(by_name, styles), f"costs, {period}", alt="Cumulative costs.", height=320)
     elif view == "Trades":
         _show_trades(decisions, cost, cash)
     else:
@@ -102,32 +105,32 @@ def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve
         )
     else:
         result = comparison.backtest_of(name, decisions, *terms)
-        figure = figures.weights(result)
+        figure = charts.weights_figure(result)
         show_figure(
             figure, f"weights of {name}, {period}", alt=f"Weights of {display_name(name)} over time.", height=460
         )
         if st.toggle("Every asset as a heat map", key="compare: weights map"):
-            heat = weights_heatmap(result)
+            heat = figures.weights_heatmap(result)
             alt = f"Weights of {display_name(name)} by asset and time."
             show_figure(heat, f"weights of {name} by asset, {period}", alt=alt, height=160 + 20 * len(heat.data[0].y))
 
 
 def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mapping[str, Style], period: str) -> None:
     if view == "Drawdown":
-        figure = figures.drawdowns(curves, styles)
+        figure = charts.drawdown_figure(curves, styles)
         show_figure(figure, f"drawdown, {period}", alt="Drawdown of each strategy.", height=460)
         name = st.selectbox("Deepest drawdowns of", list(curves), format_func=display_name, key="compare: drawdowns of")
         _show_drawdowns(name, curves[name])
         return
     if view == "Rolling Sharpe":
-        figure = figures.rolling_sharpe_ratios(curves, styles)
+        figure = charts.rolling_sharpe_figure(curves, styles)
         show_figure(figure, f"rolling Sharpe ratio, {period}", alt="Rolling Sharpe ratio of each strategy.", height=460)
         return
     first = next(iter(curves))
     label = f"Bootstrap band of {display_name(first)}, confidence intervals of all"
     with_intervals = st.toggle(label, help=definition("interval"))
     band = cached.bootstrap_band(curves[first].equity) if with_intervals else None
-    figure = figures.equity(curves, styles, band)
+    figure = charts.growth_figure(curves, band, styles)
     show_figure(figure, f"equity, {period}", alt="Growth of 1 of each strategy.", height=460)
     if with_intervals:
         _show_intervals(curves)
@@ -225,3 +228,32 @@ def _show_exports(decisions: Mapping[str, Any], cost: float, cash: float) -> Non
         st.download_button("Bars (CSV)", bars, "bars.csv", "text/csv", icon=":material/table:")
         st.download_button("Weights (CSV)", weights, "weights.csv", "text/csv", icon=":material/table:")
         st.caption("The report has a button that saves it as PDF; the camera icon above a figure saves it as PNG.")
+
+
+PREFERRED = ("index", "equal_weight")
+
+
+def show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) -> None:
+    """Draw the choice of the benchmark, statistics of active returns, their growth, and rolling alpha and beta.
+
+    period: of the curves, as text for the names of saved pictures.
+    """
+    names = list(curves)
+    index = next((names.index(name) for name in PREFERRED if name in names), len(names) - 1)
+    base = st.selectbox("Benchmark", names, index=index, format_func=display_name, key="compare: benchmark")
+    if not benchmark.comparable(curves, base):
+        st.info("Choose a second strategy over the same period.")
+        return
+    table = benchmark.active_table(curves, base)
+    table["strategy"] = table["strategy"].map(display_name)
+    shown = display_name(base)
+    show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {shown}.")
+    figure = figures.active_growth_figure(curves, base, styles)
+    show_figure(
+        figure, f"growth over {base}, {period}", alt=f"Growth of each strategy over that of {shown}.", height=360
+    )
+    figure = figures.rolling_alpha_beta_figure(curves, base, styles)
+    show_figure(
+        figure, f"rolling alpha and beta to {base}, {period}", alt=f"Rolling alpha and beta to {shown}.", height=420
+    )
+    st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")

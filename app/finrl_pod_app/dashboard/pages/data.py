@@ -1,17 +1,20 @@
-"""Data page: the catalogue of stored prices, their issues and charts, and the import of files."""
+"""Data page: the catalogue of stored prices, their issues, charts and features, and the import of files."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
+from finrl_pod.data.features import available as available_features
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.figures import prices as figures
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.data_features import show_features
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
-from finrl_pod_app.dashboard.queries.import_job import ImportJob
+from finrl_pod_app.dashboard.queries import prices
+from finrl_pod_app.dashboard.queries.prices import ImportJob
 from finrl_pod_app.dashboard.settings import Settings
 
 VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features")
@@ -24,12 +27,10 @@ BAR_LENGTHS = ("1d", "1h", "15m", "1m")
 
 def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every page
     """Draw the page."""
-    from finrl_pod_app.dashboard.queries.prices import catalogue_table
-
     st.title("Data")
     panels = cached.catalogue()
     column: Any = st.column_config
-    table = catalogue_table(panels)
+    table = prices.catalogue_table(panels)
     show_table(
         table,
         {
@@ -73,9 +74,6 @@ def _show_issues(panel: Any) -> None:
 
 
 def _show_prices(panel: Any) -> None:
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     chosen = _choose_tickers(panel, DEFAULT_TICKERS)
     if chosen:
         st.caption("Growth of 1, from closing prices.")
@@ -91,9 +89,6 @@ def _show_prices(panel: Any) -> None:
 
 
 def _show_monthly_returns(panel: Any) -> None:
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     chosen = _choose_tickers(panel, len(panel.symbols))
     if chosen:
         figure = figures.monthly_returns(prices.closes(panel, chosen))
@@ -102,9 +97,6 @@ def _show_monthly_returns(panel: Any) -> None:
 
 
 def _show_available_bars(panel: Any) -> None:
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     height = 120 + 18 * len(panel.symbols)
     show_figure(figures.available_bars(panel), "gaps", alt="Availability of bars by ticker over time.", height=height)
     column: Any = st.column_config
@@ -125,9 +117,6 @@ def _show_available_bars(panel: Any) -> None:
 
 def _show_calendar(panel: Any) -> None:
     """Draw the missing bars of a year as a calendar, at first of the year with the most."""
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     st.header("Calendar of missing bars", anchor=False)
     table = prices.missing_by_day(panel)
     days = table["day"].dt.year.to_numpy()
@@ -146,9 +135,6 @@ def _show_calendar(panel: Any) -> None:
 
 def _show_members(panel: Any) -> None:
     """Draw when each ticker belonged to the universe."""
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     st.header("Membership of the universe", anchor=False, help="A ticker can be bought only while it is a member.")
     alt, height = "When each ticker belonged to the universe.", 120 + 18 * len(panel.symbols)
     show_figure(figures.membership(panel), "membership", alt=alt, height=height)
@@ -163,8 +149,6 @@ def _show_members(panel: Any) -> None:
 
 
 def _show_jumps(panel: Any) -> None:
-    from finrl_pod_app.dashboard.queries import prices
-
     min_move = st.slider("Minimum move, percent", 5, 100, 40, 5, key="data: jump") / 100
     table = prices.price_jumps(panel, min_move)
     if table.empty:
@@ -184,9 +168,6 @@ def _show_jumps(panel: Any) -> None:
 
 
 def _show_correlations(panel: Any) -> None:
-    from finrl_pod_app.dashboard.figures import prices as figures
-    from finrl_pod_app.dashboard.queries import prices
-
     chosen = _choose_tickers(panel, len(panel.symbols))
     if len(chosen) > 1:
         figure = figures.correlations(prices.correlations(panel, chosen))
@@ -225,8 +206,6 @@ def _show_import_progress(job: ImportJob) -> None:
 
 def _show_import() -> None:
     """Draw the upload, the result of its check, a preview, and the button that stores it."""
-    from finrl_pod_app.dashboard.queries import prices
-
     st.caption(
         "Long format: columns time, symbol, close and optionally open, high, low, volume. Wide format: time, then one "
         "column of closes per ticker. Nothing is stored until you press Store."
@@ -270,3 +249,56 @@ def _show_import() -> None:
             return
         cached.catalogue.clear()
         st.success(f"Stored as {theme.escape_markdown(name)}.", icon=":material/check_circle:")
+
+
+DEFAULT = "momentum_252_21"
+
+
+def show_features(panel: Any) -> None:
+    """Draw the choice of a feature, its information coefficients, returns by quantile, and turnover."""
+    names = list(available_features(panel))
+    index = names.index(DEFAULT) if DEFAULT in names else 0
+    name = st.selectbox("Feature", names, index=index, key=f"data: feature {panel.name}")
+    try:
+        document = cached.feature_analysis(panel.name, panel.sha256, name)
+    except FinrlPodError as error:
+        st.info(theme.escape_markdown(error), icon=":material/info:")
+        return
+    feature, training = document["features"][0], ", the training bars" * (document["split"] == "train")
+    st.caption(
+        f"{' to '.join(document['period'])}{training}. The feature is known on {feature['coverage']:.0%} of tradable "
+        f"bars; its ranks of one bar and the next correlate with {feature['rank_autocorrelation']:.2f}, and "
+        f"{feature['top_turnover']:.1%} of the highest quantile is new each bar."
+    )
+    if meaning := document.get("bars"):
+        st.warning(theme.escape_markdown(meaning))
+    left, right = st.columns(2)
+    with left:
+        meaning = (
+            "Mean rank correlation with the return from the decision's fill to that of a decision so many bars later."
+        )
+        st.markdown("Information coefficient, 90% interval", help=meaning)
+        figure = figures.information_coefficients(feature)
+        show_figure(figure, f"information coefficient of {name}", alt=f"Information coefficient of {name} by horizon.")
+    with right:
+        st.markdown("Returns by quantile", help="Assets sorted by the feature at each bar.")
+        figure = figures.quantile_returns(feature)
+        show_figure(figure, f"returns by quantile of {name}", alt=f"Returns by quantile of {name}.")
+    _show_table(feature)
+
+
+def _show_table(feature: dict[str, Any]) -> None:
+    column: Any = st.column_config
+    columns = {
+        "horizon": column.NumberColumn("Bars ahead"),
+        "information_coefficient": column.NumberColumn("IC", format="%+.3f", help="Information coefficient."),
+        "low": column.NumberColumn("IC, low", format="%+.3f", help="90% interval, stationary bootstrap."),
+        "high": column.NumberColumn("IC, high", format="%+.3f"),
+        "risk_adjusted": column.NumberColumn("IC / std", format="%+.2f", help="Over its standard deviation by bar."),
+        "positive": column.NumberColumn("Bars above 0", format="percent"),
+        "spread": column.NumberColumn("Spread, bp a bar", format="%+.2f", help="Highest less lowest quantile."),
+        "spread_low": column.NumberColumn("Spread, low", format="%+.2f"),
+        "spread_high": column.NumberColumn("Spread, high", format="%+.2f"),
+    }
+    alt = f"Information coefficient and spread of {feature['feature']} by horizon, with intervals."
+    show_table(pd.DataFrame(feature["horizons"]), columns, "data: feature horizons", alt=alt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,9 +13,9 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import run_columns
+from finrl_pod_app.dashboard.pages.result_views import paragraph_of
 from finrl_pod_app.dashboard.pages.run_monitor import show_progress
-from finrl_pod_app.dashboard.pages.verdict_view import paragraph_of
-from finrl_pod_app.dashboard.pages.widgets import page_of, show_errors, show_selectable_table
+from finrl_pod_app.dashboard.pages.widgets import page_of, show_badge, show_equity, show_errors, show_selectable_table
 from finrl_pod_app.dashboard.queries import paper_journal, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.setup.presets import preset
@@ -23,8 +23,6 @@ from finrl_pod_app.setup.presets import preset
 METRIC_WIDTH = 140  # pixels; two fit side by side on a phone
 ACCOUNTS_SHOWN = 6  # the paper page has all
 FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
-_COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
-_ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
 
 
 def render(settings: Settings) -> None:
@@ -194,22 +192,9 @@ def _show_paper_summary(path: Path) -> None:
     summary = paper_state.summary(journal)
     overall = paper_state.overall_status(journal, now)
     with st.container(horizontal=True, vertical_alignment="center"):
-        _show_badge(overall)
+        show_badge(overall)
         st.markdown(theme.escape_markdown(overall.detail), width="content")
     with st.container(horizontal=True):
-        change = None if summary.day is None else theme.percent(summary.day, 2)
-        help_text = f"At the close of {summary.session or 'no session yet'}, with the change since the session before."
-        st.metric("Equity", theme.money(summary.equity), change, help=help_text, width=METRIC_WIDTH)
-        total = theme.percent(summary.total, 2)
-        st.metric("Total return", total, help="On the capital.", width=METRIC_WIDTH)
+        show_equity(summary, METRIC_WIDTH)
     if pending := paper_state.pending_commands(journal, now):
         st.warning(theme.escape_markdown(pending), icon=":material/hourglass_top:")
-
-
-def _show_badge(status: paper_state.StatusBadge) -> None:
-    colours: Mapping[str, str] = _COLOURS
-    st.badge(
-        theme.escape_markdown(status.label),
-        icon=f":material/{_ICONS[status.level]}:",
-        color=colours[status.level],  # type: ignore[arg-type]
-    )

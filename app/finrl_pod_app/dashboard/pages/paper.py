@@ -11,19 +11,16 @@ import streamlit as st
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import paper as figures
-from finrl_pod_app.dashboard.pages import paper_columns as columns
-from finrl_pod_app.dashboard.pages import paper_commands, paper_replay
+from finrl_pod_app.dashboard.pages import columns, paper_commands
+from finrl_pod_app.dashboard.pages import paper_commands as paper_replay
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.figure_cache import PAPER_FIGURES
-from finrl_pod_app.dashboard.pages.widgets import show_errors, show_table
+from finrl_pod_app.dashboard.pages.widgets import PAPER_FIGURES, show_badge, show_equity, show_errors, show_table
 from finrl_pod_app.dashboard.queries import paper_account, paper_journal, paper_performance, paper_state, runs
 from finrl_pod_app.dashboard.settings import Settings
 
 STATUS_INTERVAL, ACCOUNT_INTERVAL = 2.0, 10.0  # seconds between refreshes of an open page
-BADGE_WIDTH, METRIC_WIDTH = 171, 132  # pixels; two fit side by side on a phone
+BADGE_WIDTH, METRIC_WIDTH = 171, 137  # pixels; two fit side by side on a phone
 MAX_ROWS = 500  # orders and fills sent to the browser per refresh
-_COLOURS = {"good": "green", "warning": "orange", "bad": "red", "unknown": "gray"}
-_ICONS = {"good": "check_circle", "warning": "warning", "bad": "error", "unknown": "help"}
 
 
 def render(settings: Settings) -> None:
@@ -82,7 +79,7 @@ def _show_status(path: Path) -> None:
     with st.container(horizontal=True, key="statuses"):
         for badge in paper_state.statuses(journal, now):
             with st.container(border=True, width=BADGE_WIDTH, height="stretch", key=f"status-{badge.name}"):
-                st.badge(badge.label, icon=f":material/{_ICONS[badge.level]}:", color=_COLOURS[badge.level])  # type: ignore[arg-type]
+                show_badge(badge)
                 st.caption(theme.escape_markdown(badge.detail))
     if pending := paper_state.pending_commands(journal, now):
         st.warning(theme.escape_markdown(pending), icon=":material/hourglass_top:")
@@ -118,14 +115,7 @@ def _show_metrics(
 ) -> None:
     summary = paper_state.summary(journal)
     with st.container(horizontal=True):
-        st.metric(
-            "Equity",
-            theme.money(summary.equity),
-            None if summary.day is None else theme.percent(summary.day, 2),
-            help=f"At the close of {summary.session or 'no session yet'}, with the change since the session before.",
-            width=METRIC_WIDTH + 5,
-        )
-        st.metric("Total return", theme.percent(summary.total, 2), help="On the capital.", width=METRIC_WIDTH)
+        show_equity(summary, METRIC_WIDTH)
         cash = "Capital less purchases and fees, plus sales and dividends."
         st.metric("Cash", theme.money(journal.cash), help=cash, width=METRIC_WIDTH)
         help_text = "Decline from the highest equity so far to the last close."

@@ -1,23 +1,29 @@
-"""Run page: one run from its verdict to its report, and what to do with it next."""
+"""Run page: one run from its training to its verdict and report, with tags and links to the next steps."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
 
+from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
-from finrl_pod_app.dashboard.figures import run as figures
+from finrl_pod_app.dashboard.actions.run_changes import (
+    MAX_TAG,
+    paper_command,
+    paper_config,
+    save_tags,
+    write_paper_config,
+)
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
-from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
-from finrl_pod_app.dashboard.pages.profit_view import show_profit
-from finrl_pod_app.dashboard.pages.run_actions import show_next_steps, show_tags
+from finrl_pod_app.dashboard.pages.result_views import show_mandate, show_profit, show_verdict
 from finrl_pod_app.dashboard.pages.run_monitor import show_outcome, show_progress, show_training
-from finrl_pod_app.dashboard.pages.verdict_view import show_verdict
-from finrl_pod_app.dashboard.pages.widgets import choose_run, page_of, show_errors
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, choose_run, page_of, show_errors
 from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.headline import key_figures
 from finrl_pod_app.report.records import RunReport
@@ -32,7 +38,7 @@ def render(settings: Settings) -> None:
     """Draw the page."""
     heading, choice = st.columns([3, 2], vertical_alignment="bottom")
     with choice:
-        run = choose_run(settings, "name")
+        run = choose_run(settings)
     if run is None:
         heading.title("Run", anchor=False)
         st.info("No runs yet. Start the demo run on the overview page, or configure a training.")
@@ -123,7 +129,12 @@ def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
 
 
 def _equity_figure(run: runs.RunFiles, all_baselines: bool) -> Any:
-    return figures.equity(cached.curves(run), cached.report(run).test.band, all_baselines=all_baselines)
+    results = cached.curves(run)
+    figure = charts.equity_figure(results, cached.report(run).test.band)
+    if not all_baselines:  # the report hides them at first
+        names = {cached.report(run).subject, *charts.reference_names(results), "band"}
+        figure.data = [trace for trace in figure.data if trace.meta in names]
+    return figure
 
 
 def _show_allocation(run: runs.RunFiles) -> None:
@@ -133,7 +144,7 @@ def _show_allocation(run: runs.RunFiles) -> None:
 
 
 def _allocation_figure(run: runs.RunFiles) -> Any:
-    return figures.allocation(cached.curves(run)[cached.report(run).subject or CHAMPION])
+    return charts.weights_figure(cached.curves(run)[cached.report(run).subject or CHAMPION])
 
 
 def _show_config(run: runs.RunFiles) -> None:
@@ -174,3 +185,59 @@ def _show_report(run: runs.RunFiles) -> None:
         )
     st.iframe(url, height=PAGE_HEIGHT, alt=f"Report of {run.name}")
     st.page_link(page_of("overview"), label="All runs", icon=":material/arrow_back:")
+
+
+def show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
+    """Draw the tags of a run, which can be changed in place."""
+    with st.popover(f"Tags: {', '.join(tags)}" if tags else "Add tags", icon=":material/label:"):
+        chosen = st.multiselect(
+            "Tags",
+            sorted(tags),
+            default=sorted(tags),
+            accept_new_options=True,
+            help=f"At most {MAX_TAG} characters each. The overview filters by them.",
+            key=f"tags of {run.name}",
+        )
+        if sorted(chosen) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
+            try:
+                save_tags(run, chosen)
+            except FinrlPodError as error:
+                st.error(theme.escape_markdown(error), icon=":material/error:")
+                return
+            cached.found_runs.clear()
+            st.rerun()
+
+
+def show_next_steps(settings: Settings, run: runs.RunFiles) -> None:
+    """Draw the links to comparison and audit, and the dialog that writes a config for paper trading."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.page_link(page_of("compare"), label="Compare", icon=":material/query_stats:", query_params={"run": run.name})
+        st.page_link(page_of("audit"), label="Audit", icon=":material/fact_check:", query_params={"run": run.name})
+        if st.button("Trade this on paper", icon=":material/rocket_launch:", key=f"deploy {run.name}"):
+            _paper_dialog(settings, run)
+
+
+@st.dialog("Trade this on paper", width="large")
+def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
+    verdict = cached.verdict(run)
+    promoted = verdict is not None and verdict.promoted
+    if not promoted:
+        st.warning(
+            "The champion is not promoted: the daemon refuses it with an Alpaca account. The config below replays it "
+            "on a simulated broker instead.",
+            icon=":material/warning:",
+        )
+    text = paper_config(run, cached.config(run), promoted=promoted)
+    st.code(text, language=None, wrap_lines=True)
+    target = run.path / "paper.toml"
+    st.caption(f"Writes {theme.escape_markdown(target)}; an existing file is kept.")
+    if st.button("Write the config", type="primary", icon=":material/save:"):
+        try:
+            write_paper_config(settings, run, text)
+        except FinrlPodError as error:
+            st.error(theme.escape_markdown(error), icon=":material/error:")
+            return
+        st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
+        st.code(
+            shlex.join(paper_command(target, cached.config(run), promoted=promoted)), language="bash", wrap_lines=True
+        )

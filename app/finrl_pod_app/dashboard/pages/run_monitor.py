@@ -14,39 +14,23 @@ from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.columns import definition
-from finrl_pod_app.dashboard.pages.figure_cache import RUN_FIGURES
-from finrl_pod_app.dashboard.pages.mandate_view import show_mandate
-from finrl_pod_app.dashboard.pages.verdict_view import show_paragraph
-from finrl_pod_app.dashboard.pages.widgets import choose_run, is_touch, page_of, show_errors, show_figure, show_table
+from finrl_pod_app.dashboard.pages.widgets import (
+    RUN_FIGURES,
+    is_touch,
+    show_errors,
+    show_figure,
+    show_table,
+)
 from finrl_pod_app.dashboard.queries import runs, training
-from finrl_pod_app.dashboard.queries.stages import STAGES, position
+from finrl_pod_app.dashboard.queries.training import STAGES, position
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 
-PROGRESS_INTERVAL, FIGURES_INTERVAL = 1.0, 3.0  # seconds between refreshes
+PROGRESS_INTERVAL = 1.0  # seconds between refreshes
 LEADERBOARD_ROWS = 20
 PODS_VIEWS = ("Median", "Each pod")
 MAX_OVERLAID = 7  # more curves cannot be distinguished
 WIDE_COLUMNS, NARROW_COLUMNS, SMALL_HEIGHT = 4, 2, 150  # of the figures of each pod; pixels
-
-
-def show_run(settings: Settings) -> None:
-    """Draw the choice of a run, its progress or outcome, and its figures."""
-    run = choose_run(settings, "run")
-    if run is None:
-        st.info("No runs yet. Configure a training, or start the demo run on the overview page.")
-        return
-    if error := cached.summary(run).error:
-        st.error(f"{theme.escape_markdown(run.name)} is damaged: {theme.escape_markdown(error)}")
-        return
-    status = runs.status_of(run)
-    if status in ("running", "paused"):
-        show_progress(run)
-    else:
-        show_outcome(run, status)
-    st.fragment(show_errors(show_training), run_every=FIGURES_INTERVAL if status == "running" else None)(
-        settings, run.name
-    )
 
 
 def show_progress(run: runs.RunFiles) -> None:
@@ -107,19 +91,12 @@ def _draw_controls(run: runs.RunFiles, status: str) -> None:
 
 
 def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
-    """Draw how a run that is not running ended, and what resumes it."""
+    """Draw how a run without a report ended, and what resumes it."""
     summary = cached.summary(run)
     walkforward = runs.walkforward_of(run)
-    if status == "finished" and walkforward is not None:
-        st.success("Finished. It is one run of a walk-forward, evaluated as a whole.", icon=":material/check_circle:")
-        return
     if status == "finished":
-        st.info("Finished.", icon=":material/check_circle:")
-        show_paragraph(run, cached.verdict(run))
-        st.page_link(
-            page_of("run"), label="Open the run", icon=":material/open_in_full:", query_params={"name": run.name}
-        )
-        show_mandate(run)
+        walk = " It is one run of a walk-forward, evaluated as a whole." if walkforward is not None else ""
+        st.success(f"Finished.{walk}", icon=":material/check_circle:")
         return
     completed = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
     st.warning(f"Not running.{completed}", icon=":material/pause_circle:")

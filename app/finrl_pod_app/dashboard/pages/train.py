@@ -1,4 +1,4 @@
-"""Train page: a form that writes a config and starts a training, and the monitor of runs."""
+"""Train page: a form that writes a config and starts a training, which the page of the run then shows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from finrl_pod.settings.run import EnvironmentConfig, RunConfig, TournamentConfi
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.pages import cached
-from finrl_pod_app.dashboard.pages.run_monitor import show_run
+from finrl_pod_app.dashboard.pages.widgets import page_of
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.dashboard.training_form import BASES, DECIDE_EVERY, build_config, number_field, setting_label
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.setup.presets import PRESETS, PURPOSES, config_text, for_panel
 
-MONITOR, CONFIGURE = "Monitor", "New training"
 MIN_DATE = date(1900, 1, 1)
 MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatility_target")
 
@@ -28,17 +27,7 @@ MANDATE_NUMBERS = ("tilt", "trade_speed", "max_weight", "max_turnover", "volatil
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Train")
-    # Set before the widget exists; afterwards its value belongs to the visitor.
-    if st.session_state.pop("train: started", False):
-        st.session_state["train: view"] = MONITOR
-    st.session_state.setdefault("train: view", MONITOR if st.query_params.get("run") else CONFIGURE)
-    view = st.segmented_control(
-        "View", [CONFIGURE, MONITOR], key="train: view", label_visibility="collapsed", required=True
-    )
-    if view == MONITOR:
-        show_run(settings)
-    else:
-        _show_form(settings)
+    _show_form(settings)
 
 
 def _show_form(settings: Settings) -> None:
@@ -68,9 +57,7 @@ def _show_form(settings: Settings) -> None:
                 st.error(theme.escape_markdown(error), icon=":material/error:")
                 return
             cached.found_runs.clear()
-            st.session_state["train: started"] = True
-            st.query_params["run"] = run.name
-            st.rerun()
+            st.switch_page(page_of("run"), query_params={"name": run.name})
         text = config_text(config)
         st.download_button("Download TOML", text, f"{name}.toml", "application/toml", width="stretch")
         st.caption(f"Run it from a terminal: `finrl-pod tournament {name}.toml --out runs/{name}`")

@@ -1,9 +1,10 @@
-"""Streamlit elements shared by the pages: figures, tables, and error messages of self-refreshing parts."""
+"""Streamlit elements shared by the pages: cached figures, tables, and error messages of self-refreshing parts."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -15,10 +16,18 @@ from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.garbage import collect_if_due
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.queries import runs
+from finrl_pod_app.dashboard.queries.paper_state import StatusBadge, Summary
 from finrl_pod_app.dashboard.settings import Settings
 
 ROW_HEIGHT = 35  # pixels
 DEFAULT_HEIGHT = 380  # pixels of a figure
+# Colour and icon of each level of a status.
+LEVELS = {
+    "good": ("green", "check_circle"),
+    "warning": ("orange", "warning"),
+    "bad": ("red", "error"),
+    "unknown": ("gray", "help"),
+}
 MAX_VISIBLE_ROWS = 12  # the others are reached by scrolling
 
 
@@ -114,29 +123,48 @@ def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
     return drawn
 
 
+def show_badge(status: StatusBadge) -> None:
+    """Draw the label of a status in the colour of its level."""
+    colour, icon = LEVELS[status.level]
+    st.badge(theme.escape_markdown(status.label), icon=f":material/{icon}:", color=colour)  # type: ignore[arg-type]
+
+
+def show_equity(summary: Summary, width: int) -> None:
+    """Draw equity, with the change of the last session, and total return of a paper account."""
+    st.metric(
+        "Equity",
+        theme.money(summary.equity),
+        None if summary.day is None else theme.percent(summary.day, 2),
+        help=f"At the close of {summary.session or 'no session yet'}, with the change since the session before.",
+        width=width,
+    )
+    st.metric("Total return", theme.percent(summary.total, 2), help="On the capital.", width=width)
+
+
 def page_of(name: str) -> Any:
     """A page for links, by its name. Raises KeyError if there is none."""
     return st.session_state["pages"][name]
 
 
-def choose_run(settings: Settings, parameter: str, *, champions: bool = False) -> runs.RunFiles | None:
-    """Draw the choice of a run, the newest first, and keep it in the address. None if there are no runs.
-
-    parameter: of the address. champions: only runs that have a champion and are not damaged.
-    """
+def choose_run(settings: Settings) -> runs.RunFiles | None:
+    """Draw the choice of a run, the newest first, and keep it in the address as `name`. None if there are no runs."""
     found = cached.found_runs(settings)
-    if champions:
-        found = [run for run in found if run.has_champion and not cached.summary(run).error]
     if not found:
         return None
     names = [run.name for run in found]
-    requested = st.query_params.get(parameter)
+    requested = st.query_params.get("name")
     if requested is not None and requested not in names:
         st.warning(f"There is no run {theme.escape_markdown(requested)}: choose one.", icon=":material/search_off:")
     index = names.index(requested) if requested in names else 0
-    chosen = st.selectbox("Run", names, index=index, help="Latest change first.", key=f"choice of {parameter}")
-    st.query_params[parameter] = chosen
-    return found[names.index(chosen)]
+    name = st.selectbox("Run", names, index=index, help="Latest change first.", key="choice of name")
+    st.query_params["name"] = name
+    return found[names.index(name)]
+
+
+def runs_with_champion(settings: Settings) -> dict[str, runs.RunFiles]:
+    """Undamaged runs that have a champion, by name, the newest first."""
+    candidates = cached.found_runs(settings)
+    return {run.name: run for run in candidates if run.has_champion and not cached.summary(run).error}
 
 
 def damaged_note(settings: Settings) -> None:
@@ -158,3 +186,36 @@ def is_touch() -> bool:
 def is_dark() -> bool:
     """Whether the visitor's page is dark; False if the browser did not report it."""
     return st.context.theme.type == "dark"
+
+
+class FigureCache:
+    """The figures shown last, at most `max_entries`. All sessions share them: do not modify them."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._figure = lru_cache(maxsize=max_entries)(_make_figure)
+
+    def show(
+        self,
+        make: Callable[..., Any],
+        contents: tuple[Hashable, ...],
+        key: str,
+        *,
+        alt: str,
+        height: int | None = DEFAULT_HEIGHT,
+    ) -> None:
+        """Draw make(*contents), which is called once per contents, height and scheme of colours.
+
+        make: a function of a module, since a new function has no entries. contents: all that the figure depends on, as
+        records that are equal only if what they stand for is, such as `RunFiles`. key, alt: as in `show_figure`.
+        height: None if the figure has one.
+        """
+        draw_figure(self._figure(make, contents, is_dark(), height), key, alt=alt)
+
+
+def _make_figure(make: Callable[..., Any], contents: tuple[Hashable, ...], dark: bool, height: int | None) -> Any:
+    return finish_figure(make(*contents), dark=dark, height=height)
+
+
+RUN_FIGURES = FigureCache(48)
+# Figures of an account keep its journal in memory: some MB for a year.
+PAPER_FIGURES = FigureCache(16)

@@ -1,13 +1,16 @@
-"""Stored prices for the data page: catalogue, gaps, jumps, correlations, and the import of files."""
+"""Stored prices for the data page: catalogue, gaps, jumps, correlations, and the import of files in the background."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +22,9 @@ from finrl_pod.data.sources.bounded import read_bounded
 from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Bools, Panel
+
+if TYPE_CHECKING:
+    from finrl_pod.types import Panel
 
 FILE_ENDINGS = (".csv", ".csv.gz", ".txt", ".parquet", ".pq")
 PREVIEW_ROWS = 200
@@ -219,3 +225,42 @@ def safe_file_name(name: str) -> str:
 def _with_uploaded_name(message: str, path: Path, name: str) -> str:
     """A message with the temporary file's name replaced by that of the uploaded file."""
     return message.replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))
+
+
+class ImportJob:
+    """Reads an uploaded file in a bounded child process, started when it is created.
+
+    key: identifies file and options. name: of the file, as the browser reported it.
+    """
+
+    def __init__(self, key: tuple[Any, ...], name: str, content: bytes, options: Mapping[str, Any]) -> None:
+        self.key, self.name = key, name
+        self._started = time.monotonic()
+        self._cancelled = threading.Event()
+        self._future: Future[Panel] = Future()
+        threading.Thread(target=self._read, args=(content, options), daemon=True).start()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to some seconds; returns whether the file is read, refused or cancelled."""
+        return bool(wait([self._future], seconds).done)
+
+    def result(self) -> Panel:
+        """The panel, without waiting longer than `wait` did. Raises DataError for a file that cannot be read."""
+        return self._future.result(0.0)
+
+    def cancel(self) -> None:
+        """Kill the child process; `result` then raises DataError."""
+        self._cancelled.set()
+
+    def _read(self, content: bytes, options: Mapping[str, Any]) -> None:
+        try:
+            self._future.set_result(read_upload(self.name, content, self._cancelled.is_set, **options))
+        except DataError as error:
+            self._future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - the thread's errors belong to whoever asks for the result
+            self._future.set_exception(DataError(f"the file cannot be read ({type(error).__name__})"))

@@ -16,9 +16,9 @@ from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions.access import require_login
 from finrl_pod_app.dashboard.garbage import collect_if_due, freeze_imports
-from finrl_pod_app.dashboard.mark import ICON, LOGO
 from finrl_pod_app.dashboard.pages.widgets import is_dark
 from finrl_pod_app.dashboard.settings import Settings
+from finrl_pod_app.dashboard.theme import ICON, LOGO
 
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
 WARM_UP_MODULES = ("plotly.graph_objects", "plotly.subplots", "finrl_pod_app.dashboard.queries.comparison")

@@ -1,14 +1,15 @@
-"""From a run to paper trading: the config of the daemon for its champion, and the command that starts it."""
+"""Files that visitors add to the folder of a run: tags, and a config for paper trading."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from finrl_pod.errors import RunError
-from finrl_pod.files import write_text
+from finrl_pod.errors import InputError, RunError
+from finrl_pod.files import write_json, write_text
 from finrl_pod.settings.run import RunConfig
-from finrl_pod_app.dashboard.queries.run_files import RunFiles, open_run
+from finrl_pod_app.dashboard.queries.run_files import TAGS, RunFiles, is_file, open_run
 from finrl_pod_app.dashboard.settings import Settings
 
 FILE = "paper.toml"
@@ -47,3 +48,21 @@ def paper_command(config_file: Path, config: RunConfig, *, promoted: bool) -> li
     if promoted:
         return ["finrl-pod", "paper", "run", str(config_file)]
     return ["finrl-pod", "paper", "replay", *config.splits.test, str(config_file)]
+
+
+MAX_TAG, MAX_TAGS = 30, 20
+
+
+def save_tags(run: RunFiles, tags: Sequence[str]) -> None:
+    """Replace the tags of a run. Raises InputError for more or longer tags than allowed, RunError from writing."""
+    cleaned = list(dict.fromkeys(" ".join(tag.split()) for tag in tags))
+    cleaned = [tag for tag in cleaned if tag]
+    if len(cleaned) > MAX_TAGS:
+        raise InputError(f"a run has at most {MAX_TAGS} tags, got {len(cleaned)}")
+    for tag in cleaned:
+        if len(tag) > MAX_TAG or not tag.isprintable():
+            raise InputError(f"a tag has at most {MAX_TAG} printable characters, got {tag[:60]!r}")
+    file = run.path / TAGS
+    if file.is_symlink() or (file.exists() and not is_file(file)):
+        raise RunError(f"{file} is not a regular file: remove it first")
+    write_json(file, {"tags": cleaned})

@@ -1,0 +1,118 @@
+"""Figures of accounts that the report lacks: heat maps, turnover of several strategies, and active growth.
+
+The other figures of runs and comparisons are those of `finrl_pod_app.report.charts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finrl_pod.evaluate.tearsheet import compound_return, monthly_returns
+from finrl_pod.types import BacktestResult, Floats, Times
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.figures.prices import heat_map
+from finrl_pod_app.dashboard.queries.comparison import Curve, active_growth, comparable, rolling_alpha_beta
+from finrl_pod_app.report import charts
+from finrl_pod_app.report.columns import display_name, percent
+from finrl_pod_app.report.palette import Style
+from finrl_pod_app.report.tables import MONTHS
+
+MAX_YEARS_ACROSS = 7  # as columns; more do not fit on a phone
+MAX_COLUMNS = 250  # of a heat map of weights; more are not visible
+# Half transparent at both ends: the text stays readable on every cell, in light and in dark.
+DIVERGING = [[0.0, "rgba(213,94,0,0.55)"], [0.5, "rgba(128,128,128,0.05)"], [1.0, "rgba(20,138,205,0.55)"]]
+
+Styles = Mapping[str, Style]
+
+
+def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
+    """Returns by month and year in percent. Years are columns, or rows if there are too many for a narrow page."""
+    table = monthly_returns(times, equity)
+    years = list(table)
+    months = [*MONTHS, "year"]
+    values = np.full((len(years), len(months)), np.nan)
+    for row, year in enumerate(years):
+        for month, value in table[year].items():
+            values[row, int(month) - 1] = value
+        values[row, -1] = compound_return(table[year])
+    text = np.array([["" if np.isnan(value) else percent(value) for value in row] for row in values])
+    limit = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # larger yearly returns have the deepest colour
+    if across := len(years) <= MAX_YEARS_ACROSS:
+        values = values.T
+        text = text.T
+    figure = heat_map(
+        np.clip(values, -limit, limit),
+        years if across else months,
+        months if across else years,
+        DIVERGING,
+        limits=(-limit, limit),
+        text=text,
+        texttemplate="%{text}",
+        xgap=2,
+        ygap=2,
+        hovertemplate="%{y} %{x}: %{text}%<extra></extra>",
+    )
+    figure.update_xaxes(side="top", type="category")
+    return figure
+
+
+def weights_heatmap(result: BacktestResult) -> Any:
+    """Weights by asset and time, the largest by mean on top."""
+    mean = np.abs(result.weights).mean(0)
+    order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
+    bars = np.unique(np.linspace(0, len(result.times) - 1, min(MAX_COLUMNS, len(result.times))).astype(int))
+    return heat_map(
+        result.weights[bars][:, order].T,
+        [str(day) for day in result.times[bars].astype("datetime64[D]")],
+        [result.symbols[i] for i in order],
+        "Cividis",
+        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".0%"},
+        hovertemplate="%{y} on %{x}: %{z:.1%}<extra></extra>",
+    )
+
+
+def turnover(results: Sequence[BacktestResult], styles: Styles) -> Any:
+    """One-sided turnover of each month as a share of equity."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for result in results:
+        months, sums = charts.monthly_turnover(result)
+        figure.add_bar(
+            x=months,
+            y=sums,
+            name=theme.escape_html(display_name(result.name)),
+            marker_color=styles[result.name].colour,
+            hovertemplate="%{y:.1%}",
+        )
+    figure.update_layout(barmode="group")
+    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, rangemode="tozero", title="monthly turnover")
+    return figure
+
+
+def active_growth_figure(curves: Mapping[str, Curve], benchmark: str, styles: Styles) -> Any:
+    """Growth of each strategy relative to the benchmark, minus one."""
+    strategies = comparable(curves, benchmark)
+    values = {name: active_growth(curve, curves[benchmark]) for name, curve in strategies.items()}
+    figure = charts.line_figure(strategies, values, "%{y:.2%}", styles)
+    figure.add_hline(y=0, line={"color": theme.NEUTRAL, "width": 1, "dash": "dot"})
+    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, title="growth over the benchmark")
+    return figure
+
+
+def rolling_alpha_beta_figure(curves: Mapping[str, Curve], benchmark: str, styles: Styles) -> Any:
+    """Rolling alpha above rolling beta."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.08)
+    for name, curve in comparable(curves, benchmark).items():
+        alpha, beta = rolling_alpha_beta(curve, curves[benchmark])
+        for row, values, hover in ((1, alpha, "%{y:.1%}"), (2, beta, "%{y:.2f}")):
+            line = charts.line(name, curve.times, values, styles[name], hover)
+            figure.add_scatter(**line, legendgroup=name, showlegend=row == 1, row=row, col=1)
+    figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, title="alpha, per year", row=1, col=1)
+    figure.update_yaxes(title="beta", row=2, col=1)
+    return figure

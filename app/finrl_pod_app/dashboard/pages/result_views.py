@@ -1,0 +1,193 @@
+"""Views of a finished run: verdict with its rules, mandate, and the sources of its profit."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from finrl_pod_app.dashboard import theme
+from finrl_pod_app.dashboard.pages import cached
+from finrl_pod_app.dashboard.pages.columns import benchmark_columns, definition
+from finrl_pod_app.dashboard.pages.widgets import RUN_FIGURES, show_table, show_text_table
+from finrl_pod_app.dashboard.queries import checks, runs
+from finrl_pod_app.report import contribution
+from finrl_pod_app.report.columns import champion_first, display_name
+from finrl_pod_app.report.edge_text import verdict_paragraph
+from finrl_pod_app.report.mandate_text import METHODS, added_rows, mandate_settings, usage_periods, usage_rows
+from finrl_pod_app.report.records import Added, MandateUsage, RunReport, Verdict
+
+METRIC_WIDTH = 150  # pixels; two fit side by side on a phone
+
+
+def show_verdict(run: runs.RunFiles, verdict: Verdict | None) -> None:
+    """Draw the first paragraph of the verdict with the rules that failed, and all rules collapsed."""
+    show_paragraph(run, verdict)
+    if verdict is not None:
+        with st.expander("Promotion rules"):
+            show_rules(run, verdict)
+
+
+def show_paragraph(run: runs.RunFiles, verdict: Verdict | None) -> None:
+    """Draw the first paragraph of the verdict, in amber with the rules that failed unless it is a promotion."""
+    if verdict is None:
+        st.info("Verdict: not evaluated yet.", icon=":material/gavel:")
+        return
+    paragraph = [theme.escape_markdown(line) for line in paragraph_of(run, verdict)]
+    if verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration):
+        st.success("\n\n".join(paragraph), icon=":material/verified:")
+        return
+    failed = [rule for rule in verdict.rules if not rule.passed]
+    if failed:
+        paragraph.append(f"{len(failed)} of {len(verdict.rules)} promotion rules failed:")
+        paragraph.append("\n".join(f"- {theme.escape_markdown(rule.sentence)}" for rule in failed))
+    st.warning("\n\n".join(paragraph), icon=":material/gavel:")
+
+
+def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
+    """Draw the counted trials, each rule with its outcome, and the histogram of overfitting."""
+    trials = verdict.trials
+    metrics: dict[str, tuple[float | None, str]] = {
+        "Trials": (trials.raw if trials else None, definition("trials")),
+        "Distinct trials": (trials.clustered if trials else None, definition("distinct_trials")),
+        "Effective trials": (_effective_trials(verdict), definition("effective_trials")),
+        "Runs": (trials.runs if trials else None, "Runs that the trials came from."),
+        "Looks at the test": (verdict.looks, definition("looks")),
+    }
+    with st.container(horizontal=True):
+        for label, (value, help_text) in metrics.items():
+            shown = f"{value:.1f}" if isinstance(value, float) else theme.count(value)
+            st.metric(label, shown, help=help_text, width=METRIC_WIDTH)
+    headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
+    alt = "The promotion rules: result, name and explanation of each."
+    show_text_table(checks.rules_table(verdict), headings, alt=alt)
+    overfitting = verdict.statistics.overfitting
+    if overfitting and overfitting.logits:
+        st.markdown("Probability of backtest overfitting", help=definition("pbo"))
+        alt = "Out-of-sample rank of the in-sample best trial: bars left of zero are below the median."
+        RUN_FIGURES.show(_logits_figure, (run,), f"logits of {run.name}", alt=alt, height=240)
+        st.caption("Left of 0, the best trial of one half of the period ranks below the median on the other half.")
+
+
+def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
+    """The first paragraph of a run's verdict."""
+    return verdict_paragraph(cached.report(run).model_copy(update={"verdict": verdict}))
+
+
+def _effective_trials(verdict: Verdict) -> float | None:
+    return verdict.edge.tests.deciding.effective_trials if verdict.edge else None
+
+
+def _logits_figure(run: runs.RunFiles) -> Any:
+    from finrl_pod_app.report.charts import logits_figure
+
+    verdict = cached.verdict(run)
+    overfitting = verdict.statistics.overfitting if verdict else None
+    return logits_figure(overfitting.logits) if overfitting and overfitting.logits else None
+
+
+def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
+    """Draw a section with the comparison with the base and the mandate's tables, if the run has them."""
+    report = cached.report(run)
+    if not report.mandate:
+        return
+    with st.expander("Mandate", expanded=expanded):
+        if report.added:
+            _show_added(report.added)
+            st.caption(theme.escape_markdown(METHODS))
+        if report.mandate_usage:
+            _show_usage(report.mandate_usage)
+        settings = mandate_settings(report.mandate)
+        st.caption(theme.escape_markdown(", ".join(f"{name} {value}" for name, value in settings.items())))
+
+
+def _show_added(added: Added) -> None:
+    base = display_name(added.base)
+    rows = [
+        {"statistic": measure.label, "value": value, "interval": interval, "note": measure.note}
+        for measure, value, interval in added_rows(added)
+    ]
+    headings = {
+        "statistic": f"Against {base}",
+        "value": "Value",
+        "interval": f"{100 * added.level:.0f}% interval",
+        "note": "Definition",
+    }
+    show_text_table(pd.DataFrame(rows), headings, alt=f"Test returns of the champion against those of {base}.")
+
+
+def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
+    periods = usage_periods(usage)
+    rows = [
+        {"measure": measure.label, **dict(zip(periods, cells, strict=True)), "note": measure.note}
+        for measure, cells in usage_rows(usage)
+    ]
+    headings = {"measure": "Use of the mandate", **{name: name.capitalize() for name in periods}, "note": "Definition"}
+    alt = "How much of the mandate was used on validation and test."
+    show_text_table(pd.DataFrame(rows), headings, alt=alt)
+
+
+BAR_HEIGHT = 26  # pixels
+
+
+def show_profit(run: runs.RunFiles, report: RunReport) -> None:
+    """Draw the parts of a report on the profit."""
+    _show_benchmark(report)
+    _show_attribution(run, report)
+    _show_capacity(run, report)
+
+
+def _show_benchmark(report: RunReport) -> None:
+    base, strategies = report.test.benchmark, report.test.strategies
+    rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
+    table = pd.DataFrame(rows)
+    if base is None or "beta" not in table.columns:
+        return
+    shown = display_name(base)
+    show_table(table, benchmark_columns(table), "run: benchmark", alt=f"Statistics of each strategy against {shown}.")
+    st.caption(theme.escape_markdown(f"Against {shown}, on the test period."))
+
+
+def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
+    if report.attribution is None:
+        return
+    alt = "Profit of the champion by asset, before costs."
+    RUN_FIGURES.show(_profit_figure, (run,), "profit by asset", alt=alt, height=None)
+    heads = {"year": "Year", **{key: head.capitalize() for key, head in contribution.YEAR_COLUMNS.items()}}
+    rows = [
+        dict(zip(heads, (str(row.year), *cells), strict=True))
+        for row, cells in zip(report.attribution.by_year, contribution.year_cells(report.attribution), strict=True)
+    ]
+    show_text_table(pd.DataFrame(rows), heads, alt="Profit, costs and return of the champion by year.")
+    st.caption("Profit before costs: the change of a holding's value with its dividends, less what was paid for it.")
+
+
+def _show_capacity(run: runs.RunFiles, report: RunReport) -> None:
+    if report.capacity is None:
+        st.caption("How much money the strategy can manage, with market impact, takes a minute to measure:")
+        st.code(
+            f"finrl-pod backtest {shlex.quote(str(run.path))} --capacity --out reports/capacity",
+            language=None,
+            wrap_lines=True,
+        )
+        return
+    alt = "Active growth by account size, with its interval."
+    RUN_FIGURES.show(_capacity_figure, (run,), "capacity", alt=alt, height=340)
+    st.caption(theme.escape_markdown(contribution.capacity_sentence(report.capacity)))
+
+
+def _profit_figure(run: runs.RunFiles) -> Any:
+    attribution = cached.report(run).attribution
+    if attribution is None:
+        return None
+    figure = contribution.profit_figure(attribution)
+    figure.update_layout(height=80 + BAR_HEIGHT * len(figure.data[0].y))
+    return figure
+
+
+def _capacity_figure(run: runs.RunFiles) -> Any:
+    capacity = cached.report(run).capacity
+    return None if capacity is None else contribution.capacity_figure(capacity)
