@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finrl_pod_app.api import setup as api
+from finrl_pod_app.api.training import train
 from finrl_pod_app.training.walkforward import run_walkforward
 
 from finrl_pod.data.store import Store
@@ -45,7 +46,7 @@ def config(*, solved: bool) -> RunConfig:
 def test_agents_are_trained_and_tested(solved: bool, folder: Path) -> None:
     setup = api.prepare(config(solved=solved))
     assert setup.splits.train.last < LATE
-    weights = api.train(setup, 64).snapshot().weights["linear_w"]
+    weights = train(setup, 64, progress=False).learner.snapshot().weights["linear_w"]
     assert np.isfinite(weights.numpy()).all()
     document = run_tournament(config(solved=solved), folder / f"run-{solved}", device="cpu")
     assert math.isfinite(document["test"]["strategies"]["champion"]["sharpe"])

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from finrl_pod_app.api import setup as api
 from finrl_pod_app.cli.main import run
 from finrl_pod_app.paper.replay_report import run_replay
 
 from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.paper.settings import load
-from finrl_pod.settings.run import EnvironmentConfig, RunConfig
 from tests.app.small_run import run_backtest
 
 CONFIG = """
@@ -77,7 +75,7 @@ def test_without_a_paper_config_its_defaults_apply() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "delisting_return=-0.5"]
+    "setting", ["delay=2", "half_spread_bps=100", "cash_rates=[['2019-01-01', 0.05]]", "delisting_return=-0.5"]
 )
 def test_unsupported_frictions_are_refused_instead_of_ignored(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"does not support environment\.{setting.split('=')[0]} = .*; it must be"):
@@ -103,16 +101,6 @@ def test_failing_strategy_is_reported_with_its_date(tmp_path: Path, body: str, m
         run_backtest(f"{file}:Mine", start=SPAN[0], end=SPAN[1], execution="paper")
 
 
-def test_paper_execution_from_python(config: Path) -> None:
-    setup = api.prepare(RunConfig())
-    result = api.backtest(setup, "equal_weight", "validation", execution="paper")
-    free = api.backtest(setup, "equal_weight", "validation")
-    assert len(result.equity) == len(free.equity)
-    assert result.equity[-1] != free.equity[-1]
-    with pytest.raises(InputError, match="execution must be"):
-        api.backtest(setup, "equal_weight", "validation", execution="live")  # type: ignore[arg-type]
-    delayed = api.Setup(RunConfig(environment=EnvironmentConfig(delay=2)), setup.panel, setup.splits, setup.market)
-    with pytest.raises(ConfigError, match=r"does not support environment\.delay"):
-        api.backtest(delayed, "equal_weight", "validation", execution="paper")
+def test_a_paper_config_needs_paper_execution(config: Path) -> None:
     with pytest.raises(InputError, match=r"config needs execution"):
         run_backtest("equal_weight", paper=load(config))

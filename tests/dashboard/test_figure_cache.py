@@ -87,9 +87,9 @@ def test_showing_a_figure_does_not_change_it(monkeypatch: pytest.MonkeyPatch, tm
     before = figures[0].to_json()
     monkeypatch.setattr(figure_cache, "SHOWN", figures, raising=False)
     app = AppTest.from_string(
-        "from finrl_pod_app.dashboard.pages import figure_cache\n"
+        "from finrl_pod_app.dashboard.pages import widgets\n"
         "from finrl_pod_app.dashboard.pages.widgets import draw_figure\n"
-        "draw_figure(figure_cache.SHOWN[0], 'line', alt='A line')\n"
+        "draw_figure(widgets.SHOWN[0], 'line', alt='A line')\n"
     ).run()
     assert not app.exception
     assert figures[0].to_json() == before

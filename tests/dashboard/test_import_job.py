@@ -8,22 +8,22 @@ from typing import Any
 import pandas as pd
 import pytest
 from finrl_pod_app.dashboard.pages import widgets
-from finrl_pod_app.dashboard.queries.prices import ImportJob
+from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
 
 from finrl_pod.errors import DataError
 
 ROWS = b"time,symbol,close\n2024-01-02,AAA,10\n2024-01-03,AAA,11\n2024-01-04,AAA,12\n"
-OPTIONS = {"bar": "1d", "adjusted": True, "allow_gaps": False, "symbol": None}
+OPTIONS = UploadOptions()
 
 
 def test_file_is_read_in_the_background() -> None:
-    job = ImportJob(("a",), "prices.csv", ROWS, OPTIONS)
+    job = ImportJob(("a", OPTIONS), "prices.csv", ROWS, OPTIONS)
     assert job.wait(120.0)
     assert job.result().symbols == ("AAA",)
 
 
 def test_refused_file_names_the_upload() -> None:
-    job = ImportJob(("a",), "prices.csv", ROWS.replace(b"11", b"ten"), OPTIONS)
+    job = ImportJob(("a", OPTIONS), "prices.csv", ROWS.replace(b"11", b"ten"), OPTIONS)
     assert job.wait(120.0)
     with pytest.raises(DataError, match=r"prices\.csv"):
         job.result()
@@ -31,7 +31,7 @@ def test_refused_file_names_the_upload() -> None:
 
 def test_cancelled_import_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("finrl_pod.data.sources.bounded._CODE", "import time; time.sleep(600)")
-    job = ImportJob(("a",), "prices.csv", ROWS, OPTIONS)
+    job = ImportJob(("a", OPTIONS), "prices.csv", ROWS, OPTIONS)
     assert not job.wait(0.5)
     start = time.monotonic()
     job.cancel()

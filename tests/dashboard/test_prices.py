@@ -91,7 +91,7 @@ def test_figures_escape_tickers(panel: Panel) -> None:
 
 def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINRL_POD_DATA", str(tmp_path))
-    panel = prices.read_upload("My prices.csv", LONG, bar="1d", adjusted=False, allow_gaps=False)
+    panel = prices.read_upload("My prices.csv", LONG, prices.UploadOptions(adjusted=False))
     assert panel.source == "file My prices.csv"
     assert list(prices.preview(panel).columns) == ["time", "A", "B"]
     assert prices.preview(panel)["B"].tolist() == [5.5, 5.0]
@@ -121,7 +121,7 @@ def test_upload_is_checked_and_stored_once(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_upload_errors_name_file_and_line(name: str, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
-        prices.read_upload(name, content, bar="1d", adjusted=True, allow_gaps=False)
+        prices.read_upload(name, content)
     assert "/tmp" not in str(caught.value)
     assert "upload." not in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -18,7 +19,10 @@ from finrl_pod_app.setup import progress_file
 from finrl_pod.errors import RunError
 from finrl_pod.settings.algorithm_configs import PPOConfig
 from finrl_pod.settings.run import parse
+from finrl_pod.tournament.progress import Progress
 from tests.app.small_run import small_config
+
+TRAINING = Progress("training", 10, 100, samples_per_second=2.0, best=None, seconds_left=45.0)
 
 
 def copy_run(finished: Path, root: Path, *names: str) -> None:
@@ -98,9 +102,11 @@ def test_status_from_files_and_process(finished: Path, tmp_path: Path) -> None:
     (folder / "report.json").unlink()
     assert runs.status_of(run) == "interrupted"
     this_process = progress_file.identity(os.getpid())
-    (folder / progress_file.FILE).write_text(json.dumps({"process": this_process, "progress": {"stage": "training"}}))
+    (folder / progress_file.FILE).write_text(
+        json.dumps({"process": this_process, "progress": dataclasses.asdict(TRAINING)})
+    )
     assert runs.status_of(run) == "running"
-    assert runs.progress_of(run) == {"stage": "training"}
+    assert runs.progress_of(run) == TRAINING
     (folder / progress_file.FILE).write_text(
         json.dumps({"process": {**this_process, "began": 1.0}})
     )  # the pid was reused

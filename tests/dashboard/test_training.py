@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from finrl_pod_app.dashboard.queries import runs, training
 from finrl_pod_app.setup import progress_file
 
 from finrl_pod.files import write_json
+from finrl_pod.tournament.progress import Progress
 
 PODS, ROWS, STEP = 5, 4, 32
 
@@ -26,7 +28,7 @@ def values() -> np.ndarray[Any, Any]:
     return np.random.default_rng(0).normal(size=(2, ROWS, PODS))
 
 
-def generations(values: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+def generations(values: np.ndarray[Any, Any]) -> list[training.Generation]:
     """Pod 1 restarts in the second generation, the others continue; pod 2 has no reward at the last point."""
     found = []
     for g, block in enumerate(values):
@@ -39,8 +41,8 @@ def generations(values: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
             }
             for i, row in enumerate(block)
         ]
-        found.append({"slots": list(range(PODS)), "rows": rows})
-    found[-1]["rows"][-1]["reward"][2] = None
+        found.append(training.Generation(list(range(PODS)), rows, []))
+    found[-1].rows[-1]["reward"][2] = None
     return found
 
 
@@ -67,7 +69,7 @@ def test_learning_curve_of_several_cohorts() -> None:
         {"samples": [None, None, 32], "reward": [None, None, 5.0]},
         {"samples": [None, None, 64], "reward": [None, None, 7.0]},
     ]
-    frame = training.learning_curve([{"slots": [0, 1, 2], "rows": rows}], "reward")
+    frame = training.learning_curve([training.Generation([0, 1, 2], rows, [])], "reward")
     assert frame["samples"].tolist() == [32, 64]
     assert frame["median"].tolist() == [5.0, 3.0]
 
@@ -168,5 +170,6 @@ def test_base_score_is_that_of_the_report_or_of_the_running_training(finished: P
     stopped = runs.open_run(tmp_path, "mine")
     assert runs.base_score(stopped, runs.report(stopped)) is None
     assert len(figures.scores(agents).data) == 2
-    write_json(tmp_path / "mine" / progress_file.FILE, {"progress": {"base": 0.75}})
+    progress = Progress("training", 1, 2, samples_per_second=1.0, best=None, seconds_left=None, base=0.75)
+    write_json(tmp_path / "mine" / progress_file.FILE, {"progress": dataclasses.asdict(progress)})
     assert runs.base_score(stopped, runs.report(stopped)) == 0.75

@@ -79,14 +79,14 @@ def backtest(
 ) -> Backtest:
     """Backtest a strategy on one split of the prices, by default validation.
 
-    strategy: an agent or the path of a saved one, a baseline's name, file.py:Class, an object with
+    strategy: an agent or the path of a saved one, the name of a baseline, file.py:Class, an object with
     `target_weights(window, positions)`, a model of another library with `predict(observation, deterministic=True)` that
-    was trained on `market.gym()`, or a tournament's result or folder, whose champion is tested on the run's own
+    was trained on `market.gym()`, or the result or folder of a tournament: its champion is tested on the run's own
     prices and rules. prices: a market of `make_market`, or prices as in `load_prices`; by default the market that an
     agent was trained on, the prices of a run, and the built-in sample for others.
 
     split: "train", "validation", "test" or "all"; start, end: dates that replace its own. cost_bps: cost of a trade in
-    basis points of its value, in place of the config's. config: rules of the market, by default those of the market.
+    basis points of its value, instead of the config. config: rules of the market, by default the rules of `prices`.
     Each test result of a strategy that is not a baseline counts as a look. Raises InputError and DataError for bad
     input.
     """
@@ -97,41 +97,43 @@ def backtest(
         raise InputError("the strategy comes first, then the prices: fp.backtest('equal_weight', prices)")
     if (folder := _folder_of_run(strategy)) is not None:
         return _backtest_champion(folder, prices, config, cost_bps, split, start, end)
-    chosen, counted = _strategy_of(strategy, prices)
+    tested_strategy, counts_as_look = _strategy_of(strategy, prices)
     if prices is None:
-        prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(chosen)
+        prices = strategy.market if isinstance(strategy, TrainedAgent) else _sample_for(tested_strategy)
     if isinstance(prices, api.Setup):
-        panel, settings = prices.panel, config or prices.config
+        panel = prices.panel
+        settings = config or prices.config
         splits = settings.splits
     else:
-        panel, settings = load_prices(prices), config or RunConfig()
+        panel = load_prices(prices)
+        settings = config or RunConfig()
         splits = splits_of_panel(panel)
     settings = override_config(settings, cost_bps=cost_bps)
-    if isinstance(chosen, PolicyStrategy):
-        chosen.check_universe(panel.symbols)
+    if isinstance(tested_strategy, PolicyStrategy):
+        tested_strategy.check_universe(panel.symbols)
     first, last = backtest_period(panel, start, end, splits, split)
-    fit = (0, len(panel.times) - 1) if chosen.feature_names else (first, last)
-    market = build_market(panel, chosen.feature_names, fit, settings.environment.fill)
+    fit = (0, len(panel.times) - 1) if tested_strategy.feature_names else (first, last)
+    market = build_market(panel, tested_strategy.feature_names, fit, settings.environment.fill)
     environment = settings.environment
     rules = rules_of(environment)
-    baselines = run_references(chosen.name, panel, market, first, last, rules, environment.cash)
+    baselines = run_references(tested_strategy.name, panel, market, first, last, rules, environment.cash)
     if strategy == "index":  # a market of one asset
         panel, market = index_market(panel, market.fill_rule)
         rules = index_rules(rules)
-    identity = strategy_identity(chosen)  # before a strategy changes its attributes
-    result = run_strategy(chosen, panel, market, first, last, rules, environment.cash)
+    identity = strategy_identity(tested_strategy)  # before a strategy changes its attributes
+    result = run_strategy(tested_strategy, panel, market, first, last, rules, environment.cash)
     looks = None  # what fails shows nothing
-    if counted and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
-        looks = log_look(panel, Span(first, last), identity, f"backtest of {chosen.name}").number
-    named = split if not (start or end) else "dates"
-    known = None
-    own = strategy.market if isinstance(strategy, TrainedAgent) else None
-    if isinstance(chosen, ModelStrategy) and isinstance(prices, api.Setup):
-        own = prices
-    if own is not None and own.panel.sha256 == panel.sha256:
-        learned = own.config.splits.train
-        known = in_sample(*learned, panel.times[first : last + 1], "the agent was trained")
-    return Backtest(result, named, looks, trades_table(result, market, rules), baselines, known)
+    if counts_as_look and last >= _test_start(panel, settings if isinstance(prices, api.Setup) else None):
+        looks = log_look(panel, Span(first, last), identity, f"backtest of {tested_strategy.name}").number
+    bars_name = split if not (start or end) else "dates"
+    in_sample_warning = None
+    training_market = strategy.market if isinstance(strategy, TrainedAgent) else None
+    if isinstance(tested_strategy, ModelStrategy) and isinstance(prices, api.Setup):
+        training_market = prices
+    if training_market is not None and training_market.panel.sha256 == panel.sha256:
+        training_dates = training_market.config.splits.train
+        in_sample_warning = in_sample(*training_dates, panel.times[first : last + 1], "the agent was trained")
+    return Backtest(result, bars_name, looks, trades_table(result, market, rules), baselines, in_sample_warning)
 
 
 def _sample_for(strategy: Strategy) -> str:
@@ -141,13 +143,13 @@ def _sample_for(strategy: Strategy) -> str:
     return "sample"
 
 
-def _folder_of_run(given: object) -> Path | None:
+def _folder_of_run(run: object) -> Path | None:
     """The folder of a run or of its result; None for anything else. Raises InputError for a result without one."""
-    if isinstance(given, TournamentResult):
-        if given.folder is None:
+    if isinstance(run, TournamentResult):
+        if run.folder is None:
             raise InputError("this result was loaded from a file; give the folder of its run")
-        return given.folder
-    return Path(given) if isinstance(given, str | Path) and Path(given).is_dir() else None
+        return run.folder
+    return Path(run) if isinstance(run, str | Path) and Path(run).is_dir() else None
 
 
 def _backtest_champion(
@@ -167,14 +169,14 @@ def _backtest_champion(
     if config is not None:
         raise InputError(f"the champion of {folder} is tested under the run's own rules; leave out config")
     fix = f", or pass them: fp.backtest({str(folder)!r}, prices)"
-    prepared = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
-    first, last, rules, cash = prepared.terms
-    result = run_strategy(prepared.strategy, prepared.panel, prepared.market, first, last, rules, cash)
-    looks = prepared.log_look()
-    trades = trades_table(result, prepared.market, rules)
-    baselines = run_references(result.name, prepared.panel, prepared.market, *prepared.terms)
+    champion = prepare(folder, fix=fix, split=split, start=start, end=end, cost_bps=cost_bps)
+    first, last, rules, cash = champion.terms
+    result = run_strategy(champion.strategy, champion.panel, champion.market, first, last, rules, cash)
+    looks = champion.log_look()
+    trades = trades_table(result, champion.market, rules)
+    baselines = run_references(result.name, champion.panel, champion.market, *champion.terms)
     number_of_look = None if looks is None else looks.number
-    return Backtest(result, prepared.period or "dates", number_of_look, trades, baselines, prepared.in_sample)
+    return Backtest(result, champion.period or "dates", number_of_look, trades, baselines, champion.in_sample)
 
 
 def _test_start(panel: Panel, config: RunConfig | None) -> int:
@@ -185,32 +187,32 @@ def _test_start(panel: Panel, config: RunConfig | None) -> int:
         return len(panel.times)
 
 
-def _strategy_of(given: object, prices: object) -> tuple[Strategy, bool]:
-    """A strategy, and whether its results on test count as looks. prices: a market, of which a model needs one."""
-    if isinstance(given, TrainedAgent):
-        return given.strategy(), True
-    if not hasattr(given, "target_weights") and callable(getattr(given, "predict", None)):
+def _strategy_of(target: object, prices: object) -> tuple[Strategy, bool]:
+    """A strategy, and whether its results on test count as looks. prices: market; a model needs one."""
+    if isinstance(target, TrainedAgent):
+        return target.strategy(), True
+    if not hasattr(target, "target_weights") and callable(getattr(target, "predict", None)):
         if not isinstance(prices, api.Setup):
             raise InputError(
-                f"a model with predict(), such as {type(given).__name__}, is tested on the market that it was trained "
+                f"a model with predict(), such as {type(target).__name__}, is tested on the market that it was trained "
                 "on: fp.backtest(model, market)"
             )
-        model: Any = given
+        model: Any = target
         return prices.strategy(model), True
-    if isinstance(given, Path) or (isinstance(given, str) and api.is_saved(given)):
-        return api.load(given), True
-    if isinstance(given, str):
-        return load_strategy(given), is_custom(given)
-    if isinstance(given, type):
-        made: object = given()
-        return UserStrategy(lambda: made, given.__name__), True
-    if not callable(getattr(given, "target_weights", None)):
+    if isinstance(target, Path) or (isinstance(target, str) and api.is_saved(target)):
+        return api.load(target), True
+    if isinstance(target, str):
+        return load_strategy(target), is_custom(target)
+    if isinstance(target, type):
+        instance: object = target()
+        return UserStrategy(lambda: instance, target.__name__), True
+    if not callable(getattr(target, "target_weights", None)):
         raise InputError(
-            f"a strategy needs a method target_weights(window, positions), {type(given).__name__} has none"
+            f"a strategy needs a method target_weights(window, positions), {type(target).__name__} has none"
         )
-    if isinstance(given, Strategy):
-        return given, True
-    return UserStrategy(lambda: given, type(given).__name__), True
+    if isinstance(target, Strategy):
+        return target, True
+    return UserStrategy(lambda: target, type(target).__name__), True
 
 
 def run_tournament(
@@ -228,9 +230,9 @@ def run_tournament(
     """Train a population, pick its champion on validation and test it once; the run is written into `out`.
 
     config: a RunConfig, a TOML file, or a preset: "quick" (too short to learn much), "laptop", "gpu" or "minutes".
-    prices: other prices than the config's, which are stored under their name; splits and features then fit them. test:
-    with False the test period stays unseen, and the result has the champion's metrics on validation and no verdict;
-    resume=True tests it later. settings, cost_bps: as in `make_market`. progress: show stages, rate and
+    prices: prices instead of the config's, stored under their name; splits and features then fit them. test:
+    with False the test period stays unseen, and the result has the metrics of the champion on validation and no
+    verdict; resume=True tests it later. settings, cost_bps: passed to `make_market`. progress: show stages, rate and
     time left; by default on a terminal and in a notebook.
     """
     from finrl_pod_app.cli.console import progress_display
@@ -239,14 +241,16 @@ def run_tournament(
 
     if isinstance(config, Panel | pd.DataFrame):
         raise InputError("prices are the second argument: fp.run_tournament('quick', prices, out=...)")
-    test, resume = flag("test", test), flag("resume", resume)
-    chosen, out = load_config(config), as_path(out, "out must be a folder")
+    test = flag("test", test)
+    resume = flag("resume", resume)
+    run_config = load_config(config)
+    out = as_path(out, "out must be a folder")
     if prices is not None:
-        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
-    chosen = with_settings(chosen, settings, cost_bps)
-    _warn_of_registered(chosen)
+        run_config = for_stored_panel(run_config, Store(), stored_panel(load_prices(prices)))
+    run_config = with_settings(run_config, settings, cost_bps)
+    _warn_of_registered(run_config)
     with progress_display(quiet=not progress_shown(progress)) as report:
-        result = run(chosen, out, resume=resume, device=device, progress=report, test=test)
+        result = run(run_config, out, resume=resume, device=device, progress=report, test=test)
     return TournamentResult(result.to_dict() if isinstance(result, RunReport) else result, out)
 
 
@@ -254,29 +258,29 @@ def load_run(folder: str | Path) -> TournamentResult:
     """The result of a finished tournament from its folder. Raises RunError for a folder without one."""
     path = as_path(folder, "a run must be the folder that run_tournament or finrl-pod tournament wrote")
     names = ("report.json", "result.json")  # the second on an environment without a market
-    found = next((path / name for name in names if (path / name).is_file()), None)
-    if found is None:
+    file = next((path / name for name in names if (path / name).is_file()), None)
+    if file is None:
         RunDirectory.open(path)  # a sentence for a folder that is none
         raise RunError(
             f"{path} holds no result: the tournament was not finished or not tested; repeat it with resume=True"
         )
-    document: dict[str, Any] = read_json(found)
+    document: dict[str, Any] = read_json(file)
     if "champion" not in document:
-        raise RunError(f"{found} is the report of a backtest, not of a tournament")
+        raise RunError(f"{file} is the report of a backtest, not of a tournament")
     return TournamentResult(document, path)
 
 
 def _warn_of_registered(config: RunConfig) -> None:
-    """Warn of parts that only this process knows, which a run cannot keep as it keeps files."""
+    """Warn of extensions that only this process knows. A run keeps files, not registered objects."""
     agents = (config.agent, *config.cohorts)
-    registered = [
+    descriptions = [
         *(f"the feature {name!r}" for name in config.features.names if is_registered_feature(name)),
         *(f"the policy {name!r}" for name in {agent.policy for agent in agents} if is_registered_policy(name)),
         *(f"the algorithm {name!r}" for name in {x.algorithm for x in agents} if is_registered_algorithm(name)),
     ]
-    if registered:
+    if descriptions:
         warnings.warn(
-            f"{', '.join(registered)} {'is' if len(registered) == 1 else 'are'} registered in this process only: "
+            f"{', '.join(descriptions)} {'is' if len(descriptions) == 1 else 'are'} registered in this process only: "
             "another one, such as finrl-pod audit, cannot open the run without registering it too; write it to a file "
             "and use file.py:Name, which runs keep",
             stacklevel=3,
@@ -289,11 +293,11 @@ def audit(
     *,
     progress: bool | None = None,
 ) -> AuditResult:
-    """Audit the champion of a tournament's result or folder, an agent, or a strategy, on a stored panel.
+    """Audit the champion of the result or folder of a tournament, an agent, or a strategy, on a stored panel.
 
-    target: also a baseline's name, file.py:Class, an object or class with `target_weights(window, positions)`, or a
-    model as in `backtest`. prices: a market, or prices, which are stored; by default the market that an agent was
-    trained on, else the sample. A market's rules are taken with it. progress: show the checks, as in `train`. Raises
+    target: also the name of a baseline, file.py:Class, an object or class with `target_weights(window, positions)`, or
+    a model as in `backtest`. prices: a market, or prices to be stored; by default the market that an agent was
+    trained on, else the sample. A market brings its rules. progress: show the checks, as in `train`. Raises
     InputError for an unknown target.
     """
     from finrl_pod_app.cli.console import step_display
@@ -315,35 +319,39 @@ def _audited(
     if isinstance(target, TrainedAgent) and prices is None:
         prices = target.market
     if isinstance(prices, api.Setup):
-        stored, config = None, override_config(prices.config, data=stored_panel(prices.panel))
+        panel_name = None
+        config = override_config(prices.config, data=stored_panel(prices.panel))
     else:
-        stored, config = stored_name(prices), None
+        panel_name = stored_name(prices)
+        config = None
     if isinstance(target, str) and config is None:
-        return audit_strategy(target, stored, on_step=on_step)
+        return audit_strategy(target, panel_name, on_step=on_step)
     if not isinstance(target, str | TrainedAgent) and not _decides(target):
         raise InputError(
-            "an audit takes a tournament, the folder of a run, an agent, a baseline's name, file.py:Class, or a "
+            "an audit takes a tournament, the folder of a run, an agent, the name of a baseline, file.py:Class, or a "
             f"strategy with target_weights(window, positions), got {target!r:.60}"
         )
-    return audit_strategy(_strategy_of(target, prices)[0], stored, config=config, on_step=on_step)
+    return audit_strategy(_strategy_of(target, prices)[0], panel_name, config=config, on_step=on_step)
 
 
-def _decides(given: object) -> bool:
+def _decides(target: object) -> bool:
     """Whether an object or class is a strategy or a model of another library."""
-    return any(callable(getattr(given, name, None)) for name in ("target_weights", "predict"))
+    return any(callable(getattr(target, name, None)) for name in ("target_weights", "predict"))
 
 
 def check(target: object, kind: str | None = None) -> CheckResult:
-    """Try a part of one's own on a small random market, as `finrl-pod check` does, and tell what is wrong.
+    """Try a custom extension on a small random market, as `finrl-pod check` does, and tell what is wrong.
 
-    target: a feature (a function of a panel), a strategy's class, or the name of any part as file.py:Name. kind: of a
-    named part, by default told from the object. Raises InputError for a part that cannot be found or used.
+    target: a feature (a function of a panel), the class of a strategy, or the name of any extension as file.py:Name.
+    kind: kind of a named extension; by default inferred from the object. Raises InputError for an extension that cannot
+    be found or used.
     """
     from finrl_pod_app.setup.extension_checks import check_extension, check_object
     from finrl_pod_app.setup.extensions import find_extension
 
     if isinstance(target, str | Path):
-        name, (kind, _) = str(target), find_extension(str(target), kind)
+        name = str(target)
+        (kind, _) = find_extension(str(target), kind)
         faults = check_extension(name, kind)
     else:
         name = getattr(target, "__name__", type(target).__name__)
@@ -366,18 +374,20 @@ def walkforward(
 ) -> WalkforwardResult:
     """Retrain on each fold and test on the bars that follow, see `finrl-pod walkforward`.
 
-    prices, settings, cost_bps: as in `run_tournament`. Raises InputError for invalid arguments.
+    prices, settings, cost_bps: the arguments of `run_tournament`. Raises InputError for invalid arguments.
     """
     from finrl_pod_app.training.walkforward import run_walkforward
 
-    chosen, out = load_config(config), as_path(out, "out must be a folder")
+    run_config = load_config(config)
+    out = as_path(out, "out must be a folder")
     if prices is not None:
-        chosen = for_stored_panel(chosen, Store(), stored_panel(load_prices(prices)))
-    chosen = with_settings(chosen, settings, cost_bps)
+        run_config = for_stored_panel(run_config, Store(), stored_panel(load_prices(prices)))
+    run_config = with_settings(run_config, settings, cost_bps)
     resume = flag("resume", resume)
-    folds, seeds = whole_number("folds", folds, 1), whole_number("seeds", seeds, 1)
-    _warn_of_registered(chosen)
-    document = run_walkforward(chosen, out, folds=folds, seeds=seeds, resume=resume, device=device)
+    folds = whole_number("folds", folds, 1)
+    seeds = whole_number("seeds", seeds, 1)
+    _warn_of_registered(run_config)
+    document = run_walkforward(run_config, out, folds=folds, seeds=seeds, resume=resume, device=device)
     return WalkforwardResult(document, out)
 
 

@@ -1,4 +1,4 @@
-"""Plotly figures of the Python API's results, in the colours and under the names of the report."""
+"""Plotly figures of the results of the Python API, in the colours and under the names of the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AGENT, _BEST, _NEUTRAL = "#148acd", "#d55e00", "#7f7f7f"
 def learning_figure(rewards: pd.Series, title: str) -> Figure:
     """Mean reward of each iteration over samples, and its moving average over a twentieth of the training.
 
-    rewards: by samples.
+    rewards: mean reward indexed by samples.
     """
     import plotly.graph_objects as go
 
@@ -58,7 +58,10 @@ def learning_figure(rewards: pd.Series, title: str) -> Figure:
 
 
 def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure:
-    """Growth of 1 on a log axis above the drawdown, with the report's styles. results: the tested strategy first."""
+    """Growth of 1 on a log axis above the drawdown, with the styles of the report.
+
+    results: the tested strategy first.
+    """
     figure = charts.equity_figure(results)
     set_layout(figure, title, height=520)
     figure.update_yaxes(title="growth of 1, log scale", row=1, col=1)
@@ -66,7 +69,7 @@ def backtest_figure(results: Mapping[str, BacktestResult], title: str) -> Figure
 
 
 def active_figure(result: BacktestResult, base: BacktestResult, title: str) -> Figure:
-    """Growth of a strategy over that of a baseline, minus one."""
+    """Growth of a strategy relative to a baseline, minus one."""
     figure: Figure = charts.active_growth_figure(result, {base.name: base})
     set_layout(figure, title)
     figure.update_yaxes(title="growth over the baseline")
@@ -99,8 +102,8 @@ def tournament_figure(
 ) -> Figure:
     """Test equity of the champion and the baselines, and below it the scores of the agents by generation.
 
-    results: on the test split; without any, the scores stand alone. scores: columns id, generation (from 1), score.
-    base: name and score of the base portfolio, if known. measure: what a score is.
+    results: results on the test split; without any, the scores stand alone. scores: columns id, generation (from 1),
+    score. base: name and score of the base portfolio, if known. measure: what a score is.
     """
     import plotly.graph_objects as go
 
@@ -111,12 +114,12 @@ def tournament_figure(
         _add_equity(figure, results)
     _add_scores(figure, scores, base, row)
     set_layout(figure, title, height=680 if results else 420)
-    beside = {"orientation": "v", "x": 1.01, "xanchor": "left", "yanchor": "top"}
-    figure.update_layout(showlegend=True, legend={**beside, "y": 1})
+    legend = {"orientation": "v", "x": 1.01, "xanchor": "left", "yanchor": "top"}
+    figure.update_layout(showlegend=True, legend={**legend, "y": 1})
     figure.update_xaxes(title="generation", dtick=max(1, -(-int(scores["generation"].max()) // 10)), **row)
     figure.update_yaxes(title=measure, **row)
     if results:
-        figure.update_layout(legend2={**beside, "y": figure.layout.yaxis2.domain[1]})
+        figure.update_layout(legend2={**legend, "y": figure.layout.yaxis2.domain[1]})
         figure.update_traces(legend="legend2", **row)
     return figure
 
@@ -126,12 +129,17 @@ def _add_equity(figure: Figure, results: Mapping[str, BacktestResult]) -> None:
     style_by_name = styles(results)
     visible = {CHAMPION, *charts.reference_names(results)}
     multiples = {name: charts.growth(result.equity) for name, result in results.items()}
-    ordered = champion_first(results)
-    for name in reversed(ordered):  # the champion comes last: its line is on top
-        figure.add_scatter(
-            **charts.line(name, results[name].times, multiples[name], style_by_name[name], "%{y:.2f}×"),
+    sorted_names = champion_first(results)
+    for name in reversed(sorted_names):  # the champion comes last: its line is on top
+        charts.add_line(
+            figure,
+            name,
+            results[name].times,
+            multiples[name],
+            style_by_name[name],
+            "%{y:.2f}×",
             visible=True if name in visible else "legendonly",
-            legendrank=ordered.index(name) + 1,
+            legendrank=sorted_names.index(name) + 1,
             row=1,
             col=1,
         )
@@ -140,7 +148,7 @@ def _add_equity(figure: Figure, results: Mapping[str, BacktestResult]) -> None:
 
 
 def _add_scores(figure: Figure, scores: pd.DataFrame, base: tuple[str, float] | None, row: Mapping[str, int]) -> None:
-    """Each agent's score, and the best and the median of each generation."""
+    """Score of each agent, and the best and the median of each generation."""
     figure.add_scatter(
         x=scores["generation"],
         y=scores["score"],
@@ -203,7 +211,7 @@ def walkforward_figure(runs: pd.DataFrame, folds: Sequence[Mapping[str, Any]]) -
 
 
 def verdict_figure(rules: Sequence[RuleResult], title: str) -> Figure:
-    """A table of the gate's rules with value and limit, in the colour of each one's outcome."""
+    """A table of the promotion rules with value and limit, in the colour of the outcome."""
     rows = []
     for rule in rules:
         value, limit = rule_cells(rule)
@@ -214,7 +222,7 @@ def verdict_figure(rules: Sequence[RuleResult], title: str) -> Figure:
 
 
 def audit_figure(findings: Sequence[Mapping[str, Any]], title: str) -> Figure:
-    """A table of findings in the given order, with the colour of each one's status."""
+    """A table of findings in the given order, with the colour of the status."""
     return _table_figure(findings, {"status": 1.6, "check": 2.3, "part": 3, "message": 9}, title)
 
 

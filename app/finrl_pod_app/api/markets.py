@@ -45,8 +45,8 @@ def load_prices(
     source: a DataFrame of closes with dates as its index and one column for each ticker, a long one with columns date
     (or time), symbol, close and optionally open, high, low, volume, or one of yfinance (download, or Ticker.history
     with symbol=TICKER); the name of a stored panel; or a CSV or Parquet file.
-    symbols, start, end: a selection. name: of a DataFrame's panel. options: of `finrl-pod data import`, such as
-    bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
+    symbols, start, end: a selection. name: panel name of a DataFrame. options: options of `finrl-pod data import`, such
+    as bar="1h", adjusted=False, allow_gaps=True. Raises DataError for prices that cannot be used, InputError for other
     objects and unknown options.
     """
     ReadOptions.checked(options)
@@ -72,24 +72,24 @@ def make_market(
     """A market to train on: prices with splits, features and rules.
 
     config: a RunConfig, a TOML file, or a preset ("laptop", the default as on the command line, "quick", "gpu" or
-    "minutes"). Splits and features that it does not set fit the prices. settings: values in place of the config's, such
-    as {"agent.learning_rate": 1e-3, "environment.delay": 2}. cost_bps: cost of a trade in basis points of its value.
+    "minutes"). Splits and features that it does not set fit the prices. settings: values instead of the config, such as
+    {"agent.learning_rate": 1e-3, "environment.delay": 2}. cost_bps: cost of a trade in basis points of its value.
     Raises as `api.prepare`, ConfigError for an unknown setting.
     """
     panel = load_prices(prices)
-    chosen = load_config(DEFAULT_PRESET if config is None else config)
-    fitted = for_panel(chosen, describe(panel))
+    market_config = load_config(DEFAULT_PRESET if config is None else config)
+    fitted_config = for_panel(market_config, describe(panel))
     if config is None or (isinstance(config, str) and config in PRESETS):
-        chosen = fitted
+        market_config = fitted_config
     else:
-        usual = BUILT_IN_SPLITS.get(chosen.data.name, SplitConfig())
-        if dataclasses.replace(chosen.splits, embargo=usual.embargo) == usual:
-            chosen = dataclasses.replace(chosen, splits=fitted.splits)
-        if chosen.features == FeatureConfig():
-            chosen = dataclasses.replace(chosen, features=fitted.features)
-    chosen = with_settings(chosen, settings, cost_bps)
+        default_splits = BUILT_IN_SPLITS.get(market_config.data.name, SplitConfig())
+        if dataclasses.replace(market_config.splits, embargo=default_splits.embargo) == default_splits:
+            market_config = dataclasses.replace(market_config, splits=fitted_config.splits)
+        if market_config.features == FeatureConfig():
+            market_config = dataclasses.replace(market_config, features=fitted_config.features)
+    market_config = with_settings(market_config, settings, cost_bps)
     try:
-        return api.prepare(chosen, panel=panel)
+        return api.prepare(market_config, panel=panel)
     except ConfigError as error:
         if config is not None or settings:
             raise
@@ -113,7 +113,7 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
     Raises ConfigError for an invalid file and an unknown preset.
     """
     if isinstance(config, RunConfig):
-        return parse(dataclasses.asdict(config), "the config")  # checks types, which Python does not
+        return parse(dataclasses.asdict(config), "the config")  # checks types at run time
     path = as_path(config, f"a config must be a RunConfig, a TOML file or a preset ({', '.join(PRESETS)})")
     return preset(str(config)) if isinstance(config, str) and not path.suffix and not path.is_file() else load(path)
 
@@ -121,7 +121,7 @@ def load_config(config: RunConfig | str | Path) -> RunConfig:
 def stored_panel(panel: Panel) -> str:
     """Name under which the store has a panel; it is saved if it is not there, and never takes the place of others.
 
-    Raises DataError if the store has other prices of that name, unless it is that of a DataFrame without one.
+    Raises DataError if the store has other prices of that name, unless they came from a DataFrame without a name.
     """
     store = Store()
     if names := names_of(store, panel.sha256):
@@ -138,5 +138,5 @@ def stored_panel(panel: Panel) -> str:
 
 
 def stored_name(prices: Prices | None) -> str | None:
-    """Name of a stored panel: as given, or of other prices, which are stored; None for None."""
+    """Name of a stored panel. Other prices are stored first; None for None."""
     return prices if prices is None or isinstance(prices, str) else stored_panel(load_prices(prices))

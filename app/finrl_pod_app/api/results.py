@@ -53,7 +53,7 @@ COMPACT_METRICS = tuple(metric for metric in METRICS if metric.level < 3)
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """A backtest. split: the tested bars. looks: at the test split, None if it was not shown.
+    """A backtest. split: the tested bars. looks: number of this look at the test split, None if it was not shown.
 
     result: arrays and metrics, see `types.BacktestResult`. trades: one row each, with cost and realised profit, see
     `finrl_pod.evaluate.trades`. baselines: results on the same prices, bars and rules by name, such as "equal_weight",
@@ -83,13 +83,13 @@ class Backtest:
         return pd.DataFrame(columns, index=pd.DatetimeIndex(r.times, name="time"))
 
     def weights(self) -> pd.DataFrame:
-        """Weights after each bar's fills, one column for each symbol."""
+        """Weights after the fills of each bar, one column for each symbol."""
         return pd.DataFrame(self.result.weights, self.to_frame().index, list(self.result.symbols))
 
     def plot(self, over: str | None = None) -> Figure:
-        """Equity as a multiple of its first value on a log axis and its drawdown, beside those of the baselines.
+        """Equity as a multiple of its first value on a log axis and its drawdown, beside the baselines.
 
-        over: a baseline; instead, the growth over it, which shows what lines on top of each other hide. Raises
+        over: a baseline; instead, the growth relative to it shows small differences. Raises
         InputError for an unknown baseline.
         """
         if over is None:
@@ -105,8 +105,8 @@ class Backtest:
         """Write as JSON; `load` reads it back."""
         trades = {name: self.trades[name].to_numpy() for name in self.trades.columns}
         baselines = {name: {**vars(result)} for name, result in self.baselines.items()}
-        parts = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
-        return _save(path, {**parts, "baselines": baselines, "in_sample": self.in_sample}, "backtest")
+        values = {"split": self.split, "looks": self.looks, "result": {**vars(self.result)}, "trades": trades}
+        return _save(path, {**values, "baselines": baselines, "in_sample": self.in_sample}, "backtest")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -120,21 +120,17 @@ class Backtest:
             values["split"],
             values["looks"],
             trades.assign(time=pd.to_datetime(trades["time"])),
-            {name: _saved_result(found) for name, found in (values.get("baselines") or {}).items()},
+            {name: _saved_result(result_values) for name, result_values in (values.get("baselines") or {}).items()},
             values.get("in_sample"),
         )
 
-    def comparison(self, baseline: str = "equal_weight") -> dict[str, Any] | None:
-        """The mean return above a baseline, a year, with its interval, and the one-sided p-value of no edge.
+    def comparison(self, baseline: str = "equal_weight") -> Comparison | None:
+        """The mean return above a baseline per year with its interval, and the one-sided p-value of no edge.
 
-        The p-value is the larger of those of the active return and of alpha, for this backtest alone: of the best of
-        several strategies it is too small. baseline: of `baselines`. None for fewer than 20 returns and for equal ones.
+        The p-value is the larger one of active return and alpha, for this backtest alone: for the best of several
+        strategies it is too small. baseline: one of `baselines`. None for fewer than 20 returns and for equal ones.
         Raises InputError for an unknown baseline.
         """
-        compared = self._comparison(baseline)
-        return None if compared is None else compared.model_dump()
-
-    def _comparison(self, baseline: str = "equal_weight") -> Comparison | None:
         from finrl_pod_app.evaluation.mandate_report import comparison
 
         return comparison(self.result, self._baseline(baseline))
@@ -149,12 +145,12 @@ class Backtest:
         return f"{display_name(self.result.name)} on {bars}, {first} to {last}"
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{metric.name}={cell_text(self.metrics[metric.name])}" for metric in COMPACT_METRICS)
+        metrics_text = ", ".join(f"{metric.name}={cell_text(self.metrics[metric.name])}" for metric in COMPACT_METRICS)
         look = "" if self.looks is None else f", look={self.looks}"
         first, last = (str(self.result.times[i])[:10] for i in (0, -1))
-        seen = ", in sample" if self.in_sample else ""
-        bars = f"split={self.split!r}, {len(self.result.times):,} bars {first} to {last}{seen}"
-        return f"Backtest({self.result.name!r}, {bars}{look}, {shown})"
+        sample_note = ", in sample" if self.in_sample else ""
+        bars = f"split={self.split!r}, {len(self.result.times):,} bars {first} to {last}{sample_note}"
+        return f"Backtest({self.result.name!r}, {bars}{look}, {metrics_text})"
 
     def __str__(self) -> str:
         metrics = {name: result.metrics for name, result in self._compared().items()}
@@ -166,8 +162,8 @@ class Backtest:
     def _notes(self) -> list[str]:
         """Sentences below the table: in sample, against equal weight, looks."""
         notes = [] if self.in_sample is None else [self.in_sample]
-        compared = self._comparison() if "equal_weight" in self.baselines else None
-        notes += [] if compared is None else [comparison_sentence(compared)]
+        comparison = self.comparison() if "equal_weight" in self.baselines else None
+        notes += [] if comparison is None else [comparison_sentence(comparison)]
         if self.looks is not None:
             level = significance_per_look(GateConfig().significance_level, self.looks)
             notes.append(f"Look {self.looks} at the test split: an edge needs a p-value of at most {level:.3g}.")
@@ -196,8 +192,8 @@ class Document:
         return cls(_load(path, cls.KIND)["document"])
 
     def __repr__(self) -> str:
-        where = "" if self.folder is None else f", folder={str(self.folder)!r}"
-        return f"{type(self).__name__}({self._summary()!r}{where})"
+        folder_text = "" if self.folder is None else f", folder={str(self.folder)!r}"
+        return f"{type(self).__name__}({self._summary()!r}{folder_text})"
 
     def _summary(self) -> str:
         raise NotImplementedError
@@ -231,19 +227,20 @@ class TournamentResult(Document):
     def to_frame(self) -> pd.DataFrame:
         """Metrics on the test split: one row for each strategy, the champion first.
 
-        On an environment without a market, mean and standard deviation of the champion's return over test episodes.
+        On an environment without a market, mean and standard deviation of the return of the champion over test
+        episodes.
         """
         test = self.document["test"]
-        found = test["strategies"] if self._has_market else {CHAMPION: test}
-        names = dict.fromkeys(METRIC_NAMES) | dict.fromkeys(found[CHAMPION])
-        columns = [name for name in names if name in found[CHAMPION]]
-        rows = [[found[name].get(column) for column in columns] for name in champion_first(found)]
-        return pd.DataFrame(rows, pd.Index(champion_first(found), name="strategy"), columns, dtype=float)
+        strategies = test["strategies"] if self._has_market else {CHAMPION: test}
+        names = dict.fromkeys(METRIC_NAMES) | dict.fromkeys(strategies[CHAMPION])
+        columns = [name for name in names if name in strategies[CHAMPION]]
+        rows = [[strategies[name].get(column) for column in columns] for name in champion_first(strategies)]
+        return pd.DataFrame(rows, pd.Index(champion_first(strategies), name="strategy"), columns, dtype=float)
 
     def plot(self) -> Figure:
         """Test equity of the champion and the baselines, and below it the validation scores by generation, from 1.
 
-        Without a test or the run's folder the scores stand alone; without the folder, those of the leaderboard. Raises
+        Without a test or the run folder there are scores only; without the folder, scores of the leaderboard. Raises
         RunError if a file of the run is damaged.
         """
         curves = None if self.folder is None or not self._tested else self.folder / CURVES
@@ -251,15 +248,16 @@ class TournamentResult(Document):
         if not self._has_market:
             title = f"Tournament on {self.document['environment']}"
             return tournament_figure({}, self._scores(), None, title, "mean return of an episode")
-        of = "the leaderboard" if self.folder is None else "all agents"
-        title = f"Champion on {self._bars()}" if results else f"Validation scores of {of}"
-        score, mandate = self.report.base_score, self.report.mandate or {}
+        agents_text = "the leaderboard" if self.folder is None else "all agents"
+        title = f"Champion on {self._bars()}" if results else f"Validation scores of {agents_text}"
+        score = self.report.base_score
+        mandate = self.report.mandate or {}
         name = "equal_weight" if mandate.get("base", "none") == "none" else "mandate_at_tilt_zero"
         base = None if score is None else (display_name(name), score)
         return tournament_figure(results, self._scores(), base, title, "validation Sharpe ratio")
 
     def _scores(self) -> pd.DataFrame:
-        """Id, generation (from 1) and score of all agents, or without the run's folder of those of the leaderboard."""
+        """Id, generation (from 1) and score of all agents, or without the run folder of the leaderboard."""
         from finrl_pod.tournament.run_directory import RunDirectory
 
         agents = [] if self.folder is None else RunDirectory(self.folder).agents()
@@ -285,12 +283,12 @@ class TournamentResult(Document):
         return ("promoted" if self.promoted else "not promoted") if self._tested else "not tested"
 
     def _bars(self) -> str:
-        """The bars of the strategies' figures, which a report without a test has in the place of the test's."""
+        """The bars of the metrics. A report without a test has the validation split here."""
         split = "test" if self._tested else "validation"
         return f"the {split} split, {' to '.join(self.report.splits.test)}"
 
     def _figure(self) -> str:
-        """The champion's figure, and that of what it is compared with."""
+        """The metric of the champion and of its benchmark."""
         test = self.document["test"]
         if not self._has_market:
             return f"mean return {test['mean_return']:.4g} over {test['episodes']:,} test episodes"
@@ -305,9 +303,10 @@ class TournamentResult(Document):
         return f"TournamentResult({', '.join([champion, *outcome, self._figure(), *folder])})"
 
     def __str__(self) -> str:
-        champion, folder = self.document["champion"], self.folder
-        where = "" if folder is None else f" in {folder}"
-        lines = [f"Tournament{where}: champion {self._champion_text()} ({champion['algorithm']})"]
+        champion = self.document["champion"]
+        folder = self.folder
+        folder_text = "" if folder is None else f" in {folder}"
+        lines = [f"Tournament{folder_text}: champion {self._champion_text()} ({champion['algorithm']})"]
         if not self._has_market:
             return "\n".join([*lines, f"On test: {self._figure()}"])
         lines.append(f"On {self._bars()}:")
@@ -395,7 +394,7 @@ class AuditResult(Document):
 
 
 class CheckResult(Document):
-    """A check of a part of one's own: what is wrong with it."""
+    """A check of a custom extension: what is wrong with it."""
 
     KIND = "check"
 
@@ -478,22 +477,23 @@ def _metric_cells(values: Mapping[str, Any]) -> list[str]:
     return [format_metric(metric, values.get(metric.name)) for metric in COMPACT_METRICS]
 
 
-def _saved_result(found: Mapping[str, Any]) -> BacktestResult:
+def _saved_result(values: Mapping[str, Any]) -> BacktestResult:
     """A result from its JSON values."""
-    arrays = {name: np.asarray(found[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
-    parts = {name: np.asarray(x, np.float64) for name, x in found["cost_parts"].items()}
-    rate, optional = found["risk_free"], ("dividends", "paid")
-    given = {name: np.asarray(found[name], np.float64) for name in optional if found.get(name) is not None}
+    arrays = {name: np.asarray(values[name], np.float64) for name in ("equity", "weights", "turnover", "costs")}
+    cost_parts = {name: np.asarray(x, np.float64) for name, x in values["cost_parts"].items()}
+    rate = values["risk_free"]
+    optional = ("dividends", "paid")
+    optional_arrays = {name: np.asarray(values[name], np.float64) for name in optional if values.get(name) is not None}
     return BacktestResult(
-        name=found["name"],
-        times=np.asarray(found["times"], "datetime64[ns]"),
-        symbols=tuple(found["symbols"]),
-        metrics={name: np.nan if x is None else x for name, x in found["metrics"].items()},
-        cost_parts=parts,
+        name=values["name"],
+        times=np.asarray(values["times"], "datetime64[ns]"),
+        symbols=tuple(values["symbols"]),
+        metrics={name: np.nan if x is None else x for name, x in values["metrics"].items()},
+        cost_parts=cost_parts,
         risk_free=None if rate is None else np.asarray(rate, np.float64),
-        carry=found["carry"],
+        carry=values["carry"],
         **arrays,
-        **given,
+        **optional_arrays,
     )
 
 

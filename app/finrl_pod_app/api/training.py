@@ -15,11 +15,16 @@ import pandas as pd
 from finrl_pod_strategies.policy import PolicyStrategy
 
 from finrl_pod.display import table_html
+from finrl_pod.native.threads import restored_threads
+from finrl_pod.rl.algorithms.validation import is_solved
 from finrl_pod.rl.training.learner import Callback, Learner
+from finrl_pod.settings.algorithm_configs import ClosedFormConfig
+from finrl_pod.settings.run import MAX_SEED, MAX_THREADS
 from finrl_pod_app.api import setup as api
-from finrl_pod_app.api.arguments import check_callback, flag
+from finrl_pod_app.api.arguments import check_callback, flag, whole_number
 from finrl_pod_app.api.figures import learning_figure
 from finrl_pod_app.api.markets import Prices, make_market
+from finrl_pod_app.prices.market_setup import solved_start
 from finrl_pod_app.setup.kernels import compile_kernels
 
 if TYPE_CHECKING:
@@ -66,10 +71,10 @@ class TrainedAgent:
         return api.load(path)
 
     def __repr__(self) -> str:
-        trained = self.learner.samples[0]
-        rounded = self.requested is not None and trained > self.requested
-        asked = f" ({self.requested:,} requested, whole iterations trained)" if rounded else ""
-        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={trained:,}{asked})"
+        samples = self.learner.samples[0]
+        is_rounded = self.requested is not None and samples > self.requested
+        request_note = f" ({self.requested:,} requested, whole iterations trained)" if is_rounded else ""
+        return f"TrainedAgent({self.learner.config.algorithm!r}, samples={samples:,}{request_note})"
 
     def _repr_html_(self) -> str:
         last = self.history[-1] if self.history else {}
@@ -91,25 +96,47 @@ def train(
 ) -> TrainedAgent:
     """Train one agent for `samples` environment steps on the training split.
 
-    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 1,008 samples of the preset "laptop".
-    market: of `make_market`, or prices. progress: show a bar; by default on a terminal and in a notebook. callback:
-    such as `fp.open_logger(...).report`. Others: as in `api.train`.
+    Whole iterations are trained, at least one: `fp.train(market, 1)` trains 1,008 samples of the preset "laptop". A
+    closed form is solved instead. market: result of `make_market`, or prices. seed: random seed; default: the config.
+    progress: show a bar; by default on a terminal and in a notebook. warm_start: path of a saved agent. callback:
+    called with the learner and its metrics after every iteration, such as `fp.open_logger(...).report`; returning False
+    stops the training. threads: CPU threads of this training; by default the config, or one for a linear policy. Raises
+    InputError for invalid arguments.
     """
-    check_callback(callback)  # here, since `api.train` gets the one below
+    check_callback(callback)
     setup = market if isinstance(market, api.Setup) else make_market(market)
+    config = setup.config
+    samples = whole_number("samples", samples, 1)
+    seed = None if seed is None else whole_number("seed", seed, 0, MAX_SEED)
+    threads = None if threads is None else whole_number("threads", threads, 0, MAX_THREADS)
+    if threads is None:
+        # The operations of one linear policy are so small that further threads only wait for each other.
+        threads = config.threads or (1 if getattr(config.agent, "policy", None) == "linear" else 0)
     history: list[dict[str, float]] = []
-    shown = progress_shown(progress)
-    compile_kernels(partial(print, file=sys.stderr) if shown else lambda _: None)
-    with _bar(shown=shown) as advance:
+    shows_progress = progress_shown(progress)
+    compile_kernels(partial(print, file=sys.stderr) if shows_progress else lambda _: None)
+    with _bar(is_visible=shows_progress) as advance:
 
         def report(learner: Learner, metrics: Any) -> bool | None:
             row = {name: float(value.float().mean()) for name, value in metrics.items()}
             history.append({"samples": learner.samples[0], **row})
-            each = history[0]["samples"]  # of an iteration
-            advance(learner.samples[0], -(-samples // each) * each, row["reward"])
+            iteration_samples = history[0]["samples"]  # of an iteration
+            advance(learner.samples[0], -(-samples // iteration_samples) * iteration_samples, row["reward"])
             return None if callback is None else callback(learner, metrics)
 
-        learner = api.train(setup, samples, seed=seed, callback=report, warm_start=warm_start, threads=threads)
+        start = solved_start(config, setup.market, setup.splits) if is_solved(config.agent) else None
+        with restored_threads():
+            learner = Learner(
+                setup.environment(),
+                config.agent,
+                seed=config.seed if seed is None else seed,
+                threads=threads,
+                start=start,
+            )
+            if warm_start is not None:
+                learner.restore(api.read_snapshot(warm_start))
+            # A closed form is solved, whatever the number of samples.
+            learner.learn(1 if isinstance(config.agent, ClosedFormConfig) else samples, callback=report)
     return TrainedAgent(learner, setup, history, samples if warm_start is None else None)
 
 
@@ -119,9 +146,9 @@ def progress_shown(progress: bool | None) -> bool:
 
 
 @contextlib.contextmanager
-def _bar(*, shown: bool) -> Iterator[Any]:
+def _bar(*, is_visible: bool) -> Iterator[Any]:
     """A bar on a terminal and in a notebook, otherwise a line for each tenth of the training."""
-    if not shown:
+    if not is_visible:
         yield lambda samples, total, reward: None  # noqa: ARG005
         return
     if not progress_shown(None):
@@ -139,12 +166,13 @@ def _bar(*, shown: bool) -> Iterator[Any]:
 
 
 def _line_per_tenth() -> Callable[[int, int, float], None]:
-    start, done = time.monotonic(), 0
+    start = time.monotonic()
+    finished_tenths = 0
 
     def advance(samples: int, total: int, reward: float) -> None:
-        nonlocal done
-        if 10 * samples // total > done:
-            done = 10 * samples // total
+        nonlocal finished_tenths
+        if 10 * samples // total > finished_tenths:
+            finished_tenths = 10 * samples // total
             rate = samples / max(time.monotonic() - start, 1e-9)
             sys.stderr.write(
                 f"training: {samples:,} of {total:,} samples, {rate:,.0f} samples/s, mean reward {reward:.4g}\n"

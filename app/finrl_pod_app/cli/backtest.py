@@ -85,7 +85,7 @@ def backtest(
         str | None,
         typer.Option(
             metavar="SYMBOL|NAME",
-            help="Compare with a symbol, which is bought and held, a baseline, or file.py:Class; default: the index, "
+            help="Compare with a symbol (bought and held), a baseline, or file.py:Class; default: the index, "
             "else equal weight.",
         ),
     ] = None,
@@ -112,17 +112,17 @@ def backtest(
         check_strategy_name(target)
     check_exists(paper, "config")
     check_panel(data)
-    given: dict[str, Any] = {"settings": setting} if setting else {}
+    options: dict[str, Any] = {"settings": setting} if setting else {}
     if execution is Execution.paper:
-        given["execution"] = execution.value
+        options["execution"] = execution.value
     if paper is not None:
         from finrl_pod.paper.settings import load
 
-        given["paper"] = load(paper)
+        options["paper"] = load(paper)
     if orders is not None:
-        given["orders"] = _orders(orders)
+        options["orders"] = _orders(orders)
     if capacity or adv is not None:
-        given |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
+        options |= {"capacity": capacity, "adv": adv, "on_account": console.show_account}
     from finrl_pod_app.evaluation import backtests
 
     report = backtests.run_backtest(
@@ -135,7 +135,7 @@ def backtest(
         cash=cash,
         out=out,
         benchmark=benchmark,
-        **given,
+        **options,
     )
     if as_json:
         print_json(report.to_dict())
@@ -175,7 +175,9 @@ def sweep(
     for folder in run or ():
         check_run_folder(folder)
     check_panel(data)
-    costs, periods, numbers = _numbers(cost_bps), [_period(text) for text in period or ()], _seeds(seeds)
+    costs = _numbers(cost_bps)
+    periods = [_period(text) for text in period or ()]
+    numbers = _seeds(seeds)
     from finrl_pod_app.evaluation import sweeps
 
     with console.progress_display(quiet=as_json) as progress:
@@ -206,16 +208,16 @@ def _orders(text: str) -> OrderRules:
     from finrl_pod.errors import InputError
     from finrl_pod.evaluate.intrabar_orders import OrderRules
 
-    known = [field.name for field in fields(OrderRules)]
+    field_names = [field.name for field in fields(OrderRules)]
     values: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
+    for item in text.split(","):
+        name, _, value = item.partition("=")
         try:
             values[name.strip()] = float(value)
         except ValueError:
             values[""] = 0.0
-    if not values.keys() <= set(known):
-        raise InputError(f"--orders takes shares such as stop_loss=0.1, of {', '.join(known)}; got {text!r}")
+    if not values.keys() <= set(field_names):
+        raise InputError(f"--orders takes shares such as stop_loss=0.1, of {', '.join(field_names)}; got {text!r}")
     return OrderRules(**values)
 
 
@@ -223,7 +225,7 @@ def _numbers(text: str | None) -> list[float]:
     from finrl_pod.errors import InputError
 
     try:
-        return [float(part) for part in text.split(",")] if text else []
+        return [float(number) for number in text.split(",")] if text else []
     except ValueError:
         raise InputError(f"--cost-bps takes numbers such as 0,5,10, got {text!r}") from None
 
@@ -242,13 +244,13 @@ def _seeds(text: str | None) -> list[int]:
     from finrl_pod.errors import InputError
     from finrl_pod_app.evaluation.sweeps import MAX_COMBINATIONS
 
-    found: list[int] = []
-    for part in text.split(",") if text else ():
-        matched = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", part)
-        low, high = (int(x or matched[1]) for x in matched.groups()) if matched else (1, 0)
+    seeds: list[int] = []
+    for item in text.split(",") if text else ():
+        match = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", item)
+        low, high = (int(x or match[1]) for x in match.groups()) if match else (1, 0)
         if high < low:
             raise InputError(f"--seeds takes numbers such as 0-9 or 1,5,7, got {text!r}")
-        if len(found) + high - low >= MAX_COMBINATIONS:
+        if len(seeds) + high - low >= MAX_COMBINATIONS:
             raise InputError(f"--seeds {text} is too large; the maximum is {MAX_COMBINATIONS:,} seeds")
-        found += range(low, high + 1)
-    return found
+        seeds += range(low, high + 1)
+    return seeds

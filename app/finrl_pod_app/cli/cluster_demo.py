@@ -49,7 +49,8 @@ class NodeKiller(threading.Thread):
 
     def __init__(self, log: Path, node: RayNode) -> None:
         super().__init__(daemon=True)
-        self._log, self._node = log, node
+        self._log = log
+        self._node = node
         self._stop_event = threading.Event()
         self.killed = False
 
@@ -68,13 +69,13 @@ class NodeKiller(threading.Thread):
 
     def _is_time(self, events: Sequence[Mapping[str, Any]]) -> bool:
         pids = self._node.pids
-        own = {event["node"] for event in events if event["event"] == "node_joined" and event["pid"] in pids}
-        results = [i for i, event in enumerate(events) if event["event"] == "result" and event["node"] in own]
+        node_ids = {event["node"] for event in events if event["event"] == "node_joined" and event["pid"] in pids}
+        results = [i for i, event in enumerate(events) if event["event"] == "result" and event["node"] in node_ids]
         return bool(results) and any(event["event"] == "assigned" for event in events[results[0] + 1 :])
 
 
 def run_demo(out: Path, seed: int) -> RunReport:
-    """Run the demo; returns the report. Leaves config.toml and events.jsonl in `out` besides the run's files."""
+    """Run the demo; returns the report. Leaves config.toml and events.jsonl in `out` besides the files of the run."""
     config = demo_config(seed)
     with locked_folder(out, RUN):
         write_config(config_text(config), out / "config.toml")
@@ -98,9 +99,9 @@ def run_demo(out: Path, seed: int) -> RunReport:
 
 def summary(report: RunReport, events: Sequence[Mapping[str, Any]]) -> str:
     """What happened, for a person."""
-    of = {kind: [event for event in events if event["event"] == kind] for kind in {x["event"] for x in events}}
+    by_kind = {kind: [event for event in events if event["event"] == kind] for kind in {x["event"] for x in events}}
     lines = [f"{event['time']:6.1f} s  {_sentence(event)}" for event in events if event["event"] in _SENTENCES]
-    lines += [f"{len(of['assigned'])} assignments, {len(of['result'])} results; leaderboard:"]
+    lines += [f"{len(by_kind['assigned'])} assignments, {len(by_kind['result'])} results; leaderboard:"]
     for row in report.leaderboard:
         score = number(row.score, 3)
         lines.append(f"  {row.id}  slot {row.slot}  assignment {row.assignment}  score {score}")

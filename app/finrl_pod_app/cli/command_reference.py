@@ -46,12 +46,12 @@ def _row(parameter: Any) -> str:
     else:
         names = ", ".join(f"`{name}`" for name in parameter.opts)
     default = parameter.default
-    shown = f"`{default}`" if isinstance(default, str | int | float) and not isinstance(default, bool) else ""
-    return f"| {names} | {shown} | {_sentence(parameter.help)} |"
+    default_text = f"`{default}`" if isinstance(default, str | int | float) and not isinstance(default, bool) else ""
+    return f"| {names} | {default_text} | {_sentence(parameter.help)} |"
 
 
 def _sentence(text: str | None) -> str:
-    """Help text on one line; a bar would end a table's cell, and angle brackets are no HTML."""
+    """Help text on one line; a bar would end a cell, and angle brackets are no HTML."""
     return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 

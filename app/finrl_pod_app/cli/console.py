@@ -65,9 +65,9 @@ def show_result(report: RunReport, out: Path | None) -> None:
     console = make_console()
     metrics = list(METRICS)
     # A truncated number would be misread: on a narrow terminal whole columns are dropped instead.
-    unbounded = console.options.update(max_width=10 * PIPE_WIDTH)
+    wide_options = console.options.update(max_width=10 * PIPE_WIDTH)
     optional = sorted((metric for metric in METRICS if metric.level > 1), key=lambda metric: metric.level)
-    while optional and console.measure(_table(report, metrics), options=unbounded).maximum > console.width:
+    while optional and console.measure(_table(report, metrics), options=wide_options).maximum > console.width:
         metrics.remove(optional.pop())
     console.print(_table(report, metrics))
     if len(metrics) < len(METRICS):
@@ -108,7 +108,8 @@ def show_account(size: float) -> None:
 
 def show_training_result(result: Mapping[str, Any]) -> None:
     """Print the result of `train --env`, from the contents of result.json."""
-    console, evaluated = make_console(), result["evaluation"]
+    console = make_console()
+    evaluated = result["evaluation"]
     lines = [
         f"{result['algorithm']} on {result['env']}: {result['steps']:,} steps in {result['seconds']:.0f} s, "
         f"{result['samples_per_second']:,.0f} samples/s, {result['episodes']:,} episodes."
@@ -117,14 +118,14 @@ def show_training_result(result: Mapping[str, Any]) -> None:
         score = result["score"][p]
         words = [f"score {score:.1f} (mean episode return, last 100 episodes)"] if score is not None else []
         if evaluated is not None:
-            over = f"over {evaluated['episodes']} episodes{_without_end(evaluated['cut'][p])}"
-            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} {over}")
+            episodes_text = f"over {evaluated['episodes']} episodes{_without_end(evaluated['cut'][p])}"
+            words.append(f"{_spread(evaluated['mean'][p], evaluated['std'][p])} {episodes_text}")
         words += [] if alive else ["diverged (its loss is NaN)"]
         lines.append(f"Member {p}: {'; '.join(words)}.")
     if evaluated is not None and "ensemble" in evaluated:
         found = evaluated["ensemble"]
-        over = f"over {found['episodes']} episodes{_without_end(found['cut'])}"
-        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} {over}.")
+        episodes_text = f"over {found['episodes']} episodes{_without_end(found['cut'])}"
+        lines.append(f"Ensemble: {_spread(found['mean'], found['std'])} {episodes_text}.")
     if result["unscored"]:
         lines.append(f"{result['unscored']:,} episodes had NaN or infinite rewards and are excluded from the scores.")
     if result["workers_lost"]:
@@ -142,8 +143,8 @@ def show_environment_evaluation(found: Mapping[str, Any]) -> None:
         for p, (mean, std, cut) in enumerate(zip(found["mean"], found["std"], found["cut"], strict=True))
     ]
     if together := found.get("ensemble"):
-        over = f"over {together['episodes']} episodes{_without_end(together['cut'])}"
-        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} {over}.")
+        episodes_text = f"over {together['episodes']} episodes{_without_end(together['cut'])}"
+        lines.append(f"Ensemble: {_spread(together['mean'], together['std'])} {episodes_text}.")
     for line in lines:
         make_console().print(line, markup=False, soft_wrap=True)
 
@@ -162,8 +163,11 @@ def show_market_training(result: Mapping[str, Any]) -> None:
 
 
 def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
-    """Print the champion of a tournament on an environment of one's own, from the contents of result.json."""
-    console, champion, test, timing = make_console(), document["champion"], document["test"], document["timing"]
+    """Print the champion of a tournament on a custom environment, from the contents of result.json."""
+    console = make_console()
+    champion = document["champion"]
+    test = document["test"]
+    timing = document["timing"]
     for line in (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
@@ -197,16 +201,17 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console, rows = make_console(), document["rows"]
+    console = make_console()
+    rows = document["rows"]
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    seeded = any(row["seed"] is not None for row in rows)
-    for head in ("strategy", *(("seed",) if seeded else ()), "start", "end", "bp"):
+    has_seeds = any(row["seed"] is not None for row in rows)
+    for head in ("strategy", *(("seed",) if has_seeds else ()), "start", "end", "bp"):
         table.add_column(head, no_wrap=True, justify="right" if head in ("seed", "bp") else "left")
     metrics = [metric for metric in METRICS if metric.level < 3]
     for metric in metrics:
         table.add_column(f"{metric.heading} {metric.unit.heading}".strip(), justify="right", no_wrap=True)
     for row in rows[:MAX_SWEEP_ROWS]:
-        head = [Text(display_name(row["strategy"])), *((str(row["seed"]),) if seeded else ())]
+        head = [Text(display_name(row["strategy"])), *((str(row["seed"]),) if has_seeds else ())]
         cells = [format_metric(metric, row[metric.name]) for metric in metrics]
         table.add_row(*head, row["start"], row["end"], f"{row['cost_bps']:g}", *cells)
     console.print(table)
@@ -216,7 +221,8 @@ def show_sweep(document: Mapping[str, Any], out: Path | None) -> None:
         console.print(period, markup=False, soft_wrap=not console.is_terminal)
     for warning in document["in_sample"]:
         console.print(warning, style="yellow", markup=False, soft_wrap=not console.is_terminal)
-    decisions, accounting = document["seconds"]["decisions"], document["seconds"]["accounting"]
+    decisions = document["seconds"]["decisions"]
+    accounting = document["seconds"]["accounting"]
     console.print(
         f"{len(rows):,} backtests: {decisions:.2f} s for decisions, {accounting:.2f} s for accounting.",
         markup=False,
@@ -233,8 +239,8 @@ def _ladder_table(report: RunReport) -> Table:
     for period in ("validation", "test"):
         for short, unit, _ in LADDER_COLUMNS:
             table.add_column(f"{period}\n{short}\n{unit}", justify="right", no_wrap=True)
-    for label, deployed, cells in ladder_cells(report):
-        table.add_row(Text(f"{label}, deployed" if deployed else label), *cells, style="bold" if deployed else "")
+    for label, is_deployed, cells in ladder_cells(report):
+        table.add_row(Text(f"{label}, deployed" if is_deployed else label), *cells, style="bold" if is_deployed else "")
     return table
 
 
@@ -281,9 +287,11 @@ def show_findings(findings: Sequence[Finding]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console, colours = make_console(), {"ok": "green", "optional": "cyan", "unavailable": "dim", "broken": "red"}
+    console = make_console()
+    colours = {"ok": "green", "optional": "cyan", "unavailable": "dim", "broken": "red"}
     width = max(len(finding.name) for finding in findings)
-    group, labels = "", list[str]()
+    group = ""
+    labels = list[str]()
     for finding in findings:
         if finding.group != group:
             group = finding.group
@@ -296,11 +304,12 @@ def show_findings(findings: Sequence[Finding]) -> None:
         console.print(Padding(line, (0, 0, 0, 2), expand=False))
         if finding.fix:
             console.print(Padding(Text(finding.fix, style="dim"), (0, 0, 0, width + 17), expand=False))
-    broken, optional = labels.count("broken"), labels.count("optional")
+    broken_count = labels.count("broken")
+    optional_count = labels.count("optional")
     console.print(
-        f"{broken} required part{'s are' if broken > 1 else ' is'} broken: fix what is marked so."
-        if broken
-        else f"All that finrl-pod requires works. Optional parts that are not installed: {optional}.",
+        f"{broken_count} required part{'s are' if broken_count > 1 else ' is'} broken: fix what is marked so."
+        if broken_count
+        else f"All that finrl-pod requires works. Optional parts that are not installed: {optional_count}.",
         markup=False,
     )
 
@@ -308,10 +317,10 @@ def show_findings(findings: Sequence[Finding]) -> None:
 def progress_summary(progress: Progress, seconds: float | None = None) -> str:
     """Return speed, best score and time left as one line; unknown values are left out.
 
-    seconds: since the start, which are all that stages after the training show.
+    seconds: seconds since the start; stages after the training show nothing else.
     """
-    trained = progress.seconds_left is None and 0 < progress.total_samples <= progress.samples
-    if trained:
+    is_trained = progress.seconds_left is None and 0 < progress.total_samples <= progress.samples
+    if is_trained:
         words = [] if seconds is None else [f"after {_clock(seconds)}"]
         return ", ".join([*words, *([progress.detail] if progress.detail else [])])
     words = [f"{progress.samples_per_second:,.0f} samples/s"] if progress.samples_per_second > 0 else []
@@ -326,15 +335,16 @@ def progress_summary(progress: Progress, seconds: float | None = None) -> str:
 
 
 class TimeLeft:
-    """Smooths the estimates of the time left, which jump while the first iterations compile and caches fill.
+    """Smooths the estimates of the time left: they jump while the first iterations compile and caches fill.
 
-    clock: in seconds.
+    clock: function that returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._start: float | None = None
-        self._end, self._last = math.nan, 0.0
+        self._end = math.nan
+        self._last = 0.0
 
     def smooth(self, progress: Progress) -> Progress:
         """The progress with a smoothed estimate; without one before 5% of the samples or 10 seconds of training."""
@@ -354,9 +364,9 @@ class TimeLeft:
 
 def _clock(seconds: float) -> str:
     """61.4 -> 1:01; 3661 -> 1:01:01."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remaining_seconds:02d}" if hours else f"{minutes}:{remaining_seconds:02d}"
 
 
 def make_console() -> Console:
@@ -364,8 +374,8 @@ def make_console() -> Console:
     from rich.console import Console
 
     # In a log or a pipe a table keeps all its columns, unless the user limits it.
-    limited = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if limited else PIPE_WIDTH, highlight=False)
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if has_width else PIPE_WIDTH, highlight=False)
 
 
 @contextmanager
@@ -396,7 +406,8 @@ def _live_line() -> Iterator[ProgressCallback]:
     )
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("starting", total=None, words="")
-        start, time_left = time.monotonic(), TimeLeft()
+        start = time.monotonic()
+        time_left = TimeLeft()
 
         def report(progress: Progress) -> None:
             progress = time_left.smooth(progress)
@@ -412,7 +423,9 @@ def _live_line() -> Iterator[ProgressCallback]:
 
 
 def _line_per_stage() -> ProgressCallback:
-    last_stage, start, time_left = "", time.monotonic(), TimeLeft()
+    last_stage = ""
+    start = time.monotonic()
+    time_left = TimeLeft()
 
     def report(progress: Progress) -> None:
         nonlocal last_stage

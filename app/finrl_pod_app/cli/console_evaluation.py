@@ -44,7 +44,8 @@ def show_rules(report: RunReport) -> None:
     from finrl_pod_app.report.edge_text import verdict_paragraph
     from finrl_pod_app.report.verdict_text import edge_sentence, rule_cells, trials_text
 
-    console, verdict = make_console(), report.verdict
+    console = make_console()
+    verdict = report.verdict
     if verdict is None:
         return
     for line in verdict_paragraph(report):
@@ -86,18 +87,18 @@ def show_trials(path: str, data_sets: Sequence[Mapping[str, Any]], last: int | N
         markup=False,
     )
     for entry in data_sets:
-        shown = entry["looks"] if last is None else entry["looks"][-last:]
-        if (earlier := len(entry["looks"]) - len(shown)) > 0:
-            console.print(f"{_name(entry)}: {earlier} earlier look{'s' * (earlier > 1)}, see --all", markup=False)
-        for look in shown:
+        listed_looks = entry["looks"] if last is None else entry["looks"][-last:]
+        if (count := len(entry["looks"]) - len(listed_looks)) > 0:
+            console.print(f"{_name(entry)}: {count} earlier look{'s' * (count > 1)}, see --all", markup=False)
+        for look in listed_looks:
             number = f"look {look['number']} of {look['so_far']}"
             bars = f"{look['first'][:10]} to {look['last'][:10]}"
             line = f"{_name(entry)}: {number} at bars that overlap {bars}, on {look['made'][:10]} ({look['what']})"
             console.print(line, markup=False, soft_wrap=True)
     for entry in data_sets:
         if entry["same_market"]:
-            others = ", ".join(entry["same_market"])
-            line = f"{_name(entry)} is the same market as {others}: looks at either count for both."
+            other_names = ", ".join(entry["same_market"])
+            line = f"{_name(entry)} is the same market as {other_names}: looks at either count for both."
             console.print(line, markup=False, soft_wrap=True)
     if any("[" in _name(entry) for entry in data_sets):
         console.print(
@@ -120,8 +121,8 @@ def show_walkforward(document: Mapping[str, Any]) -> None:
         table.add_column(f"seed {seed}", justify="right")
     table.add_column("equal weight", justify="right")
     for fold in document["folds"]:
-        own = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
-        cells = [_ratio(own.get(seed)) for seed in seeds]
+        sharpe_by_seed = {row["seed"]: row["sharpe"] for row in document["runs"] if row["fold"] == fold["fold"]}
+        cells = [_ratio(sharpe_by_seed.get(seed)) for seed in seeds]
         span = " to ".join(fold["test"])
         table.add_row(str(fold["fold"]), span, *cells, _ratio(fold["equal_weight_sharpe"]))
     console.print(table)
@@ -222,8 +223,8 @@ def show_registry(document: Mapping[str, Any]) -> None:
         )
     console.print(table)
     for row in document["strategies"]:
-        before = f", before it {row['previous'][:SHORT]}" if row["previous"] else ""
-        console.print(f"{row['name']} trades {row['champion'][:SHORT]} since {row['since']}{before}", markup=False)
+        previous = f", before it {row['previous'][:SHORT]}" if row["previous"] else ""
+        console.print(f"{row['name']} trades {row['champion'][:SHORT]} since {row['since']}{previous}", markup=False)
 
 
 def show_details(document: Mapping[str, Any]) -> None:

@@ -95,7 +95,7 @@ def fetch(
     if first > last:
         raise DataError(f"--start {start} is after --end {end}: swap the dates")
     store = Store()
-    # Check the name before fetching, which can take minutes.
+    # Check the name first: fetching can take minutes.
     store.check_name(name)
     if not replace:
         check_free(store, name)
@@ -171,7 +171,7 @@ def import_file(
     from finrl_pod_app.prices.stored_prices import store_prices
 
     Store().check_name(name)
-    given: dict[str, str | bool | None] = {
+    file_options: dict[str, str | bool | None] = {
         "symbol": symbol,
         "decimal": None if decimal == "." else decimal,
         "date_format": date_format,
@@ -187,7 +187,7 @@ def import_file(
             dividends=dividends.value,
             bar=bar,
             allow_gaps=allow_gaps,
-            **{key: value for key, value in given.items() if value is not None},
+            **{key: value for key, value in file_options.items() if value is not None},
         )
     except UnfitOptionsError as error:
         raise DataError(f"{error.problem}; import it with: {_command(context, error.options)}{error.choice}") from None
@@ -240,14 +240,22 @@ def delete(name: Stored, as_json: Json = False) -> None:
     from finrl_pod_app.prices.stored_prices import consequences, existing, runs_on
 
     store = Store()
-    old = None if store.is_built_in(name) else existing(store, name)
+    manifest = None if store.is_built_in(name) else existing(store, name)
     store.delete(name)
     if as_json:
-        print_json({"deleted": name, "sha256": old and old.sha256, "runs": runs_on(old.sha256) if old else []})
+        print_json(
+            {
+                "deleted": name,
+                "sha256": manifest and manifest.sha256,
+                "runs": runs_on(manifest.sha256) if manifest else [],
+            }
+        )
         return
-    typer.echo(f"deleted {name}" + (f": {old.bars:,} bars, {old.start} to {old.end}" if old else ""))
-    if old is not None:
-        typer.echo(consequences(old.sha256))
+    typer.echo(
+        f"deleted {name}" + (f": {manifest.bars:,} bars, {manifest.start} to {manifest.end}" if manifest else "")
+    )
+    if manifest is not None:
+        typer.echo(consequences(manifest.sha256))
 
 
 @app.command("check", epilog="Example: finrl-pod data check sample")
@@ -258,13 +266,13 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
 
     panel = Store().load(name)
     flaws = check(panel)
-    known = set(sentences(flaws))
-    stated = [f for f in panel.flaws if f not in known]
+    known_sentences = set(sentences(flaws))
+    stated_flaws = [f for f in panel.flaws if f not in known_sentences]
     hard = [f for f in flaws if f.hard]
     if as_json:
         rows = [{"kind": f.kind, "hard": f.hard, "symbol": f.symbol, "message": f.message,
                  "time": None if f.time is None else str(f.time)} for f in flaws]  # fmt: skip
-        print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated})
+        print_json({"name": name, "ok": not hard, "sha256": panel.sha256, "found": rows, "stated": stated_flaws})
     else:
         from rich.table import Table
         from rich.text import Text
@@ -275,7 +283,7 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
         table.add_column("description")
         for flaw in flaws:
             table.add_row(flaw.kind, Text(flaw.message), style="red" if flaw.hard else "")
-        for sentence in stated:
+        for sentence in stated_flaws:
             table.add_row("known", Text(sentence))
         from finrl_pod_app.cli.console import make_console
 
@@ -284,16 +292,16 @@ def check_panel(name: Stored, as_json: Json = False) -> None:
         raise typer.Exit(HARD_FLAWS)
 
 
-def _show_saved(stored: StoredPrices, as_json: bool) -> None:
-    manifest = stored.manifest
+def _show_saved(result: StoredPrices, as_json: bool) -> None:
+    manifest = result.manifest
     _show(manifest, as_json)
-    if stored.status == "unchanged" and not as_json:
+    if result.status == "unchanged" and not as_json:
         typer.echo(f"{manifest.name} was already stored, unchanged.")
-    if stored.replaced_sha256 is not None:
+    if result.replaced_sha256 is not None:
         from finrl_pod_app.prices.stored_prices import consequences
 
         typer.echo(
-            f"note: replaced the earlier prices of {manifest.name}. {consequences(stored.replaced_sha256)}", err=True
+            f"note: replaced the earlier prices of {manifest.name}. {consequences(result.replaced_sha256)}", err=True
         )
     if manifest.bars < FEW_BARS:
         typer.echo(
@@ -354,8 +362,8 @@ def _brief(manifest: Manifest) -> dict[str, Any]:
     """A row of the list as JSON: the columns of the table, and the hash."""
     keys = ("name", "source", "bar", "symbols", "columns", "bars", "start", "end", "adjusted", "sha256", "created",
             "builtin", "fault")  # fmt: skip
-    plain = manifest.to_dict()
-    return {**{k: plain[k] for k in keys}, "flaws": len(manifest.flaws)}
+    values = manifest.to_dict()
+    return {**{k: values[k] for k in keys}, "flaws": len(manifest.flaws)}
 
 
 features_app = typer.Typer(help="List features, and see what they say about later returns.", no_args_is_help=True)
@@ -403,12 +411,12 @@ def analyse(
     if split not in ("train", "validation", "test", "all"):
         raise InputError(f"--split must be train, validation, test or all, got {split!r}")
     try:
-        ahead = [int(text) for text in horizons.split(",")]
+        bars_ahead = [int(text) for text in horizons.split(",")]
     except ValueError:
         raise InputError(f"--horizons takes numbers of bars such as 1,5,21, got {horizons!r}") from None
     with console.step_display(quiet=as_json) as on_step:
         document = feature_analysis.analyse_features(
-            names or (), data=data, split=split, start=start, end=end, horizons=ahead, quantiles=quantiles,
+            names or (), data=data, split=split, start=start, end=end, horizons=bars_ahead, quantiles=quantiles,
             on_feature=on_step,
         )  # fmt: skip
     if as_json:

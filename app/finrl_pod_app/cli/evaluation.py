@@ -35,7 +35,7 @@ def audit(
     env: Annotated[str | None, typer.Option(help="Environment: portfolio or stock_trading.")] = None,
     data: Annotated[str | None, typer.Option(help="Stored panel for --strategy and --env; default: sample.")] = None,
     probes: Annotated[
-        int, typer.Option(min=1, help="Random bars after which later prices are changed, besides those of events.")
+        int, typer.Option(min=1, help="Random bars after which later prices are changed; bars of events come on top.")
     ] = 300,
     every_bar: Annotated[bool, typer.Option("--every-bar", help="Probe features at every bar (minutes).")] = False,
     warm_up: Annotated[int, typer.Option(min=1, help="Bars of history that decisions may depend on.")] = 756,
@@ -53,7 +53,8 @@ def audit(
     if run_dir is not None and data is not None:
         raise InputError("a run is audited on its own data; leave out --data")
     if run_dir is not None and isinstance(target := run_or_strategy(run_dir), str):
-        run_dir, strategy = None, target
+        run_dir = None
+        strategy = target
     if strategy is not None:
         check_strategy_name(strategy)
     check_panel(data)
@@ -62,18 +63,18 @@ def audit(
     with console.step_display(quiet=as_json) as on_step:
         scope = AuditScope(probes, warm_up, every_bar)
         if run_dir is not None:
-            found = audit_run(run_dir, scope, on_step=on_step)
+            result = audit_run(run_dir, scope, on_step=on_step)
         elif strategy is not None:
-            found = audit_strategy(strategy, data, scope, on_step=on_step)
+            result = audit_strategy(strategy, data, scope, on_step=on_step)
         else:
-            found = audit_env(str(env), data, scope, on_step=on_step)
+            result = audit_env(str(env), data, scope, on_step=on_step)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        show_audit(found)
+        show_audit(result)
         if strategy is not None:
             note_default_prices(data)
-    if not found.clean:
+    if not result.clean:
         raise typer.Exit(REFUSED)
 
 
@@ -90,10 +91,11 @@ def promote(
     from finrl_pod_app.prices.stored_prices import run_prices
     from finrl_pod_app.report.records import report_of_run
 
-    prices, report = run_prices(run_dir), report_of_run(run_dir).with_verdict(verdict)
+    prices = run_prices(run_dir)
+    report = report_of_run(run_dir).with_verdict(verdict)
     if as_json:
-        stored = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
-        print_json(verdict.to_dict() | report.verdict_context() | stored)
+        price_values = {} if prices is None else {"data_sha256": prices.sha256, "data_stored_as": prices.stored_as}
+        print_json(verdict.to_dict() | report.verdict_context() | price_values)
     else:
         show_rules(report)
         if prices is not None:
@@ -116,11 +118,11 @@ def trials(
     from finrl_pod_app.cli.console_evaluation import show_trials
 
     registry = TrialRegistry()
-    known = list_data_sets(registry, data)
+    data_sets = list_data_sets(registry, data)
     if as_json:
-        print_json({"register": str(registry.path), "data_sets": known})
+        print_json({"register": str(registry.path), "data_sets": data_sets})
     else:
-        show_trials(str(registry.path), known, None if every else last)
+        show_trials(str(registry.path), data_sets, None if every else last)
 
 
 def walkforward(

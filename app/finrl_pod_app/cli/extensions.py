@@ -1,4 +1,4 @@
-"""`finrl-pod new` and `finrl-pod check`: extensions of one's own."""
+"""`finrl-pod new` and `finrl-pod check`: custom extensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROKEN = 1
 
 
 class Kind(StrEnum):
-    """What can be added in a file of one's own."""
+    """Kinds of extensions that a user file can define."""
 
     feature = "feature"
     reward = "reward"
@@ -44,12 +44,12 @@ def new(
     """
     from finrl_pod_app.setup.extensions import how_to_use, write_extension
 
-    made = write_extension(kind, name)
+    file = write_extension(kind, name)
     if as_json:
-        print_json({"kind": made.kind, "target": made.target, "file": str(made.file), "test": str(made.test)})
+        print_json({"kind": file.kind, "target": file.target, "file": str(file.file), "test": str(file.test)})
         return
     typer.echo(
-        f"wrote {made.file} and {made.test}\ncheck it: finrl-pod check {made.target}\nuse it: {how_to_use(made)}"
+        f"wrote {file.file} and {file.test}\ncheck it: finrl-pod check {file.target}\nuse it: {how_to_use(file)}"
     )
 
 
@@ -83,20 +83,20 @@ def check(
     from finrl_pod_app.setup.extension_checks import check_extension
     from finrl_pod_app.setup.extensions import find_extension
 
-    found, _ = find_extension(target, kind)
-    if found != "environment" and (steps or members):
-        raise InputError(f"--steps and --members are for environments, and {target} is a {found}; leave them out")
-    article = "an" if found[0] in "aeiou" else "a"
+    kind_name, _ = find_extension(target, kind)
+    if kind_name != "environment" and (steps or members):
+        raise InputError(f"--steps and --members are for environments, and {target} is a {kind_name}; leave them out")
+    article = "an" if kind_name[0] in "aeiou" else "a"
     show_faults(
         check_extension(target, kind, steps=steps, members=members),
-        {"target": target, "kind": found},
-        f"contract of {article} {found}",
+        {"target": target, "kind": kind_name},
+        f"contract of {article} {kind_name}",
         as_json,
     )
 
 
 def show_faults(faults: Sequence[Fault], subject: Mapping[str, str], contract: str, as_json: bool) -> None:
-    """Print the faults of a subject, whose first value is its target. Exits with 1 if there are any."""
+    """Print the faults of a subject; its first value is the target. Exits with 1 if there are any."""
     target = next(iter(subject.values()))
     if as_json:
         rows = [{"rule": fault.rule, "message": fault.message} for fault in faults]

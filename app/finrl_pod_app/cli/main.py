@@ -37,8 +37,8 @@ from finrl_pod_app.cli import (
 )
 
 INTERRUPTED = 130
-# Importing torch creates hundreds of thousands of long-lived objects. With Python's default threshold of 700, garbage
-# collection takes a tenth of a command's start-up time.
+# Importing torch creates hundreds of thousands of long-lived objects. With the default threshold of 700, garbage
+# collection takes a tenth of the start-up time of a command.
 GC_THRESHOLD = 50_000
 OUT_OF_MEMORY_MESSAGE = "out of memory: use fewer environments, smaller networks or a smaller replay buffer"
 _BOUNDS = {"ge": "{:,} or more", "le": "at most {:,}", "gt": "above {:,}", "lt": "below {:,}"}  # of pydantic
@@ -177,7 +177,7 @@ def hide_secrets() -> None:
             sys.stderr.write(environment_mask().text(text))
 
     sys.excepthook = show
-    threading.excepthook = lambda failed: show(failed.exc_type, failed.exc_value, failed.exc_traceback)
+    threading.excepthook = lambda arguments: show(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
 
 
 def _usage(error: typer.TyperException) -> str:
@@ -197,17 +197,19 @@ def _value_sentence(error: typer.TyperException) -> str | None:
 
     typer leaves out the value; the error of pydantic that it wraps has it.
     """
-    found = re.match(r"Invalid value for '(.+?)': (?:Value error, )?(.*)", error.format_message())
+    match = re.match(r"Invalid value for '(.+?)': (?:Value error, )?(.*)", error.format_message())
     read_errors = getattr(error.__cause__, "errors", None)
-    if found is None or read_errors is None:
+    if match is None or read_errors is None:
         return None
     from finrl_pod.errors import closest_name
 
-    name, reason = found.groups()
+    name, reason = match.groups()
     if "|" in name:  # the metavar lists the choices
         name = str(getattr(getattr(error, "param", None), "name", name)).upper()
     details = read_errors()[0]
-    kind, value, limits = details["type"], details["input"], details.get("ctx") or {}
+    kind = details["type"]
+    value = details["input"]
+    limits = details.get("ctx") or {}
     if kind in ("float_parsing", "int_parsing", "int_from_float"):
         rule = "a number" if kind == "float_parsing" else "a whole number"
         return f"{name} must be {rule}, got {value}"

@@ -25,11 +25,11 @@ class Device(StrEnum):
 
 
 def setting_option(path: str) -> Any:
-    """Return a typer option that overrides a setting; its help and range are those of the setting's declaration."""
-    declared = describe_setting(path)
-    constraint = declared.constraint
+    """Return a typer option that overrides a setting; its help and range come from the declaration of the setting."""
+    declaration = describe_setting(path)
+    constraint = declaration.constraint
     low, high = (constraint.low, constraint.high) if constraint is not None else (None, None)
-    text = f"{declared.comment[0].upper()}{declared.comment[1:]}. Default: {path} of the config."
+    text = f"{declaration.comment[0].upper()}{declaration.comment[1:]}. Default: {path} of the config."
     return typer.Option(min=low, max=high, help=text)
 
 
@@ -42,7 +42,8 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Config 
 
 
 def check_exists(path: Path | None, kind: str) -> None:
-    """Check a file or folder before the imports of a command, which take seconds. kind: as in "there is no KIND PATH".
+    """Check a file or folder before the imports of a command: they take seconds. kind: word before the path in the
+    message.
 
     Raises InputError with the closest name of the same folder.
     """
@@ -74,32 +75,33 @@ def check_panel(name: str | None) -> None:
 
 
 def note_default_prices(data: str | None) -> None:
-    """Note on standard error that a strategy gets the built-in sample, if the store holds panels of the user's own."""
+    """Note on standard error that a strategy gets the built-in sample, if the store holds other panels."""
     if data is not None:
         return
     from finrl_pod.data.store import Store
 
-    stored = [manifest.name for manifest in Store().list() if not manifest.builtin and not manifest.fault]
-    if stored:
-        names = ", ".join(stored[:NAMED_PANELS]) + (", ..." if len(stored) > NAMED_PANELS else "")
-        typer.echo(f"note: on the built-in sample; stored panels: {names} (--data {stored[0]})", err=True)
+    panel_names = [manifest.name for manifest in Store().list() if not manifest.builtin and not manifest.fault]
+    if panel_names:
+        names = ", ".join(panel_names[:NAMED_PANELS]) + (", ..." if len(panel_names) > NAMED_PANELS else "")
+        typer.echo(f"note: on the built-in sample; stored panels: {names} (--data {panel_names[0]})", err=True)
 
 
 def run_or_strategy(argument: Path) -> Path | str:
     """The folder of a run, or a strategy that was named without its option: file.py:Class or a baseline.
 
-    Raises InputError for a file without the class and for what is neither but resembles a baseline's name, RunError for
-    a missing folder.
+    Raises InputError for a file without the class and for what is neither but resembles the name of a baseline,
+    RunError for a missing folder.
     """
     from finrl_pod_strategies import BASELINE_NAMES, SEEDED_BASELINE_NAMES, check_strategy_name
 
     from finrl_pod.errors import InputError, closest_name
 
-    name, known = str(argument), (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
-    if argument.suffix.startswith(".py:") or (name in known and not argument.exists()):
+    name = str(argument)
+    strategy_names = (*BASELINE_NAMES, *SEEDED_BASELINE_NAMES)
+    if argument.suffix.startswith(".py:") or (name in strategy_names and not argument.exists()):
         check_strategy_name(name)
         return name
-    if not argument.exists() and (close := closest_name(name, known)):
+    if not argument.exists() and (close := closest_name(name, strategy_names)):
         raise InputError(f"there is no run in {name!r}; did you mean the strategy {close}?")
     check_run_folder(argument)
     return argument

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DIFFERS = 1  # exit code
 ALERT_SECONDS = 30.0  # that an alert of the command line is tried to be delivered
-POLL_INTERVAL = 0.1  # seconds between two checks for a command's result
+POLL_INTERVAL = 0.1  # seconds between two checks for the result of a command
 
 app = typer.Typer(help="Trade a paper account unattended; status, halt, replay.", no_args_is_help=True)
 
@@ -144,7 +144,7 @@ def rollback(
     else:
         typer.echo(
             f"strategy {change.strategy} goes back from champion {(change.replaced or '')[:12]} to "
-            f"{change.champion[:12]}, from the daemon's next decision on"
+            f"{change.champion[:12]}, from the next decision of the daemon on"
         )
 
 
@@ -240,7 +240,8 @@ def replay(
     from finrl_pod.data.dates import first_moment
     from finrl_pod.paper.settings import load
 
-    settings, days = load(config), (first_moment(start, "START").date(), first_moment(end, "END").date())
+    settings = load(config)
+    days = (first_moment(start, "START").date(), first_moment(end, "END").date())
     from finrl_pod_app.paper.replay_report import run_replay
     from finrl_pod_app.paper.status_view import replay_progress, show_replay
 
@@ -330,7 +331,8 @@ def _submit(store: Store, name: CommandName, wait: float, *, as_json: bool, need
 
     from finrl_pod.paper.journal.commands import current_user, read_result, submit_command
 
-    number, end = submit_command(store, name, user=current_user()), time.monotonic() + wait
+    number = submit_command(store, name, user=current_user())
+    end = time.monotonic() + wait
     result = read_result(store, number)
     while result is None and time.monotonic() < end:
         time.sleep(POLL_INTERVAL)

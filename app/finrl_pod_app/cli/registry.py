@@ -92,17 +92,17 @@ def push(
         check_strategy_name(strategy)
     store = _open(registry)
     champion = store.push(run_dir)
-    handed = bool(strategy) and champion.promoted
-    if handed:
+    is_handed_over = bool(strategy) and champion.promoted
+    if is_handed_over:
         hand_over(store, strategy, champion)
     if as_json:
         print_json({"champion": champion.address, "promoted": champion.promoted, "strategy": strategy or None,
-                    "handed_over": handed})  # fmt: skip
+                    "handed_over": is_handed_over})  # fmt: skip
     else:
         typer.echo(f"stored champion {champion.address[:12]} of {run_dir} in {store.store.address}")
         if strategy:
-            typer.echo(f"handed over to strategy {strategy}" if handed else "not promoted, so not handed over")
-    if strategy and not handed:
+            typer.echo(f"handed over to strategy {strategy}" if is_handed_over else "not promoted, so not handed over")
+    if strategy and not is_handed_over:
         raise typer.Exit(REFUSED)
 
 
@@ -118,13 +118,13 @@ def pull(
     from finrl_pod_app.training.registry import find
 
     store = _open(registry)
-    found = find(store, entry)
-    if isinstance(found, Champion):
-        address = found.address
-        store.pull(found, out)
+    stored_entry = find(store, entry)
+    if isinstance(stored_entry, Champion):
+        address = stored_entry.address
+        store.pull(stored_entry, out)
     else:
-        address = found[0].address
-        store.pull_agent(*found, out)
+        address = stored_entry[0].address
+        store.pull_agent(*stored_entry, out)
     if as_json:
         print_json({"address": address, "out": str(out)})
     else:
@@ -146,12 +146,16 @@ def collect(
 
     from finrl_pod.registry.handover import collect_garbage
 
-    found = collect_garbage(_open(registry), min_age=timedelta(hours=min_age), include_refused=refused, dry_run=dry_run)
+    garbage = collect_garbage(
+        _open(registry), min_age=timedelta(hours=min_age), include_refused=refused, dry_run=dry_run
+    )
     if as_json:
-        print_json({"champions": found.champions, "files": found.files, "kept": found.kept, "dry_run": dry_run})
+        print_json({"champions": garbage.champions, "files": garbage.files, "kept": garbage.kept, "dry_run": dry_run})
         return
     verb = "would remove" if dry_run else "removed"
-    typer.echo(f"{verb} {len(found.champions)} champions and {len(found.files)} files; {found.kept} champions remain")
+    typer.echo(
+        f"{verb} {len(garbage.champions)} champions and {len(garbage.files)} files; {garbage.kept} champions remain"
+    )
 
 
 def retrain(
@@ -174,7 +178,8 @@ def retrain(
     from finrl_pod.settings.run import load
     from finrl_pod_app.cli import console
 
-    settings, folder = load(config), run_folder(out, config, resume=resume)
+    settings = load(config)
+    folder = run_folder(out, config, resume=resume)
     check_panel(settings.data.name)
     from finrl_pod_app.training.registry import retrain as run
 
@@ -194,7 +199,7 @@ def retrain(
     elif document["handed_over"]:
         typer.echo(f"champion {document['champion'][:12]} was handed over to strategy {document['strategy']}")
     else:
-        typer.echo(f"not handed over to strategy {document['strategy']}, which keeps its champion:")
+        typer.echo(f"not handed over to strategy {document['strategy']}, and it keeps its champion:")
         for reason in document["reasons"]:
             typer.echo(f"- {reason}")
     if not document["handed_over"]:

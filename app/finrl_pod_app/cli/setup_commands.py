@@ -10,7 +10,7 @@ import typer
 
 from finrl_pod_app.cli.options import Json
 
-COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the shell's script asks for completions
+COMPLETE = "_FINRL_POD_COMPLETE"  # variable by which the script of the shell asks for completions
 
 
 def init(
@@ -78,11 +78,11 @@ def glossary(
     from finrl_pod_app.cli.options import print_json
     from finrl_pod_app.setup.glossary import meanings
 
-    found = meanings(word)
+    meaning_by_word = meanings(word)
     if as_json:
-        print_json({"words": found})
+        print_json({"words": meaning_by_word})
         return
-    for name, meaning in found.items():
+    for name, meaning in meaning_by_word.items():
         typer.echo(f"{name}: {meaning}")
 
 
@@ -97,12 +97,12 @@ def algorithms(
 
     if as_json:
         rows = []
-        for info in ALGORITHMS.values():
-            row = {name: value for name, value in vars(info).items() if name != "config_class"}
-            defaults = info.config_class(algorithm=info.name)
+        for algorithm in ALGORITHMS.values():
+            row = {name: value for name, value in vars(algorithm).items() if name != "config_class"}
+            defaults = algorithm.config_class(algorithm=algorithm.name)
             row["settings"] = {k: v for k, v in dataclasses.asdict(defaults).items() if k != "algorithm"}
             rows.append(row)
-        add_ons = [dataclasses.asdict(part) for part in EXTENSIONS.values()]
+        add_ons = [dataclasses.asdict(extension) for extension in EXTENSIONS.values()]
         print_json({"algorithms": rows, "add_ons": add_ons})
         return
     from rich import box
@@ -113,12 +113,12 @@ def algorithms(
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for column in ("algorithm", "kind", "actions", "description", "source"):
         table.add_column(column, no_wrap=column in ("algorithm", "kind", "actions"))
-    for info in ALGORITHMS.values():
-        table.add_row(info.name, info.kind, info.actions, info.summary, info.source)
-    for part in EXTENSIONS.values():
-        every = len(part.algorithms) == len(ALGORITHMS)
-        algorithms, actions = ("all", "both") if every else (", ".join(part.algorithms), "continuous")
-        table.add_row(part.name, "add-on", actions, f"{part.summary} ({algorithms})", part.source)
+    for algorithm in ALGORITHMS.values():
+        table.add_row(algorithm.name, algorithm.kind, algorithm.actions, algorithm.summary, algorithm.source)
+    for extension in EXTENSIONS.values():
+        supports_all = len(extension.algorithms) == len(ALGORITHMS)
+        algorithms, actions = ("all", "both") if supports_all else (", ".join(extension.algorithms), "continuous")
+        table.add_row(extension.name, "add-on", actions, f"{extension.summary} ({algorithms})", extension.source)
     make_console().print(table)
 
 

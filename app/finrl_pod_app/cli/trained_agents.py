@@ -21,9 +21,7 @@ class ExportFormat(StrEnum):
 
 
 EnvironmentRun = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of a finished run of train --env.")]
-Member = Annotated[
-    int | None, typer.Option(min=0, help="One member by number; default: all members, which decide together.")
-]
+Member = Annotated[int | None, typer.Option(min=0, help="One member by number; default: all members decide together.")]
 EpisodeSeed = Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the run's.")]
 
 
@@ -45,8 +43,8 @@ def evaluate(
     config = dataclasses.replace(
         agents.config, device="cpu", seed=agents.config.seed if seed is None else seed
     )  # networks this small are faster there
-    found = run(agents.act, config, episodes)
-    assert found is not None
+    scores = run(agents.act, config, episodes)
+    assert scores is not None
     document = {
         "run": str(run_dir),
         "env": unpinned(config.env),
@@ -54,9 +52,9 @@ def evaluate(
         "seed": config.seed,
     }
     if as_json:
-        print_json({**document, **found})
+        print_json({**document, **scores})
     else:
-        show_environment_evaluation({**document, **found})
+        show_environment_evaluation({**document, **scores})
 
 
 def play(
@@ -73,7 +71,7 @@ def play(
     from finrl_pod_app.environment_training.saved_agents import load_agents
 
     agents = load_agents(run_dir)
-    played = run(
+    results = run(
         agents if member is None else agents.member(member),
         episodes=episodes,
         seed=seed,
@@ -81,12 +79,12 @@ def play(
         show=lambda text: None if as_json else typer.echo(text),
     )
     if as_json:
-        rows = [{"return": episode.total, "steps": episode.steps, "ended": episode.ended} for episode in played]
+        rows = [{"return": episode.total, "steps": episode.steps, "ended": episode.ended} for episode in results]
         print_json(
             {"run": str(run_dir), "env": unpinned(agents.config.env), "episodes": rows, "picture": out and str(out)}
         )
         return
-    for i, episode in enumerate(played):
+    for i, episode in enumerate(results):
         cut = "" if episode.ended else ", cut off before its end"
         typer.echo(f"episode {i}: return {episode.total:.1f} in {episode.steps:,} steps{cut}")
     if out is not None:
@@ -105,10 +103,10 @@ def export(
     check_run_folder(run_dir)
     from finrl_pod_app.training.agent_export import Format, export_run
 
-    both: tuple[Format, ...] = ("torch", "onnx")
-    chosen = tuple(name for name in both if format.value in (name, "both"))
-    written = export_run(run_dir, out or run_dir / "export", chosen)
+    all_formats: tuple[Format, ...] = ("torch", "onnx")
+    formats = tuple(name for name in all_formats if format.value in (name, "both"))
+    files = export_run(run_dir, out or run_dir / "export", formats)
     if as_json:
-        print_json({"files": [str(path) for path in written]})
+        print_json({"files": [str(path) for path in files]})
     else:
-        typer.echo("wrote " + ", ".join(map(str, written)))
+        typer.echo("wrote " + ", ".join(map(str, files)))

@@ -139,7 +139,7 @@ def tournament(
         _show_plan(settings, device, options, as_json=as_json, test=not no_test)
         return
     folder = run_folder(out, config, resume=resume)
-    again = _command("tournament", config, data, cost_bps, setting, seed)
+    command = _command("tournament", config, data, cost_bps, setting, seed)
     _run_tournament(
         settings,
         folder,
@@ -148,7 +148,7 @@ def tournament(
         as_json=as_json,
         engine=options,
         test=not no_test,
-        again=again,
+        command=command,
     )
 
 
@@ -233,8 +233,8 @@ def train(
     if sum(source is not None for source in (config, env, market)) != 1:
         raise InputError("train takes one of a config file, --env and --market; see finrl-pod train --help")
     only_config = {"--data": data, "--cost-bps": cost_bps, "--dry-run": dry_run or None, "--no-test": no_test or None}
-    if config is None and (given := [name for name, value in only_config.items() if value is not None]):
-        raise InputError(f"{given[0]} is only valid with a config file of a market")
+    if config is None and (invalid_options := [name for name, value in only_config.items() if value is not None]):
+        raise InputError(f"{invalid_options[0]} is only valid with a config file of a market")
     if market is not None:
         _with_many_agents(market, only_env, out, seed, resume=resume, as_json=as_json)
         return
@@ -250,8 +250,10 @@ def train(
         if not no_test:
             typer.echo("training one agent; its test counts as a look at the test period", err=True)
         folder = run_folder(out, config, resume=resume)
-        again = _command("train", config, data, cost_bps, setting, seed)
-        _run_tournament(single, folder, resume=resume, device=device, as_json=as_json, test=not no_test, again=again)
+        command = _command("train", config, data, cost_bps, setting, seed)
+        _run_tournament(
+            single, folder, resume=resume, device=device, as_json=as_json, test=not no_test, command=command
+        )
         return
     assert env is not None
     if workers is not None and workers < 1:
@@ -299,9 +301,9 @@ def train(
                 raise InputError("--log needs --pipeline sync, got async; leave out one of them")
             result = train_async(settings, folder, evaluation=episodes, progress=progress)
         else:
-            every = SAVE_SECONDS if save_every is None else save_every
+            save_interval = SAVE_SECONDS if save_every is None else save_every
             result = run(
-                settings, folder, resume=resume, save_seconds=every, evaluation=episodes, progress=progress,
+                settings, folder, resume=resume, save_seconds=save_interval, evaluation=episodes, progress=progress,
                 loggers=[kind.value for kind in log or ()],
             )  # fmt: skip
     if as_json:
@@ -313,14 +315,14 @@ def train(
 def _with_many_agents(
     market: str, options: dict[str, Any], out: Path | None, seed: int | None, *, resume: bool, as_json: bool
 ) -> None:
-    """`train --market`: options as given, by name; those of --env alone are refused."""
+    """`train --market`: options by name; options of --env alone are refused."""
     from finrl_pod.errors import InputError
     from finrl_pod_app.cli import console
     from finrl_pod_app.multi_agent.training import MarketTraining, train_market
 
-    used = ("--algorithm", "--steps", "--envs", "--set", "--threads")
-    if extra := [name for name, value in options.items() if value is not None and name not in used]:
-        raise InputError(f"{extra[0]} is not valid with --market; it takes {', '.join(used)}")
+    market_options = ("--algorithm", "--steps", "--envs", "--set", "--threads")
+    if extra := [name for name, value in options.items() if value is not None and name not in market_options]:
+        raise InputError(f"{extra[0]} is not valid with --market; it takes {', '.join(market_options)}")
     if resume:
         raise InputError("a run with --market cannot be resumed; it takes minutes, start it again")
     if options["--threads"] is not None:
@@ -346,11 +348,12 @@ def _run_tournament(
     as_json: bool = False,
     engine: EngineOptions | None = None,
     test: bool = True,
-    again: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> None:
     """Run the tournament of a config and print its result.
 
-    engine: this process by default. test: see the service. again: the command that made the run, without its folder.
+    engine: this process by default. test: also test the champion. command: words of the command that made the run,
+    without its folder.
     """
     from finrl_pod.user_files import stdout_to_stderr
     from finrl_pod_app.cli import console
@@ -378,7 +381,7 @@ def _run_tournament(
         console.show_result(result, out)
     else:
         console.show_result(result, None)
-        typer.echo(f"Not tested. To test it: {shlex.join([*again, '--resume', '--out', str(out)])}")
+        typer.echo(f"Not tested. To test it: {shlex.join([*command, '--resume', '--out', str(out)])}")
     for note in notes:  # below the result: what a refusal prints is one line
         typer.echo(f"note: {note}", err=True)
 
@@ -388,8 +391,8 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
     from finrl_pod_app.setup.kernels import SECONDS, uncompiled_kernels
     from finrl_pod_app.training.tournaments import plan_tournament
 
-    planned = plan_tournament(config, device=device.value, engine=engine)
-    plan = planned.estimate
+    tournament_plan = plan_tournament(config, device=device.value, engine=engine)
+    plan = tournament_plan.estimate
     if as_json:
         print_json(
             {
@@ -398,13 +401,13 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
                 "mapped_bytes": plan.mapped_bytes,
                 "samples": plan.samples,
                 "seconds": plan.seconds,
-                "look": planned.look,
-                "notes": list(planned.notes),
+                "look": tournament_plan.look,
+                "notes": list(tournament_plan.notes),
             }
         )
         return
     number, unit = (plan.seconds / 60, "minute") if plan.seconds >= 60 else (plan.seconds, "second")
-    rounded = max(round(number), 1)
+    duration = max(round(number), 1)
     typer.echo(f"memory: about {plan.memory_bytes / 1e9:.1f} GB")
     for name, size in sorted(plan.parts.items(), key=lambda item: -item[1]):
         if size >= 5e6:
@@ -413,12 +416,12 @@ def _show_plan(config: RunConfig, device: Device, engine: EngineOptions, *, as_j
         typer.echo(f"on disk, mapped into memory: about {plan.mapped_bytes / 1e9:.1f} GB in the folder of the panels")
     typer.echo(f"training: {plan.samples:,} environment steps")
     compiling = f", and {SECONDS} more for compiling kernels once" if uncompiled_kernels() else ""
-    typer.echo(f"time: about {rounded} {unit}{'s' * (rounded > 1)} on two cores{compiling}")
-    if planned.look is not None and not test:
-        typer.echo(f"test period: left unseen (--no-test); testing it would be look {planned.look}")
-    elif planned.look is not None:
-        typer.echo(f"test period: a new champion would be look {planned.look} at bars that overlap it")
-    for note in planned.notes:
+    typer.echo(f"time: about {duration} {unit}{'s' * (duration > 1)} on two cores{compiling}")
+    if tournament_plan.look is not None and not test:
+        typer.echo(f"test period: left unseen (--no-test); testing it would be look {tournament_plan.look}")
+    elif tournament_plan.look is not None:
+        typer.echo(f"test period: a new champion would be look {tournament_plan.look} at bars that overlap it")
+    for note in tournament_plan.notes:
         typer.echo(f"note: {note}", err=True)
 
 
@@ -429,9 +432,11 @@ def _single_agent(
     from finrl_pod.settings.run import load
     from finrl_pod_app.setup.overrides import override_run
 
-    changed = override_run(load(config), data, cost_bps, settings or ())
-    single = dataclasses.replace(changed.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
-    return dataclasses.replace(changed, tournament=single, cohorts=(), seed=changed.seed if seed is None else seed)
+    run_config = override_run(load(config), data, cost_bps, settings or ())
+    single = dataclasses.replace(run_config.tournament, pods=1, exploit_fraction=0.0, reinit_fraction=0.0, champion=1)
+    return dataclasses.replace(
+        run_config, tournament=single, cohorts=(), seed=run_config.seed if seed is None else seed
+    )
 
 
 def _command(

@@ -1,7 +1,7 @@
 """Garbage collection in the server: full collections are rare, and skip what imports left.
 
-A full collection visits every object of pandas, plotly and torch: a tenth of a second and more, which every visitor
-waits for. Streamlit would run one after each run of the script.
+A full collection visits every object of pandas, plotly and torch: every visitor waits a tenth of a second and more.
+Streamlit would run one after each run of the script.
 """
 
 from __future__ import annotations

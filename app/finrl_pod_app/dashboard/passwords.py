@@ -1,4 +1,4 @@
-"""The dashboard's password: an Argon2id hash in a file with mode 600, and a rate limit on guesses.
+"""The password of the dashboard: an Argon2id hash in a file with mode 600, and a rate limit on guesses.
 
 Argon2 (RFC 9106) takes tens of milliseconds and 64 MiB per guess, and hashes are compared in constant time. After a
 wrong password all sessions wait, twice as long after each further one, so parallel sessions gain nothing.
@@ -31,7 +31,7 @@ class PasswordRefused(InputError):
 
 
 class Password:
-    """The password stored in `file`, by default in the user's finrl_pod folder."""
+    """The password stored in `file`, by default in the finrl_pod folder of the user."""
 
     def __init__(self, file: Path | None = None) -> None:
         if file is None:
@@ -42,7 +42,7 @@ class Password:
 
     @property
     def is_set(self) -> bool:
-        """Whether a password is set."""
+        """True if a password is set."""
         return self.file.is_file()
 
     def set(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Password:
 
         try:
             mode = stat.S_IMODE(self.file.stat().st_mode)
-            stored = self.file.read_text(encoding="ascii").strip()
+            stored_hash = self.file.read_text(encoding="ascii").strip()
         except FileNotFoundError:
             raise PasswordRefused("no password is set: set one with finrl-pod dashboard set-password") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -71,7 +71,7 @@ class Password:
         if mode & ~MODE:
             raise PasswordRefused(f"{self.file} is accessible by others (mode {mode:o}): chmod 600 it")
         try:
-            return len(text) <= MAX_LENGTH and _hasher().verify(stored, text)
+            return len(text) <= MAX_LENGTH and _hasher().verify(stored_hash, text)
         except VerifyMismatchError:
             return False
         except (InvalidHashError, VerificationError):

@@ -1,4 +1,4 @@
-"""The dashboard's settings, passed from the command to the server process in environment variables."""
+"""Settings of the dashboard, passed from the command to the server process in environment variables."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ JOURNAL_NAME = "journal.sqlite"
 class Settings:
     """Data that the dashboard shows and hosts that may reach it.
 
-    runs: folder of runs. journals: those of paper daemons, one per account; empty to find them. hosts: host names under
-    which a proxy forwards other machines.
+    runs: folder of runs. journals: journals of paper daemons, one per account; empty to find them. hosts: host names
+    under which a proxy forwards other machines.
     """
 
     runs: Path = Path("runs")
@@ -48,14 +48,16 @@ class Settings:
             return self.journals
         default = Path("paper") / JOURNAL_NAME
         folders = [(Path("paper"), ("*/",)), (self.runs / "paper", ("", "*/", "*/*/"))]
-        found = {path for folder, depths in folders for depth in depths for path in folder.glob(depth + JOURNAL_NAME)}
-        newest = sorted(found - {default}, key=lambda path: (-path.stat().st_mtime, str(path)))
+        journals = {
+            path for folder, depths in folders for depth in depths for path in folder.glob(depth + JOURNAL_NAME)
+        }
+        newest = sorted(journals - {default}, key=lambda path: (-path.stat().st_mtime, str(path)))
         return (default, *newest) if default.is_file() else tuple(newest)
 
     def account_name(self, journal: Path) -> str:
         """The folder of a journal: from the working directory, else from the parent of the runs, else absolute."""
-        place = (journal.parent if journal.name == JOURNAL_NAME else journal).resolve()
+        folder = (journal.parent if journal.name == JOURNAL_NAME else journal).resolve()
         for root in (Path.cwd(), self.runs.resolve().parent):
-            if place.is_relative_to(root) and place != root:
-                return place.relative_to(root).as_posix()
-        return place.as_posix()
+            if folder.is_relative_to(root) and folder != root:
+                return folder.relative_to(root).as_posix()
+        return folder.as_posix()

@@ -14,6 +14,7 @@ from finrl_pod.display import COLOURS as COLOURS
 from finrl_pod.display import DASHES as DASHES
 from finrl_pod_app.report.palette import BASELINES, Style, baseline_style
 
+ThemeOption = str | int | bool | list[str] | list[int]
 EXCHANGE_ZONE = ZoneInfo("America/New_York")
 MISSING = "–"
 SPARK_HEIGHT = 26  # pixels
@@ -72,11 +73,11 @@ def style_of(name: str, runs: Sequence[str] = ()) -> Style:
     """
     if (style := baseline_style(name)) is not None:
         return style
-    place = runs.index(name) if name in runs else sum(name.encode())
-    return Style(*_RUN_LINES[place % len(_RUN_LINES)], 2.4)
+    index = runs.index(name) if name in runs else sum(name.encode())
+    return Style(*_RUN_LINES[index % len(_RUN_LINES)], 2.4)
 
 
-# The selected part of a control has the accent's colour on a tint of it, which is too little contrast in dark: it gets
+# The selected option has the accent colour on a tint of it. That is too little contrast in dark: it gets
 # the colour of text instead. Parts that refresh themselves would fade at every refresh, below the contrast of text.
 CONTROL_CSS = """<style>
 button[data-selected="true"] p, button[data-selected="true"] span, [data-testid="stSliderThumbValue"] p,
@@ -95,9 +96,9 @@ def control_css(*, dark: bool) -> str:
     return CONTROL_CSS % _SCHEMES["dark" if dark else "light"]["textColor"]
 
 
-def streamlit_theme() -> dict[str, object]:
-    """Streamlit's theme options: quiet greys and one accent, in light and in dark."""
-    shared = {
+def streamlit_theme() -> dict[str, ThemeOption]:
+    """Theme options of Streamlit: quiet greys and one accent, in light and in dark."""
+    options: dict[str, ThemeOption] = {
         "theme.baseRadius": "0.5rem",
         "theme.baseFontSize": 15,
         "theme.headingFontSizes": ["1.75rem", "1.25rem", "1.05rem", "1rem", "1rem", "1rem"],
@@ -109,7 +110,7 @@ def streamlit_theme() -> dict[str, object]:
         "theme.showSidebarBorder": True,
     }
     by_scheme = {f"theme.{scheme}.{key}": value for scheme, keys in _SCHEMES.items() for key, value in keys.items()}
-    return {**shared, **by_scheme}
+    return {**options, **by_scheme}
 
 
 def template(*, dark: bool) -> Any:
@@ -136,32 +137,32 @@ def template(*, dark: bool) -> Any:
 
 
 def escape_html(text: object) -> str:
-    """Text for figures, which Plotly reads as HTML."""
+    """Text for figures; Plotly reads it as HTML."""
     return html.escape(str(text))
 
 
 def escape_markdown(text: object) -> str:
-    """Text for Streamlit's Markdown, with every character that Markdown or HTML would interpret escaped."""
+    """Text for the Markdown of Streamlit, with every character that Markdown or HTML would interpret escaped."""
     return "".join(f"\\{sign}" if sign in "\\`*_{}[]()<>#+-.!|$~:&" else sign for sign in str(text).replace("\n", " "))
 
 
 def sparkline(values: Sequence[float], label: str) -> str:
-    """A small line as an HTML image, as wide as its place. label: for screen readers.
+    """A small line as an HTML image, as wide as its place. label: description for screen readers.
 
     An image, because Streamlit removes inline SVG, and the charts of its metrics have no accessible names.
     """
     low, high = min(values), max(values)
     scale = SPARK_HEIGHT / (high - low) if high > low else 0.0
     points = " ".join(
-        f"{100 * place / (len(values) - 1):.1f},{1 + SPARK_HEIGHT - scale * (value - low):.1f}"
-        for place, value in enumerate(values)
+        f"{100 * i / (len(values) - 1):.1f},{1 + SPARK_HEIGHT - scale * (value - low):.1f}"
+        for i, value in enumerate(values)
     )
-    drawn = (
+    svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 {SPARK_HEIGHT + 2}" preserveAspectRatio="none">'
         f'<polyline points="{points}" fill="none" stroke="{NEUTRAL}" stroke-width="1.5" '
         'vector-effect="non-scaling-stroke"/></svg>'
     )
-    source = base64.b64encode(drawn.encode()).decode()
+    source = base64.b64encode(svg.encode()).decode()
     return (
         f'<img src="data:image/svg+xml;base64,{source}" alt="{html.escape(label)}" '
         f'style="width: 100%; height: {SPARK_HEIGHT + 2}px; display: block">'
@@ -205,7 +206,7 @@ def count(value: float | None) -> str:
 
 
 def exchange_time(value: datetime | None) -> str:
-    """An aware time in the exchange's zone: 2026-11-20 16:00:00 EST."""
+    """An aware time in the time zone of the exchange: 2026-11-20 16:00:00 EST."""
     return MISSING if value is None else value.astimezone(EXCHANGE_ZONE).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -221,9 +222,9 @@ def duration(seconds: float | None) -> str:
     """75 -> 1 min 15 s."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
 def _format(value: float | None, write: Any) -> str:

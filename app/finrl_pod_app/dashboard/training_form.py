@@ -20,18 +20,18 @@ def setting_label(path: str) -> str:
 
 
 def number_field(path: str) -> dict[str, Any]:
-    """Label, help and bounds of a number's input field, as keyword arguments of `st.number_input`.
+    """Label, help and bounds of the input field of a number, as keyword arguments of `st.number_input`.
 
     All numbers are int or float as declared. Raises KeyError for an unknown setting.
     """
-    declared = describe_setting(path)
-    number = int if declared.type == "int" else float
-    low, high = (declared.constraint.low, declared.constraint.high) if declared.constraint else (None, None)
+    declaration = describe_setting(path)
+    number = int if declaration.type == "int" else float
+    low, high = (declaration.constraint.low, declaration.constraint.high) if declaration.constraint else (None, None)
     return {
         "label": setting_label(path),
         "min_value": None if low is None else number(low),
         "max_value": None if high is None else number(min(high, MAX_NUMBER)),
-        "help": declared.comment,
+        "help": declaration.comment,
     }
 
 
@@ -52,6 +52,6 @@ def merge(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, 
     result = dict(values)
     for key, value in overrides.items():
         current = result.get(key)
-        both = isinstance(current, Mapping) and isinstance(value, Mapping)
-        result[key] = merge(current, value) if both else value  # type: ignore[arg-type]
+        are_tables = isinstance(current, Mapping) and isinstance(value, Mapping)
+        result[key] = merge(current, value) if are_tables else value  # type: ignore[arg-type]
     return result

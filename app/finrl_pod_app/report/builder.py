@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def build_report(
 
 
 def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[LeaderboardRow, ...]:
-    """The rows of the report's leaderboard."""
+    """The rows of the leaderboard of a report."""
     return tuple(
         LeaderboardRow.model_validate(vars(score) | {"assignment": score.generation, "metrics": dict(score.metrics)})
         for score in leaderboard
@@ -110,7 +110,7 @@ def leaderboard_rows(leaderboard: Sequence[Score]) -> tuple[LeaderboardRow, ...]
 def strategy_metrics(
     result: BacktestResult, results: Mapping[str, BacktestResult], benchmark: str | None
 ) -> dict[str, float]:
-    """Metrics of a result, of its holdings, and against the benchmark's result unless it is that one."""
+    """Metrics of a result, of its holdings, and against the benchmark unless it is the benchmark."""
     metrics = dict(result.metrics)
     if benchmark is None or results[benchmark] is result:
         return metrics | holdings_metrics(result.weights)
@@ -227,14 +227,14 @@ def ordinal(delay: int) -> str:
 
 def small_line(equity: Floats) -> list[float]:
     """Growth of 1 at `LINE_POINTS` places at most, as tables draw it; four decimals."""
-    places = np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))
-    return [round(float(value), 4) for value in equity[places] / equity[0]]
+    bars = np.unique(np.linspace(0, len(equity) - 1, min(LINE_POINTS, len(equity))).astype(int))
+    return [round(float(value), 4) for value in equity[bars] / equity[0]]
 
 
 def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
-    """The tear sheet's numbers.
+    """Numbers of the tear sheet.
 
-    of: the strategy that the report is about, whose drawdowns and monthly returns are listed. Rolling Sharpe ratio,
+    `of` is the strategy with drawdowns and monthly returns, the subject of the report. Rolling Sharpe ratio,
     return_distribution, costs and longest drawdown (in bars) are given for every strategy.
     """
     subject = subject_of(results)
@@ -242,15 +242,15 @@ def tear_sheet(results: Mapping[str, BacktestResult]) -> Tearsheet:
     return Tearsheet(
         of=subject,
         drawdowns=tuple(Drawdown(**vars(row)) for row in drawdowns(result.times, result.equity)),
-        longest_drawdown={name: longest_drawdown(other.times, other.equity) for name, other in results.items()},
+        longest_drawdown={name: longest_drawdown(account.times, account.equity) for name, account in results.items()},
         monthly=monthly_returns(result.times, result.equity),
-        rolling_sharpe={name: _rolling_sharpe_range(other) for name, other in results.items()},
-        distribution={name: return_distribution(other.equity) for name, other in results.items()},
-        costs={name: Costs.model_validate(cost_summary(other)) for name, other in results.items()},
+        rolling_sharpe={name: _rolling_sharpe_range(account) for name, account in results.items()},
+        distribution={name: return_distribution(account.equity) for name, account in results.items()},
+        costs={name: Costs.model_validate(cost_summary(account)) for name, account in results.items()},
     )
 
 
-def subject_of(names: Mapping[str, object]) -> str:
+def subject_of(names: Collection[str]) -> str:
     """The strategy that a report is about: the champion, else the first."""
     return CHAMPION if CHAMPION in names else next(iter(names))
 
@@ -265,10 +265,15 @@ def bootstrap_band(equity: Floats, seed: int = 0) -> Band | None:
 def _rolling_sharpe_range(result: BacktestResult) -> RollingSharpe:
     """Window, last, lowest and highest rolling Sharpe ratio; None where no window is complete."""
     ratios = rolling_sharpe(result.equity, result.risk_free, periods=bars_per_year(result.times))
-    known = ratios[np.isfinite(ratios)]
-    if not known.size:
+    finite = ratios[np.isfinite(ratios)]
+    if not finite.size:
         return RollingSharpe(window=ROLLING_BARS, last=None, low=None, high=None)
-    return RollingSharpe(window=ROLLING_BARS, last=float(known[-1]), low=float(known.min()), high=float(known.max()))
+    return RollingSharpe(
+        window=ROLLING_BARS,
+        last=float(finite[-1]),
+        low=float(finite.min()),
+        high=float(finite.max()),
+    )
 
 
 def yearly_returns(times: Times, equity: Floats) -> dict[str, float]:

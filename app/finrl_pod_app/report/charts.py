@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +78,7 @@ class Account(Protocol):
     def risk_free(self) -> Floats | None: ...
 
 
-def reference_names(results: Mapping[str, Any]) -> list[str]:
+def reference_names(results: Collection[str]) -> list[str]:
     """The baselines that a chart shows at first, at most `SHOWN_REFERENCES`; the others are a click away."""
     return [name for name in dict.fromkeys((*REFERENCES, *results)) if name in results and name != CHAMPION][
         :SHOWN_REFERENCES
@@ -101,8 +101,8 @@ def equity_figure(results: Mapping[str, Account], band: Band | None = None) -> A
     for name in reversed(champion_first(results)):
         result = results[name]
         for row, values, hover in ((1, multiples[name], "%{y:.2f}×"), (2, drawdown(result.equity), "%{y:.1%}")):
-            traces = line(name, result.times, values, style_by_name[name], hover)
-            figure.add_scatter(**traces, legendgroup=name, showlegend=row == 1, row=row, col=1)
+            attributes = {"legendgroup": name, "showlegend": row == 1, "row": row, "col": 1}
+            add_line(figure, name, result.times, values, style_by_name[name], hover, **attributes)
     figure.update_layout(legend={"traceorder": "reversed"})
     set_log_axis(figure, multiples, row=1, col=1)
     figure.update_yaxes(title="growth of 1", row=1, col=1)
@@ -132,15 +132,15 @@ def drawdown_figure(accounts: Mapping[str, Account], styles: Styles | None = Non
 
 
 def active_growth_figure(result: BacktestResult, bases: Mapping[str, BacktestResult]) -> Any:
-    """Growth of a strategy over that of each base, minus one, in the style of the base."""
+    """Growth of a strategy relative to each base, minus one, in the style of the base."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
     style_by_name = styles_of(bases)
     for name, base in bases.items():
         active = growth(result.equity) / growth(base.equity) - 1
-        trace = line(name, result.times, active, style_by_name[name], "%{y:.2%}")
-        figure.add_scatter(**trace | {"name": f"over {html.escape(display_name(name))}", "meta": None})
+        label = f"over {html.escape(display_name(name))}"
+        add_line(figure, name, result.times, active, style_by_name[name], "%{y:.2%}", name=label, meta=None)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, zeroline=True, zerolinecolor=ZERO_LINE)
     return figure
@@ -168,12 +168,12 @@ def weights_figure(result: BacktestResult) -> Any:
     times = dates(result.times)
     bands = _weight_bands(result)
     for (name, values), colour in zip(bands, _band_colours(len(bands) - 1), strict=True):
-        for part, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
-            if group == "short" and not part.any():
+        for weights, group in ((np.clip(values, 0, None), "long"), (np.clip(values, None, 0), "short")):
+            if group == "short" and not weights.any():
                 continue
             figure.add_scatter(
                 x=times,
-                y=decimated(part),
+                y=decimated(weights),
                 name=html.escape(name),
                 legendgroup=name,
                 showlegend=group == "long",
@@ -192,7 +192,7 @@ def weights_figure(result: BacktestResult) -> Any:
 def turnover_figure(result: BacktestResult, colour: str) -> Any:
     """One-sided turnover of each month as a share of equity.
 
-    A month far above the others, such as that of the first purchase, is cut off and labelled with its value.
+    A month far above the others, such as the first purchase, is cut off and labelled with its value.
     """
     import plotly.graph_objects as go
 
@@ -200,9 +200,9 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
     figure = go.Figure(go.Bar(x=months, y=sums, marker_color=colour, hovertemplate="%{y:.1%}"))
     figure.update_yaxes(tickformatstops=PERCENT_TICKS, rangemode="tozero")
     highest = int(np.argmax(sums))
-    others = np.sort(sums)[:-1]
-    if len(others) and 0 < TALL_BAR * others[-1] < sums[highest]:
-        top = 1.5 * float(others[-1])
+    other_months = np.sort(sums)[:-1]
+    if len(other_months) and 0 < TALL_BAR * other_months[-1] < sums[highest]:
+        top = 1.5 * float(other_months[-1])
         figure.update_yaxes(range=[0, top])
         label = {"showarrow": False, "xanchor": "left", "xshift": 12, "yanchor": "top"}
         figure.add_annotation(x=months[highest], y=top, text=percent(float(sums[highest]), unit="%"), **label)
@@ -211,8 +211,8 @@ def turnover_figure(result: BacktestResult, colour: str) -> Any:
 
 def monthly_turnover(result: BacktestResult) -> tuple[list[str], Floats]:
     """Months as 2019-01, and the one-sided turnover of each as a share of equity."""
-    names, places = np.unique(result.times.astype("datetime64[M]"), return_inverse=True)
-    sums = 0.5 * np.bincount(places, weights=result.turnover).astype(np.float64)
+    names, month_index = np.unique(result.times.astype("datetime64[M]"), return_inverse=True)
+    sums = 0.5 * np.bincount(month_index, weights=result.turnover).astype(np.float64)
     return [str(name) for name in names], sums
 
 
@@ -271,8 +271,8 @@ def distribution_figure(results: Mapping[str, BacktestResult]) -> Any:
     return figure
 
 
-def cost_curve_figure(rows: Sequence[CostPoint], charged: float, colour: str) -> Any:
-    """Annual return by proportional cost in basis points. charged: cost of the backtest, marked by a dotted line."""
+def cost_curve_figure(rows: Sequence[CostPoint], run_cost: float, colour: str) -> Any:
+    """Annual return by proportional cost in basis points. run_cost: cost of the backtest, marked by a dotted line."""
     import plotly.graph_objects as go
 
     costs = [row.cost_bps for row in rows]
@@ -285,9 +285,9 @@ def cost_curve_figure(rows: Sequence[CostPoint], charged: float, colour: str) ->
         line={"color": colour, "width": 2},
         hovertemplate="%{x:g} bp: CAGR %{y:.2%}<extra></extra>",
     )
-    figure.add_vline(x=charged, line={"color": ZERO_LINE, "dash": "dot", "width": 1.5})
+    figure.add_vline(x=run_cost, line={"color": ZERO_LINE, "dash": "dot", "width": 1.5})
     label = {"yref": "paper", "yanchor": "top", "xanchor": "left", "xshift": 4, "showarrow": False}
-    figure.add_annotation(x=charged, y=1, text=f"this run: {charged:g} bp", **label)
+    figure.add_annotation(x=run_cost, y=1, text=f"this run: {run_cost:g} bp", **label)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title="transaction cost, bp")
     figure.update_yaxes(title="CAGR", tickformatstops=PERCENT_TICKS, zeroline=True)
@@ -314,38 +314,41 @@ def logits_figure(logits: Histogram) -> Any:
 def line_figure(
     accounts: Mapping[str, Account], values: Mapping[str, Floats], hover: str, styles: Styles | None = None
 ) -> Any:
-    """One line per strategy. values: [T] each. styles: by default those of a report."""
+    """One line per strategy. values: [T] each. styles: line styles; by default the styles of a report."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
     style_by_name = report_styles(accounts) if styles is None else styles
     # The champion, or the first strategy, comes last: its line is on top.
     for name in reversed(champion_first(accounts)):
-        figure.add_scatter(**line(name, accounts[name].times, values[name], style_by_name[name], hover))
+        add_line(figure, name, accounts[name].times, values[name], style_by_name[name], hover)
     figure.update_layout(legend={"traceorder": "reversed"})
     return figure
 
 
-def line(name: str, times: Times, values: Floats, style: Style, hover: str) -> dict[str, Any]:
-    """The attributes of a thinned line in a style, for `add_scatter`."""
-    return {
+def add_line(
+    figure: Any, strategy: str, times: Times, values: Floats, style: Style, hover: str, **attributes: Any
+) -> None:
+    """Add the thinned line of a strategy in its style. attributes: Plotly attributes, and row and col of a subplot."""
+    trace = {
         "x": dates(times),
         "y": decimated(values),
-        "name": html.escape(display_name(name)),
-        "meta": name,
+        "name": html.escape(display_name(strategy)),
+        "meta": strategy,
         "mode": "lines",
         "line": {"color": style.colour, "dash": style.dash, "width": style.width},
         "hovertemplate": hover,
     }
+    figure.add_scatter(**trace | attributes)
 
 
 def growth(equity: Floats) -> Floats:
-    """Growth of 1: equity [T] over its first value. NaN at or below zero, which has no place on a log axis."""
+    """Growth of 1: equity [T] over its first value. NaN at or below zero: a log axis has no place for it."""
     multiples = equity / equity[0]
     return np.where(multiples > 0, multiples, np.nan)
 
 
-def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **place: int) -> None:
+def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **subplot: int) -> None:
     """Set a log axis with round ticks that covers all curves; a band is cut off where it is wider.
 
     place: row and col of a subplot.
@@ -355,7 +358,7 @@ def set_log_axis(figure: Any, multiples: Mapping[str, Floats], **place: int) -> 
     low, high = min(ends) - margin, max(ends) + margin
     ticks = log_ticks(math.exp(low), math.exp(high))
     limits = [low / math.log(10), high / math.log(10)]
-    figure.update_yaxes(type="log", range=limits, tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **place)
+    figure.update_yaxes(type="log", range=limits, tickvals=ticks, ticktext=[f"{tick:g}×" for tick in ticks], **subplot)
 
 
 def add_band(figure: Any, times: Times, band: Band, **attributes: Any) -> None:
@@ -372,13 +375,13 @@ def _weight_bands(result: BacktestResult) -> list[tuple[str, Floats]]:
     mean = np.abs(result.weights).mean(0)
     order = [int(i) for i in np.argsort(-mean, kind="stable") if mean[i] > 0]
     bands = [(result.symbols[i], result.weights[:, i]) for i in order[:NAMED_ASSETS]]
-    if (others := len(order) - NAMED_ASSETS) > 0:
-        name = f"{others} other{'s' * (others > 1)}"
+    if (other_count := len(order) - NAMED_ASSETS) > 0:
+        name = f"{other_count} other{'s' * (other_count > 1)}"
         bands.append((name, result.weights[:, order[NAMED_ASSETS:]].sum(1)))
     return [*bands, ("cash", 1 - result.weights.sum(1))]
 
 
 def _band_colours(holdings: int) -> list[str]:
     """Colours for the named assets, greys for the others and for cash."""
-    others = [OTHERS_COLOUR] if holdings > NAMED_ASSETS else []
-    return [*area_colours(holdings - len(others)), *others, CASH_COLOUR]
+    other_colour = [OTHERS_COLOUR] if holdings > NAMED_ASSETS else []
+    return [*area_colours(holdings - len(other_colour)), *other_colour, CASH_COLOUR]

@@ -30,7 +30,10 @@ def metric_text(metric: Metric[Any], value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
-    """1234.5 -> 1,234.50; a dash for None, NaN or infinity. Zero is never negative. sign: of positive numbers too."""
+    """1234.5 -> 1,234.50; a dash for None, NaN or infinity.
+
+    Zero is never negative. sign: show the sign of positive numbers.
+    """
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:{'+' if sign else ''}z,.{digits}f}"
@@ -45,7 +48,7 @@ def percent(value: float | None, digits: int = 1, *, sign: bool = False, unit: s
 def return_interval(low: float | None, high: float | None) -> str:
     """An interval of returns in percent, such as -0.3% to +0.9%.
 
-    With more decimals if it is narrow, or if an end would round to 0, whose side decides whether 0 lies inside.
+    With more decimals if it is narrow, or if an end would round to 0: its side decides whether 0 lies inside.
     """
     if low is None or high is None:
         return f"{MISSING} to {MISSING}"
@@ -69,8 +72,8 @@ def champion_first(names: Iterable[str]) -> list[str]:
 
 def in_sentence(name: str) -> str:
     """A strategy in running text: the champion, the index, equal weight."""
-    shown = display_name(name)
-    return f"the {shown}" if name in (CHAMPION, "agent", "index", "mandate_at_tilt_zero") else shown
+    text = display_name(name)
+    return f"the {text}" if name in (CHAMPION, "agent", "index", "mandate_at_tilt_zero") else text
 
 
 def display_name(name: str) -> str:

@@ -28,13 +28,14 @@ GAIN, LOSS = "#148acd", "#d55e00"
 
 def benchmark(report: RunReport, styles: Mapping[str, Style]) -> str:
     """Every strategy against the benchmark; empty without one."""
-    base, strategies = report.test.benchmark, report.test.strategies
-    others = {name: values for name, values in strategies.items() if name != base}
-    if base is None or not any(BENCHMARK_METRICS[0].name in values for values in others.values()):
+    base = report.test.benchmark
+    strategies = report.test.strategies
+    rivals = {name: values for name, values in strategies.items() if name != base}
+    if base is None or not any(BENCHMARK_METRICS[0].name in values for values in rivals.values()):
         return ""
-    metrics = [metric for metric in COMPARISON_METRICS if any(metric.name in values for values in others.values())]
+    metrics = [metric for metric in COMPARISON_METRICS if any(metric.name in values for values in rivals.values())]
     meanings = definitions({metric.label: metric.explanation for metric in metrics})
-    return section(f"Against {in_sentence(base)}", metrics_table(others, styles, metrics) + meanings)
+    return section(f"Against {in_sentence(base)}", metrics_table(rivals, styles, metrics) + meanings)
 
 
 def profit(report: RunReport) -> str:
@@ -54,8 +55,8 @@ def profit(report: RunReport) -> str:
     ]
     figure = profit_figure(attribution)
     figure.update_layout(hovermode="closest", margin={"l": 90})
-    drawn = chart("attribution", figure, "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else "")
-    return section("Profit by asset, and by year", words + drawn + table(heads, rows, wide=False))
+    chart_html = chart("attribution", figure, "tall" if len(attribution.by_asset) > NAMED_ASSETS // 2 else "")
+    return section("Profit by asset, and by year", words + chart_html + table(heads, rows, is_wide=False))
 
 
 YEAR_COLUMNS = {
@@ -82,9 +83,10 @@ def profit_figure(attribution: Attribution) -> Any:
     if len(profits) > NAMED_ASSETS:
         half = NAMED_ASSETS // 2
         middle = profits[half:-half]
-        rest = (f"{len(middle)} others", sum(value for _, value in middle))
-        profits = [*profits[:half], rest, *profits[-half:]]
-    names, values = [html.escape(name) for name, _ in profits], [value for _, value in profits]
+        middle_bar = (f"{len(middle)} others", sum(value for _, value in middle))
+        profits = [*profits[:half], middle_bar, *profits[-half:]]
+    names = [html.escape(name) for name, _ in profits]
+    values = [value for _, value in profits]
     colours = [GAIN if value >= 0 else LOSS for value in values]
     bars = go.Bar(
         x=values, y=names, orientation="h", marker_color=colours, hovertemplate="%{y}: %{x:,.0f}<extra></extra>"
@@ -114,7 +116,7 @@ def capacity_section(report: RunReport) -> str:
         f"{100 * capacity.participation:g}% fills. Grey band: {100 * capacity.level:.0f}% interval (stationary "
         "bootstrap)."
     )
-    return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, wide=False))
+    return section("Capacity", words + chart("capacity", figure, "low") + table(heads, rows, is_wide=False))
 
 
 CAPACITY_HEADS = ("account", "active growth, % per year", "interval", "costs, % per year")
@@ -158,7 +160,8 @@ def capacity_figure(capacity: Capacity) -> Any:
 
 def capacity_sentence(capacity: Capacity) -> str:
     """What becomes of the active growth in larger accounts."""
-    smallest, base = capacity.curve[0], display_name(capacity.base)
+    smallest = capacity.curve[0]
+    base = display_name(capacity.base)
     growth = percent(smallest.active_growth, 2, sign=True, unit="%")
     start = f"An account of {smallest.account:,.0f} grows {growth} per year against {base}"
     if capacity.half.value == 0:

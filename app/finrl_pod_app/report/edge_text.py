@@ -72,7 +72,7 @@ def return_sentence_of(edge: Edge) -> str:
 
 
 def reference_words(edge: Edge) -> str:
-    """The reference in words. edge: of a verdict."""
+    """The reference of a verdict in words."""
     if edge.portfolio:
         return f"its base ({display_name(str(edge.portfolio))}, traded as slowly as the agents trade)"
     return f"{display_name(str(edge.reference))} (rebalanced monthly)"
@@ -90,9 +90,9 @@ def _shown(report: RunReport, verdict: Verdict, edge: Edge) -> str:
         f"Volatility {_rate(edge.account.volatility)} (base {_rate(edge.base.volatility)}), maximum "
         f"drawdown {_rate(-edge.account.drawdown)} (base {_rate(-edge.base.drawdown)}).",
     ]
-    failed = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
-    if failed:
-        sentences.append(f"It is refused by other rules: {', '.join(failed)}.")
+    failed_rules = [display_name(rule.name) for rule in verdict.rules if not rule.passed]
+    if failed_rules:
+        sentences.append(f"It is refused by other rules: {', '.join(failed_rules)}.")
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -106,8 +106,8 @@ def _fixed_tilt(report: RunReport) -> str:
     if not tilts:
         return ""
     best = max(tilts, key=lambda row: row.validation.alpha or 0.0)
-    earned = _rate(best.test.alpha, sign=True)
-    return f"The fixed tilt that was best on validation, {display_name(best.rung)}, earns {earned} of it."
+    alpha = _rate(best.test.alpha, sign=True)
+    return f"The fixed tilt that was best on validation, {display_name(best.rung)}, earns {alpha} of it."
 
 
 def _too_small(edge: Edge) -> str:
@@ -134,8 +134,8 @@ def _nothing_shown(report: RunReport, edge: Edge) -> str:
     sentences = [f"Nothing is shown: p-value {edge.p_value:.2g}, needed: at most {edge.level:.3g}"]
     sentences[0] += f"{_low_sharpe(edge)}."
     if edge.tracking_error:
-        missed = edge.detectable_ratio * edge.tracking_error
-        sentences.append(f"An edge below {_rate(missed)} per year would be missed with a probability above 20%.")
+        effect = edge.detectable_ratio * edge.tracking_error
+        sentences.append(f"An edge below {_rate(effect)} per year would be missed with a probability above 20%.")
     if edge.active_return.value > 0:
         sentences.append(_market_risk(edge))
     sentences.append(f"A further look needs a p-value of at most {report.next_level:.3g}.")
@@ -150,11 +150,12 @@ def _market_risk(edge: Edge) -> str:
 
 
 def _low_sharpe(edge: Edge) -> str:
-    """A clause for accounts that pass both tests at a lower Sharpe ratio than the base's."""
+    """A clause for accounts that pass both tests at a lower Sharpe ratio than the base."""
     if edge.p_value > edge.level:
         return ""
-    own, base = edge.account.sharpe, edge.base.sharpe
-    return f"; the tests pass, but its Sharpe ratio {number(own, 3)} is below {number(base, 3)} of the base"
+    champion = edge.account.sharpe
+    base = edge.base.sharpe
+    return f"; the tests pass, but its Sharpe ratio {number(champion, 3)} is below {number(base, 3)} of the base"
 
 
 def _rate(value: float | None, *, sign: bool = False) -> str:

@@ -31,7 +31,7 @@ KEY_METRICS = (
 class KeyFigure:
     """One figure. key: what it measures. text: the value with its unit. note: its definition or interval.
 
-    detail: interval or unit of the value, below it. against: the base's value. Both are empty for none.
+    detail: interval or unit of the value, below it. against: value of the base. Both are empty for none.
     """
 
     key: str
@@ -43,12 +43,12 @@ class KeyFigure:
 
     @property
     def below(self) -> str:
-        """What stands below the value on a card."""
-        return "; ".join(part for part in (self.detail, self.against) if part)
+        """Caption of the card."""
+        return "; ".join(text for text in (self.detail, self.against) if text)
 
     @property
     def sentence(self) -> str:
-        """Value, its detail in brackets, and the base's value."""
+        """Value, its detail in brackets, and the value of the base."""
         text = f"{self.text} ({self.detail})" if self.detail else self.text
         return f"{text}; {self.against}" if self.against else text
 
@@ -64,9 +64,9 @@ def key_figures(report: RunReport) -> list[KeyFigure]:
     figures = []
     for metric in KEY_METRICS:
         base_text = metric_text(metric, base_metrics.get(metric.name))
-        against = f"{base} {base_text}" if base_text != MISSING else ""
+        base_value = f"{base} {base_text}" if base_text != MISSING else ""
         text = metric_text(metric, metrics.get(metric.name))
-        figures.append(KeyFigure(metric.name, metric.label, text, against, metric.explanation))
+        figures.append(KeyFigure(metric.name, metric.label, text, base_value, metric.explanation))
     holdings = KeyFigure(
         EFFECTIVE_NUMBER.name,
         EFFECTIVE_NUMBER.label,
@@ -87,11 +87,12 @@ def _active_return(report: RunReport, metrics: Metrics, base_metrics: Metrics, b
         note = f"mean annual return above {base}; {level} of the test for an edge"
         text = metric_text(ANNUAL_RETURN, active.value)
         return KeyFigure("active_return", "Active return", text, "", note, interval)
-    growth, base_growth = metrics.get(ANNUAL_RETURN.name), base_metrics.get(ANNUAL_RETURN.name)
+    growth = metrics.get(ANNUAL_RETURN.name)
+    base_growth = base_metrics.get(ANNUAL_RETURN.name)
     value = None if growth is None or base_growth is None else growth - base_growth
-    over = f"over {base}" if base else ""
+    comparison_text = f"over {base}" if base else ""
     text = metric_text(ANNUAL_RETURN, value)
-    return KeyFigure("active_return", "Active return", text, "", "CAGR above the base", over)
+    return KeyFigure("active_return", "Active return", text, "", "CAGR above the base", comparison_text)
 
 
 def key_figure_lines(results: Mapping[str, BacktestResult], report: RunReport) -> dict[str, list[float]]:
@@ -109,7 +110,7 @@ def key_figure_lines(results: Mapping[str, BacktestResult], report: RunReport) -
     }
     if base is not None:
         lines["active_return"] = log_growth - np.log(np.maximum(base.equity / base.equity[0], 1e-12))
-    return {key: thinned for key, values in lines.items() if (thinned := _thinned(values))}
+    return {key: points for key, values in lines.items() if (points := _thinned(values))}
 
 
 def _thinned(values: Floats) -> list[float]:

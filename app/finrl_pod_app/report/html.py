@@ -34,7 +34,7 @@ SELECTED = {  # procedure by which the members of a champion were selected
 
 
 def write_report(out: Path, report: RunReport, results: Mapping[str, BacktestResult]) -> Path:
-    """Write report.json, report.html and curves.safetensors into `out` and return the page's path.
+    """Write report.json, report.html and curves.safetensors into `out` and return the path of the page.
 
     results: test results by the same strategy names. The page is headed by the name of the folder and the date (UTC).
     Raises RunError if the folder cannot be written; existing reports are then kept.
@@ -45,10 +45,10 @@ def write_report(out: Path, report: RunReport, results: Mapping[str, BacktestRes
     return write_text(out / "report.html", page)
 
 
-def render(report: RunReport, results: Mapping[str, BacktestResult], name: str = "", created: str = "") -> str:
+def render(report: RunReport, results: Mapping[str, BacktestResult], name: str = "", report_date: str = "") -> str:
     """The page as HTML text. Deterministic: equal input gives equal text.
 
-    name: run name. created: report date in ISO format.
+    name: run name. report_date: in ISO format.
     """
     style_by_name = report_styles(report.test.strategies)
     kind, heading = report.period_words
@@ -82,23 +82,23 @@ def render(report: RunReport, results: Mapping[str, BacktestResult], name: str =
         section("Provenance", _provenance(report)),
     ]
     title = f"{name}: {period}" if name else period
-    parts = [_head(report, name, period, created), *body[:1], sections.contents(body), *body[1:]]
+    sections_html = [_head(report, name, period, report_date), *body[:1], sections.contents(body), *body[1:]]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>\n{_asset('style.css')}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in parts if part)
+        + "\n".join(section_html for section_html in sections_html if section_html)
         + f"\n</main>\n<script>{_asset('vendor/plotly-basic.min.js')}</script>\n"
         f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
-def _head(report: RunReport, name: str, period: str, created: str) -> str:
+def _head(report: RunReport, name: str, period: str, report_date: str) -> str:
     verdict = report.verdict
     subject = in_sentence(report.subject)
     heading = f"Backtest of {subject}: {period}" if verdict is None else name or f"Run: {period}"
     title = name if heading != name else ""
-    facts = ", ".join(part for part in (title, period, f"report of {created}" if created else "") if part)
+    facts = ", ".join(fact for fact in (title, period, f"report of {report_date}" if report_date else "") if fact)
     lines = [
         f'<header><button type="button" class="save" hidden>Save as PDF</button><h1>{html.escape(heading)}</h1>'
         f'<p class="soft">finrl_pod: {html.escape(facts)}</p>',
@@ -139,31 +139,32 @@ def _validation(report: RunReport, style_by_name: Mapping[str, Style]) -> str:
 
 def _weights(results: Mapping[str, BacktestResult]) -> str:
     name = subject_of(results)
-    drawn = chart("weights", charts.weights_figure(results[name]), "tall", side_legend=True)
+    chart_html = chart("weights", charts.weights_figure(results[name]), "tall", side_legend=True)
     words = note(
         f"Weights of {in_sentence(name)} after the fills of each bar: the largest by their mean, "
         "the others together, and cash."
     )
-    return section("Portfolio weights", words + drawn)
+    return section("Portfolio weights", words + chart_html)
 
 
 def _leaderboard(report: RunReport) -> str:
     champion = report.champion
     if not report.leaderboard or champion is None:
         return ""
-    base, count = report.base_score, len(champion.members)
-    how = SELECTED.get(champion.selection)
+    base = report.base_score
+    count = len(champion.members)
+    selection = SELECTED.get(champion.selection)
     notes = [
         "Scores are Sharpe ratios on the validation period"
         + ("." if base is None else f"; the base, traded as slowly as the agents trade, has {number(base, 3)}."),
         f"The {len(report.leaderboard)} best agents of all generations are listed.",
         f"The champion ({champion.algorithm}) is an ensemble of {count} member{'s' * (count != 1)}"
-        f"{f', {how},' if how else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",
-        "An agent's id counts generations and slots from 0: g01s02 is the third agent of generation 2.",
-        "An agent descends from its parent, whose weights it continued or copied; a dash: it started from scratch.",
+        f"{f', {selection},' if selection else ''}{diversity_of(champion.roots, champion.mean_correlation)}.",
+        "The id of an agent counts generations and slots from 0: g01s02 is the third agent of generation 2.",
+        "An agent continued or copied the weights of its parent; a dash: it started from scratch.",
     ]
     if report.search != "off":
-        notes.append(f'Hyperparameters differ from those of the config because of its search = "{report.search}".')
+        notes.append(f'Hyperparameters differ from the config because of its search = "{report.search}".')
     return section("Leaderboard", note(" ".join(notes)) + leaderboard_table(report.leaderboard, champion))
 
 
@@ -178,10 +179,10 @@ def _data(report: RunReport) -> str:
         **spans,
         "embargo": f"{report.splits.embargo} bars dropped from the end of train and validation",
     }
-    known = "<p>Known data issues:</p>" if data.flaws else "<p>No known data issues.</p>"
-    folded = data.flaws[FLAWS_SHOWN:]
-    more = f"<details><summary>{len(folded)} more</summary>{bullet_list(folded)}</details>" if folded else ""
-    return known + bullet_list(data.flaws[:FLAWS_SHOWN]) + more + fact_list(facts)
+    heading = "<p>Known data issues:</p>" if data.flaws else "<p>No known data issues.</p>"
+    tail = data.flaws[FLAWS_SHOWN:]
+    details = f"<details><summary>{len(tail)} more</summary>{bullet_list(tail)}</details>" if tail else ""
+    return heading + bullet_list(data.flaws[:FLAWS_SHOWN]) + details + fact_list(facts)
 
 
 def _provenance(report: RunReport) -> str:

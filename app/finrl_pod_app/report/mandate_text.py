@@ -1,6 +1,6 @@
-"""Text of a report's sections on mandate and ladder: return over the base, rows of the tables, deployed step.
+"""Text of report sections on mandate and ladder: return over the base, rows of the tables, deployed step.
 
-Shared by the terminal, the report's page and the dashboard.
+Shared by the terminal, the report and the dashboard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFF_AT_ZERO = ("max_turnover", "volatility_target")
 
 @dataclass(frozen=True)
 class Measure:
-    """One row of a table. key: in the report's object. note: definition."""
+    """One row of a table. key: attribute of the record. note: definition."""
 
     key: str
     label: str
@@ -52,13 +52,11 @@ USAGE = (
     ),
 )
 ADDED = (
-    Measure("active_return", "Active return", "active", "mean return above the heading's, per year"),
-    Measure(
-        "alpha", "Alpha", "active", "intercept of the regression of excess returns on those of the heading, a year"
-    ),
+    Measure("active_return", "Active return", "active", "mean return above the heading, per year"),
+    Measure("alpha", "Alpha", "active", "intercept of the regression on the excess returns of the heading, per year"),
     Measure("beta", "Beta", "slope", "slope of the same regression"),
     Measure("information_ratio", "Information ratio", "ratio", "active return over tracking error, annualised"),
-    Measure("sharpe", "Sharpe ratio, difference", "difference", "of the champion less that of the heading"),
+    Measure("sharpe", "Sharpe ratio, difference", "difference", "of the champion minus the heading"),
 )
 YEARS = Measure(
     "years_to_show",
@@ -68,8 +66,8 @@ YEARS = Measure(
     "never if it is not above 0",
 )
 METHODS = (
-    "Intervals of active return and alpha are those of the test for an edge; the others are percentiles of the "
-    "stationary bootstrap, which resamples the bars of both accounts together. Alpha is the active return less what a "
+    "The test for an edge gives the intervals of active return and alpha; the others are percentiles of the "
+    "stationary bootstrap of the bars of both accounts together. Alpha is the active return less what a "
     "beta other than 1 explains. Years to significance have no interval: they follow from the measured information "
     "ratio."
 )
@@ -91,11 +89,11 @@ def comparison_sentence(comparison: Comparison) -> str:
     return f"After costs {clause}; p-value of no edge {comparison.p_value:.2g}, for this backtest alone."
 
 
-def _mean_return(who: str, comparison: ActiveReturn, active: Estimate) -> str:
+def _mean_return(strategy: str, comparison: ActiveReturn, active: Estimate) -> str:
     """An active return with its interval as a clause."""
     value = active.value
     return (
-        f"the mean return of {who} was {abs(100 * value):.1f}% per year {'below' if value < 0 else 'above'} that of "
+        f"the mean return of {strategy} was {abs(100 * value):.1f}% per year {'below' if value < 0 else 'above'} "
         f"{in_sentence(comparison.base)} ({100 * comparison.level:.0f}% interval "
         f"{return_interval(active.low, active.high)})"
     )
@@ -117,7 +115,7 @@ def _setting(name: str, value: str | float) -> str:
 
 
 def usage_periods(usage: Mapping[str, MandateUsage]) -> list[str]:
-    """The periods of a mandate's use in their order; keys of a saved report are sorted."""
+    """The periods in which a mandate was used, in order; keys of a saved report are sorted."""
     return [name for name in PERIODS if name in usage]
 
 
@@ -129,16 +127,16 @@ def usage_rows(usage: Mapping[str, MandateUsage]) -> list[tuple[Measure, list[st
     ]
 
 
-def added_rows(added: Added) -> list[tuple[Measure, str, str]]:
+def added_rows(comparison: Added) -> list[tuple[Measure, str, str]]:
     """Each statistic against a base with its value and interval, and the years until it would be significant."""
     rows = []
     for measure in ADDED:
-        estimate = added if measure.key == "sharpe" else getattr(added, measure.key)
+        estimate = comparison if measure.key == "sharpe" else getattr(comparison, measure.key)
         if estimate is None:
             continue
         low, high = (with_side(format_measure(measure, end), end) for end in (estimate.low, estimate.high))
         rows.append((measure, format_measure(measure, estimate.value), f"{low} to {high}"))
-    rows.append((YEARS, years_text(added.years_to_show), MISSING))
+    rows.append((YEARS, years_text(comparison.years_to_show), MISSING))
     return rows
 
 
@@ -172,7 +170,7 @@ LABELS = {
     "rl": "reinforcement learning",
 }
 COLUMNS = (  # heading, unit, definition; all per year
-    ("active", "%", "mean return less that of the base"),
+    ("active", "%", "mean return minus the base"),
     ("alpha", "%", "active return less beta times the base"),
     ("TE", "%", "standard deviation of active returns"),
     ("turnover", "×", "one-sided"),
@@ -204,20 +202,21 @@ def _cells(period: RungPeriod) -> list[str]:
 def ladder_sentence(report: RunReport) -> str:
     """What training added to the solved policy, and which one is deployed; empty for a run without a ladder."""
     rungs = {row.rung: row for row in report.ladder}
-    solved, trained = rungs.get("closed_form"), rungs.get("rl")
-    if solved is None:
+    linear = rungs.get("closed_form")
+    rl = rungs.get("rl")
+    if linear is None:
         return ""
-    if report.start is None or trained is None:
-        return "Deployed: the solved linear policy, which nothing was trained from."
-    deployed = "the trained ensemble" if trained.deployed else "the solved linear policy that it started from"
+    if report.start is None or rl is None:
+        return "Deployed: the solved linear policy. Nothing was trained from it."
+    policy = "the trained ensemble" if rl.deployed else "the solved linear policy that it started from"
     return (
-        f"Reinforcement learning added {_gain(trained.validation, solved.validation)}% per year to the solved policy "
+        f"Reinforcement learning added {_gain(rl.validation, linear.validation)}% per year to the solved policy "
         f"on validation (p-value {report.start.p_value:.2g}, at most {report.start.level:g} is needed to deploy it) "
-        f"and {_gain(trained.test, solved.test)}% on test. Deployed: {deployed}."
+        f"and {_gain(rl.test, linear.test)}% on test. Deployed: {policy}."
     )
 
 
-def _gain(trained: RungPeriod, solved: RungPeriod) -> str:
-    if trained.active_return is None or solved.active_return is None:
+def _gain(trained_period: RungPeriod, solved_period: RungPeriod) -> str:
+    if trained_period.active_return is None or solved_period.active_return is None:
         return MISSING
-    return percent(trained.active_return - solved.active_return, 2, sign=True)
+    return percent(trained_period.active_return - solved_period.active_return, 2, sign=True)

@@ -2,7 +2,7 @@
 
 The colours of lines have a contrast of at least 3:1 on the light and the dark page. They differ by at least 18 in
 CIELAB from each other, also under simulated protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009), and
-those of the strategies that a report shows at first by at least 39. Dashes are a second cue.
+strategies that a report shows at first by at least 39. Dashes are a second cue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BASELINE_STYLES = {
     "random_weights": Style("#648cff", "dashdot"),
 }
 BASELINES = tuple(_BASELINE_STYLES)
-# Paul Tol's qualitative scheme "muted", safe for colour blindness, in an order in which neighbours differ most.
+# The qualitative scheme "muted" of Paul Tol, safe for colour blindness, in an order in which neighbours differ most.
 _AREAS = ("#44aa99", "#999933", "#aa4499", "#ddcc77", "#882255", "#88ccee", "#117733", "#332288", "#cc6677")
 
 
@@ -54,24 +54,24 @@ def baseline_style(name: str) -> Style | None:
 
 def report_styles(names: Iterable[str]) -> dict[str, Style]:
     """`styles` with a wide, solid line for the strategy that a report is about: the champion, else the first."""
-    found = styles(names)
-    if found and CHAMPION not in found:
-        subject = next(iter(found))
-        found[subject] = replace(found[subject], dash="solid", width=SUBJECT_WIDTH)
-    return found
+    style_by_name = styles(names)
+    if style_by_name and CHAMPION not in style_by_name:
+        subject = next(iter(style_by_name))
+        style_by_name[subject] = replace(style_by_name[subject], dash="solid", width=SUBJECT_WIDTH)
+    return style_by_name
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A style per name: those of the champion and the baselines, and the unused ones for others, in order.
+    """A style per name: fixed for the champion and the baselines, unused ones for others, in order.
 
     Styles repeat after ten others.
     """
-    ordered = champion_first(names)
-    used = {_BASELINE_STYLES[name] for name in ordered if name in _BASELINE_STYLES}
-    free = [style for style in _BASELINE_STYLES.values() if style not in used] or list(_BASELINE_STYLES.values())
-    others = [name for name in ordered if name != CHAMPION and name not in _BASELINE_STYLES]
-    chosen = {name: free[i % len(free)] for i, name in enumerate(others)} | {CHAMPION: _CHAMPION}
-    return {name: _BASELINE_STYLES.get(name) or chosen[name] for name in ordered}
+    sorted_names = champion_first(names)
+    used_styles = {_BASELINE_STYLES[name] for name in sorted_names if name in _BASELINE_STYLES}
+    free = [style for style in _BASELINE_STYLES.values() if style not in used_styles] or list(_BASELINE_STYLES.values())
+    other_names = [name for name in sorted_names if name != CHAMPION and name not in _BASELINE_STYLES]
+    other_styles = {name: free[i % len(free)] for i, name in enumerate(other_names)} | {CHAMPION: _CHAMPION}
+    return {name: _BASELINE_STYLES.get(name) or other_styles[name] for name in sorted_names}
 
 
 def area_colours(count: int) -> list[str]:

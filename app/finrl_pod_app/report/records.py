@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 VERSION: Literal[1] = 1
 REPORT_FILE = "report.json"
-# Bars of a report by their split, in headings and at the end of sentences; None: dates of the user's choice.
+# Bars of a report by their split, in headings and at the end of sentences; None: chosen dates.
 PERIODS = {
     "train": ("training", "on the training period"),
     "validation": ("validation", "on the validation period"),
@@ -111,8 +111,9 @@ class SplitDates(Part):
 class Champion(Part):
     """The ensemble under test.
 
-    roots: first ancestor of each member. mean_correlation: of the active returns of the members on validation, None for
-    a single member. selection: procedure that selected the members. lineage: ancestors of each member, parent first.
+    roots: first ancestor of each member. mean_correlation: mean correlation of the active returns of the members on
+    validation, None for a single member. selection: procedure that selected the members. lineage: ancestors of each
+    member, parent first.
     """
 
     id: str
@@ -164,7 +165,7 @@ class CostPoint(Part):
 
 
 class Drawdown(Part):
-    """A fall from a peak. bars: from the peak to the recovery or to the end."""
+    """A fall from a peak. bars: number of bars from the peak to the recovery or the end."""
 
     peak: str
     trough: str
@@ -290,7 +291,7 @@ class ActiveReturn(Part):
 
 
 class Comparison(ActiveReturn):
-    """A strategy against a baseline on this period alone. p_value: of no edge."""
+    """A strategy against a baseline on this period alone. p_value: p-value of no edge."""
 
     of: str
     p_value: float
@@ -489,7 +490,8 @@ class Histogram(Part):
 class Overfitting(Part):
     """Probability of backtest overfitting over a number of splits, and the logits of the ranks.
 
-    loss: probability of a loss out of sample. blocks: of the period. trials: that were compared.
+    loss: probability of a loss out of sample. blocks: number of blocks of the period. trials: number of compared
+    trials.
     """
 
     pbo: float
@@ -638,7 +640,7 @@ def _fitting_report(contents: dict[str, object]) -> RunReport:
     while True:
         try:
             report = RunReport.model_validate(contents)
-            return report.model_copy(update={"damage": tuple(f"{name}: {why}" for name, why in damage.items())})
+            return report.model_copy(update={"damage": tuple(f"{name}: {reason}" for name, reason in damage.items())})
         except ValidationError as error:
             for item in error.errors(include_url=False, include_input=False):
                 damage.setdefault(".".join(map(str, item["loc"])), item["msg"])
@@ -661,11 +663,13 @@ def report_of_run(folder: Path) -> RunReport:
 def _remove(contents: dict[str, object], location: tuple[int | str, ...]) -> None:
     """Remove the innermost entry of a mapping at or above an error."""
     entry: object = contents
-    mapping, key = contents, str(location[0])
+    mapping = contents
+    key = str(location[0])
     for name in location:
         if not isinstance(entry, dict) or name not in entry:
             break
-        mapping, key = entry, str(name)
+        mapping = entry
+        key = str(name)
         entry = entry[name]
     mapping.pop(key, None)
 

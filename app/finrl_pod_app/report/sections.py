@@ -1,4 +1,4 @@
-"""The sections of the report's page as HTML, each a pure function of the report.
+"""The sections of a report as HTML, each a pure function of the report.
 
 A section returns "" if its part of the report is missing.
 """
@@ -50,10 +50,10 @@ def chart(name: str, figure: Any, size: str = "", *, side_legend: bool = False) 
     figure.update_layout(template=charts.REPORT_TEMPLATE)
     if side_legend:
         figure.update_layout(showlegend=True, legend=charts.SIDE_LEGEND)
-    drawn = figure.to_json().replace("<", "\\u003c")  # no text of a figure may end the element
+    json_text = figure.to_json().replace("<", "\\u003c")  # no text of a figure may end the element
     return (
         f'<div class="{f"chart {size}".strip()}" id="chart-{name}"></div>'
-        f'<script type="application/json" data-chart="{name}">{drawn}</script>'
+        f'<script type="application/json" data-chart="{name}">{json_text}</script>'
     )
 
 
@@ -77,15 +77,15 @@ def headline(report: RunReport) -> str:
     return f'<dl class="headline">{cells}</dl>'
 
 
-def contents(parts: Sequence[str]) -> str:
+def contents(sections: Sequence[str]) -> str:
     """Links to the sections among the parts of a page."""
-    found = re.findall(r'<section id="([^"]+)"><h2>([^<]+)</h2>', "".join(parts))
-    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
+    headings = re.findall(r'<section id="([^"]+)"><h2>([^<]+)</h2>', "".join(sections))
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
 
 
 def definitions(meanings: Mapping[str, str]) -> str:
-    """A note that defines the columns of a table. meanings: by label."""
+    """A note that defines the columns of a table. meanings: meaning of each label."""
     texts = (f"<strong>{html.escape(label)}</strong>: {html.escape(meaning)}" for label, meaning in meanings.items())
     return f'<p class="note">{"; ".join(texts)}.</p>'
 
@@ -120,27 +120,28 @@ def gate(report: RunReport) -> str:
     notes = [note(edge)] if (edge := edge_sentence(verdict)) else []
     notes += [note(words)] if (words := trials + looks_sentence(report)) else []
     warnings = verdict.statistics.audit_warnings
-    if known := [warning for warning in warnings if warning in report.data.flaws]:
-        notes.append(note(f"{len(known)} warnings of the audit are the known data issues under Data and splits."))
-    if others := [warning for warning in warnings if warning not in known]:
-        notes += ["<p>Warnings of the audit:</p>", bullet_list(others)]
+    if issues := [warning for warning in warnings if warning in report.data.flaws]:
+        notes.append(note(f"{len(issues)} warnings of the audit are the known data issues under Data and splits."))
+    if other_warnings := [warning for warning in warnings if warning not in issues]:
+        notes += ["<p>Warnings of the audit:</p>", bullet_list(other_warnings)]
     return section("Promotion rules", "".join([gate_table(verdict.rules, verdict.reasons), *notes]))
 
 
 def active_return(report: RunReport, results: Mapping[str, BacktestResult]) -> str:
     """What the champion added to its base, traded as slowly: growth over it, and statistics."""
-    added = report.added
-    if added is None:
+    comparison = report.added
+    if comparison is None:
         return ""
-    base, parts = added.base, []
+    base = comparison.base
+    elements = []
     if base in results and CHAMPION in results:
-        parts.append(note(f"Growth of the champion relative to {in_sentence(base)}, minus one."))
-        parts.append(chart("active", charts.active_growth_figure(results[CHAMPION], {base: results[base]}), "low"))
+        elements.append(note(f"Growth of the champion relative to {in_sentence(base)}, minus one."))
+        elements.append(chart("active", charts.active_growth_figure(results[CHAMPION], {base: results[base]}), "low"))
     slow = " The mandate at tilt zero is the base, traded as slowly as the agents trade."
     period = f"The champion on the period {' to '.join(report.splits.test)}."
-    parts.append(note(f"{period}{slow if report.mandate_usage else ''}"))
+    elements.append(note(f"{period}{slow if report.mandate_usage else ''}"))
     meanings = {measure.label: measure.note for measure in (*ADDED, YEARS)}
-    return section("Active return", "".join([*parts, added_table(added), note(METHODS), definitions(meanings)]))
+    return section("Active return", "".join([*elements, added_table(comparison), note(METHODS), definitions(meanings)]))
 
 
 def ladder(report: RunReport) -> str:
@@ -154,9 +155,9 @@ def ladder(report: RunReport) -> str:
         for label, unit, _ in LADDER_COLUMNS
     )
     body = [
-        f'<tr{" class=champion" if deployed else ""}><th scope="row">{html.escape(label)}'
-        f"{' (deployed)' if deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        for label, deployed, cells in rows
+        f'<tr{" class=champion" if is_deployed else ""}><th scope="row">{html.escape(label)}'
+        f"{' (deployed)' if is_deployed else ''}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        for label, is_deployed, cells in rows
     ]
     meanings = definitions({label: meaning for label, _, meaning in LADDER_COLUMNS})
     words = note(ladder_sentence(report)) + note(LADDER_NOTE)
@@ -167,14 +168,14 @@ def mandate(report: RunReport) -> str:
     """The settings of the mandate, and how much of it was used."""
     if not report.mandate:
         return ""
-    parts = []
+    elements = []
     if usage := report.mandate_usage:
-        parts += [
+        elements += [
             note("How much of the mandate was used, against the mandate at tilt 0 with the same trading."),
             mandate_usage_table(usage),
             definitions({measure.label: measure.note for measure in USAGE}),
         ]
-    return section("Mandate", "".join([*parts, fact_list(mandate_settings(report.mandate))]))
+    return section("Mandate", "".join([*elements, fact_list(mandate_settings(report.mandate))]))
 
 
 def overfitting(report: RunReport) -> str:
@@ -191,7 +192,8 @@ def equity(report: RunReport, results: Mapping[str, BacktestResult], styles: Map
     band = report.test.band
     words = label = ""
     if band is not None:
-        name, level = in_sentence(report.subject), f"{100 * band.level:.0f}%"
+        name = in_sentence(report.subject)
+        level = f"{100 * band.level:.0f}%"
         label = f"{level} bootstrap band of {name}"
         words = note(
             f"The band holds {level} of the stationary bootstrap resamples of {name} at each bar; the chart cuts it "
@@ -238,10 +240,10 @@ def months(report: RunReport) -> str:
 def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Turnover and costs over time, and costs by kind."""
     name = report.subject
-    shown = in_sentence(name)
-    parts = [
+    subject = in_sentence(name)
+    elements = [
         note(
-            f"One-sided turnover of {shown} by month: half of the value traded, the first purchase included, as a "
+            f"One-sided turnover of {subject} by month: half of the value traded, the first purchase included, as a "
             "share of equity."
         ),
         chart("turnover", charts.turnover_figure(results[name], styles[name].colour), "low"),
@@ -250,25 +252,27 @@ def trading(report: RunReport, results: Mapping[str, BacktestResult], styles: Ma
         chart("costs", charts.costs_figure(results), "low"),
     ]
     if len(results[name].cost_parts) > 1:
-        parts.append(note(f"Cumulative costs of {shown} by kind, as a share of initial equity."))
-        parts.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low", side_legend=True))
-    parts.append(note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity."))
-    parts.append(costs_table(report.test.tearsheet.costs, styles))
-    return section("Turnover and costs", "".join(parts))
+        elements.append(note(f"Cumulative costs of {subject} by kind, as a share of initial equity."))
+        elements.append(chart("parts", charts.cost_breakdown_figure(results[name]), "low", side_legend=True))
+    elements.append(
+        note("Costs over the whole period, in the currency of the prices; cost drag: mean share of equity.")
+    )
+    elements.append(costs_table(report.test.tearsheet.costs, styles))
+    return section("Turnover and costs", "".join(elements))
 
 
 def distribution(report: RunReport, results: Mapping[str, BacktestResult], styles: Mapping[str, Style]) -> str:
     """Histogram and moments of the returns per bar."""
     first = note("Share of bars by their simple return; the outermost points include all returns beyond them.")
-    drawn = chart("distribution", charts.distribution_figure(results), "low")
+    chart_html = chart("distribution", charts.distribution_figure(results), "low")
     meanings = {
         "5% VaR": "the return that 5% of the bars fall below",
         "5% expected shortfall": "the mean return of those bars",
         "kurtosis": "3 for a normal distribution",
         "positive": "share of the bars with a return above 0",
     }
-    found = distribution_table(report.test.tearsheet.distribution, styles)
-    return section("Distribution of returns", first + key(styles) + drawn + found + definitions(meanings))
+    table_html = distribution_table(report.test.tearsheet.distribution, styles)
+    return section("Distribution of returns", first + key(styles) + chart_html + table_html + definitions(meanings))
 
 
 def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
@@ -276,20 +280,21 @@ def cost_curve(report: RunReport, styles: Mapping[str, Style]) -> str:
     rows = report.test.cost_curve
     if not rows:
         return ""
-    name, charged = report.subject, report.test.cost_bps
+    name = report.subject
+    run_cost = report.test.cost_bps
     words = note(
-        f"The decisions of {in_sentence(name)}, made under the {charged:g} basis points of this run, at other "
+        f"The decisions of {in_sentence(name)}, made under the {run_cost:g} basis points of this run, at other "
         "transaction costs."
     )
-    drawn = chart("sensitivity", charts.cost_curve_figure(rows, charged, styles[name].colour), "low")
-    return section("Sensitivity to costs", words + drawn + cost_curve_table(rows, charged))
+    chart_html = chart("sensitivity", charts.cost_curve_figure(rows, run_cost, styles[name].colour), "low")
+    return section("Sensitivity to costs", words + chart_html + cost_curve_table(rows, run_cost))
 
 
 def key(styles: Mapping[str, Style], band: str = "") -> str:
-    """The legend of the line charts, whose buttons show and hide strategies. band: label of the grey band, if any."""
-    shown = {CHAMPION, *charts.reference_names(styles)} if CHAMPION in styles else set(styles)
+    """The legend of the line charts; its buttons show and hide strategies. band: label of the grey band, if any."""
+    visible = {CHAMPION, *charts.reference_names(styles)} if CHAMPION in styles else set(styles)
     buttons = "".join(
-        f'<button type="button" aria-pressed="{str(name in shown).lower()}" data-strategy="{html.escape(name)}">'
+        f'<button type="button" aria-pressed="{str(name in visible).lower()}" data-strategy="{html.escape(name)}">'
         f"{key_line(styles[name])}{html.escape(display_name(name))}</button>"
         for name in champion_first(styles)
     )

@@ -75,7 +75,7 @@ def yearly_table(yearly: Mapping[str, Metrics], styles: Mapping[str, Style]) -> 
         strategy_row(name, styles, [percent(yearly[name].get(year)) for year in years])
         for name in champion_first(yearly)
     ]
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=False)
 
 
 def drawdowns_table(rows: Sequence[Drawdown]) -> str:
@@ -86,16 +86,16 @@ def drawdowns_table(rows: Sequence[Drawdown]) -> str:
         f"<td>{percent(row.depth)}</td><td>{row.bars:,}</td></tr>"
         for row in rows
     ]
-    return table(heads, body, wide=False)
+    return table(heads, body, is_wide=False)
 
 
 def monthly_table(monthly: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns by month in percent, one row per year with that of the year last. Cells are shaded by size."""
+    """Returns by month in percent, one row per year with its total last. Cells are shaded by size."""
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("", *MONTHS, "year"))
     largest = max((abs(value) for months in monthly.values() for value in months.values()), default=0.0) or 1.0
     rows = []
     for year, months in monthly.items():
-        cells = "".join(_shaded_cell(months.get(str(place + 1)), largest) for place in range(len(MONTHS)))
+        cells = "".join(_shaded_cell(months.get(str(month + 1)), largest) for month in range(len(MONTHS)))
         total = f"<td><strong>{percent(compound_return(months))}</strong></td>"
         rows.append(f'<tr><th scope="row">{html.escape(year)}</th>{cells}{total}</tr>')
     return table(heads, rows)
@@ -115,21 +115,21 @@ def distribution_table(moments: Mapping[str, Metrics], styles: Mapping[str, Styl
     return table(f'<th scope="col">strategy<small></small></th>{heads}', rows)
 
 
-def cost_curve_table(rows: Sequence[CostPoint], charged: float) -> str:
-    """Performance by proportional cost. charged: the cost of the run itself in basis points, whose row is marked."""
+def cost_curve_table(rows: Sequence[CostPoint], run_cost: float) -> str:
+    """Performance by proportional cost. run_cost: cost of the run itself in basis points; its row is marked."""
     heads = "".join(
         f'<th scope="col">{head}</th>' for head in ("cost, bp", "CAGR, %", "Sharpe ratio", "max drawdown, %")
     )
     body = []
     for row in rows:
-        own = abs(row.cost_bps - charged) < SAME_COST
+        is_run_cost = abs(row.cost_bps - run_cost) < SAME_COST
         body.append(
-            f"<tr{' class=champion' if own else ''}>"
-            f'<th scope="row">{row.cost_bps:g}{" (this run)" if own else ""}</th>'
+            f"<tr{' class=champion' if is_run_cost else ''}>"
+            f'<th scope="row">{row.cost_bps:g}{" (this run)" if is_run_cost else ""}</th>'
             f"<td>{percent(row.annual_return, 2)}</td><td>{number(row.sharpe, 3)}</td>"
             f"<td>{percent(row.max_drawdown, 2)}</td></tr>"
         )
-    return table(heads, body, wide=False)
+    return table(heads, body, is_wide=False)
 
 
 def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
@@ -137,43 +137,44 @@ def costs_table(costs: Mapping[str, Costs], styles: Mapping[str, Style]) -> str:
 
     Without interest and fees in any account, and without dividends, their columns are left out.
     """
-    kinds = list(dict.fromkeys(kind for one in costs.values() for kind in one.parts))
+    kinds = list(dict.fromkeys(kind for strategy_costs in costs.values() for kind in strategy_costs.parts))
     heads = "".join(f'<th scope="col">{html.escape(kind)}</th>' for kind in kinds)
     heads += '<th scope="col">cost drag<small>% per year</small></th>'
-    carrying = any(one.carry for one in costs.values())
+    carrying = any(strategy_costs.carry for strategy_costs in costs.values())
     heads += '<th scope="col">interest less fees</th>' * carrying
-    paying = any(one.dividends is not None for one in costs.values())
+    paying = any(strategy_costs.dividends is not None for strategy_costs in costs.values())
     heads += '<th scope="col">dividends</th>' * paying
     rows = []
     for name in champion_first(costs):
-        one = costs[name]
-        cells = [number(one.parts.get(kind), 0) for kind in kinds]
-        cells += [percent(one.drag, 2), *([number(one.carry, 0)] * carrying)]
-        cells += [number(one.dividends, 0)] * paying
+        strategy_costs = costs[name]
+        cells = [number(strategy_costs.parts.get(kind), 0) for kind in kinds]
+        cells += [percent(strategy_costs.drag, 2), *([number(strategy_costs.carry, 0)] * carrying)]
+        cells += [number(strategy_costs.dividends, 0)] * paying
         rows.append(strategy_row(name, styles, cells))
-    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, wide=False)
+    return table(f'<th scope="col">strategy<small></small></th>{heads}', rows, is_wide=False)
 
 
-def gate_table(rules: Sequence[RuleResult], stated: Sequence[str] = ()) -> str:
+def gate_table(rules: Sequence[RuleResult], reasons: Sequence[str] = ()) -> str:
     """Each promotion rule with its value, limit and outcome.
 
-    stated: explanations that the page has given already; if it has given all, their column is left out.
+    reasons: explanations that the page has given already; if it has given all, their column is left out.
     """
-    explained = any(rule.sentence not in stated for rule in rules)
+    has_explanations = any(rule.sentence not in reasons for rule in rules)
     heads = '<th scope="col">rule</th><th scope="col">value</th><th scope="col">limit</th><th scope="col">passed</th>'
-    heads += '<th scope="col" class="text">explanation</th>' * explained
+    heads += '<th scope="col" class="text">explanation</th>' * has_explanations
     body = []
     for rule in rules:
-        (label, side), (value, limit) = rule_label(rule.name), rule_cells(rule)
+        (label, side) = rule_label(rule.name)
+        (value, limit) = rule_cells(rule)
         cells = f"<td>{value}</td><td>{side} {limit}</td>"
         cells += f'<td class="{"good" if rule.passed else "bad"}">{"yes" if rule.passed else "no"}</td>'
-        cells += f'<td class="text words">{_explanation(rule, stated)}</td>' * explained
+        cells += f'<td class="text words">{_explanation(rule, reasons)}</td>' * has_explanations
         body.append(f'<tr><th scope="row">{html.escape(label)}</th>{cells}</tr>')
-    return table(heads, body, wide=explained)
+    return table(heads, body, is_wide=has_explanations)
 
 
-def _explanation(rule: RuleResult, stated: Sequence[str]) -> str:
-    return SEE_ABOVE if rule.sentence in stated else html.escape(rule.sentence)
+def _explanation(rule: RuleResult, reasons: Sequence[str]) -> str:
+    return SEE_ABOVE if rule.sentence in reasons else html.escape(rule.sentence)
 
 
 def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str:
@@ -181,16 +182,16 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str
 
     Of agents that are not members only the parent is known. Members are marked unless all agents are members.
     """
-    shown = rows[:MAX_LEADERBOARD_ROWS]
-    mixed = any(row.id not in champion.members for row in shown)
-    settings = sorted({key for row in shown for key in row.hyperparameters})
-    varied = [key for key in settings if len({row.hyperparameters.get(key) for row in shown}) > 1]
+    visible_rows = rows[:MAX_LEADERBOARD_ROWS]
+    marks_members = any(row.id not in champion.members for row in visible_rows)
+    settings = sorted({key for row in visible_rows for key in row.hyperparameters})
+    varied_settings = [key for key in settings if len({row.hyperparameters.get(key) for row in visible_rows}) > 1]
     heads = ['<th scope="col">agent</th>', '<th scope="col" class="text">descends from</th>']
     heads += ['<th scope="col">generation</th>', '<th scope="col">score</th>']
-    heads += [f'<th scope="col">{html.escape(display_name(key))}</th>' for key in varied]
+    heads += [f'<th scope="col">{html.escape(display_name(key))}</th>' for key in varied_settings]
     body = []
-    for row in shown:
-        member = mixed and row.id in champion.members
+    for row in visible_rows:
+        member = marks_members and row.id in champion.members
         ancestors = champion.lineage.get(row.id) or ((row.parent,) if row.parent else ())
         cells = [
             f'<th scope="row">{html.escape(row.id)}{" (member)" if member else ""}</th>',
@@ -198,7 +199,7 @@ def leaderboard_table(rows: Sequence[LeaderboardRow], champion: Champion) -> str
             f"<td>{row.generation + 1}</td>",
             f"<td>{number(row.score, 3)}</td>",
         ]
-        cells += [f"<td>{_value(row.hyperparameters.get(key))}</td>" for key in varied]
+        cells += [f"<td>{_value(row.hyperparameters.get(key))}</td>" for key in varied_settings]
         body.append(f"<tr{' class=champion' if member else ''}>{''.join(cells)}</tr>")
     return table("".join(heads), body)
 
@@ -212,23 +213,24 @@ def mandate_usage_table(usage: Mapping[str, MandateUsage]) -> str:
         f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         for measure, cells in usage_rows(usage)
     ]
-    return table(heads, body, wide=False)
+    return table(heads, body, is_wide=False)
 
 
-def added_table(added: Added) -> str:
+def added_table(comparison: Added) -> str:
     """A champion against its base: one row per statistic, with its value and interval."""
-    base, level = html.escape(display_name(added.base)), f"{100 * added.level:.0f}% interval"
+    base = html.escape(display_name(comparison.base))
+    level = f"{100 * comparison.level:.0f}% interval"
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("statistic", f"against {base}", level))
     rows = [
         f'<tr><th scope="row" title="{html.escape(measure.note)}">{html.escape(measure.label)}</th>'
         f"<td>{value}</td><td>{interval}</td></tr>"
-        for measure, value, interval in added_rows(added)
+        for measure, value, interval in added_rows(comparison)
     ]
-    return table(heads, rows, wide=False)
+    return table(heads, rows, is_wide=False)
 
 
 def key_line(style: Style) -> str:
-    """A short sample of a strategy's line, as SVG."""
+    """A short sample of the line of a strategy, as SVG."""
     return (
         f'<svg class="key" viewBox="0 0 26 10" aria-hidden="true"><line x1="0" y1="5" x2="26" y2="5" '
         f'stroke="{style.colour}" stroke-width="{style.width}" stroke-dasharray="{style.dash_array}"/></svg>'
@@ -236,15 +238,15 @@ def key_line(style: Style) -> str:
 
 
 def strategy_row(name: str, styles: Mapping[str, Style], cells: Sequence[str]) -> str:
-    """A row headed by a strategy's line and name."""
+    """A row headed by the line and name of a strategy."""
     head = f'<th scope="row"><span class="named">{key_line(styles[name])}{html.escape(display_name(name))}</span></th>'
     style = " class=champion" if name == CHAMPION else ""
     return f"<tr{style}>{head}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def table(heads: str, rows: Sequence[str], *, wide: bool = True) -> str:
-    """A table of header cells and rows, which scrolls where the page is narrow."""
-    style = ' class="wide"' if wide else ""
+def table(heads: str, rows: Sequence[str], *, is_wide: bool = True) -> str:
+    """A table of header cells and rows; it scrolls on a narrow page."""
+    style = ' class="wide"' if is_wide else ""
     # A region that scrolls must be reachable by keyboard.
     return (
         f'<div class="scroll" tabindex="0"><table{style}><thead><tr>{heads}</tr></thead>'

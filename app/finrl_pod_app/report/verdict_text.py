@@ -1,6 +1,6 @@
 """The verdict in words: its rules with their units, looks and trials, and what comes next.
 
-Shared by the terminal, the report's page and the dashboard.
+Shared by the terminal, the report and the dashboard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ LISTED_BASELINES = 3  # of more, the best is named
 
 def verdict_lines(report: RunReport) -> list[str]:
     """The first paragraph, and each rule in words; rules that fail come first. Empty without a verdict."""
-    lines, verdict = verdict_paragraph(report), report.verdict
+    lines = verdict_paragraph(report)
+    verdict = report.verdict
     if verdict is None:
         return []
     if not verdict.rules:
@@ -72,18 +73,18 @@ def baselines_sentence(report: RunReport) -> str:
     strategies = report.test.strategies
     if report.verdict is None or CHAMPION not in strategies:
         return ""
-    own = _sharpe(strategies[CHAMPION])
-    higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > own}
+    champion_ratio = _sharpe(strategies[CHAMPION])
+    higher = {name: ratio for name in strategies if (ratio := _sharpe(strategies[name])) > champion_ratio}
     if not higher:
         return "No baseline had a higher Sharpe ratio on the test period."
-    ranked = sorted(higher, key=lambda name: -higher[name])
-    if len(ranked) > LISTED_BASELINES:
+    ranking = sorted(higher, key=lambda name: -higher[name])
+    if len(ranking) > LISTED_BASELINES:
         return (
-            f"{len(ranked)} of {len(strategies) - 1} baselines had a higher Sharpe ratio on the test period, by luck "
-            f"or not; the best: {display_name(ranked[0])} {number(higher[ranked[0]])}."
+            f"{len(ranking)} of {len(strategies) - 1} baselines had a higher Sharpe ratio on the test period, by luck "
+            f"or not; the best: {display_name(ranking[0])} {number(higher[ranking[0]])}."
         )
-    listed = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranked)
-    return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {listed}."
+    baselines_text = ", ".join(f"{display_name(name)} {number(higher[name])}" for name in ranking)
+    return f"Baselines with a higher Sharpe ratio on the test period, by luck or not: {baselines_text}."
 
 
 def next_sentence(report: RunReport, out: Path) -> str:
@@ -111,16 +112,17 @@ def _next_look(report: RunReport) -> str:
 
 def overfitting_sentence(overfitting: Overfitting) -> str:
     """The probability of backtest overfitting in words."""
-    above = (
+    caution = (
         " Above that, ranking trials on validation says nothing good about other bars." if overfitting.pbo > 0.5 else ""
     )
-    below = (
+    low_note = (
         " A low value says that the trials rank consistently within validation; it says nothing about beating the base."
     )
     return (
         f"Probability of backtest overfitting {100 * overfitting.pbo:.0f}%: how often, over {overfitting.splits:,} "
         "splits of the validation period, the best trial of one half is no better than the median trial on the other "
-        f"half (left of 0, where the logit of its rank is negative). Trials of equal skill give 50%.{above or below}"
+        f"half (left of 0, where the logit of its rank is negative). Trials of equal skill give 50%."
+        f"{caution or low_note}"
     )
 
 
@@ -136,8 +138,8 @@ def trials_text(verdict: Verdict) -> str:
     selection = "" if effective is None else f"; the p-value allows for {effective:.1f} effective trials"
     runs = f" by {trials.runs:,} run{'s' * (trials.runs != 1)}"
     distinct = f", {trials.clustered:,} of them distinct"
-    many = f"{trials.raw:,} trial{'s' * (trials.raw != 1)} (trained agents and champions)"
-    return f"{many} on this data{runs}{distinct}{selection}"
+    trial_count = f"{trials.raw:,} trial{'s' * (trials.raw != 1)} (trained agents and champions)"
+    return f"{trial_count} on this data{runs}{distinct}{selection}"
 
 
 def edge_sentence(verdict: Verdict) -> str:
@@ -147,18 +149,18 @@ def edge_sentence(verdict: Verdict) -> str:
     tests = verdict.edge.tests
     deciding = tests.deciding
     name = "alpha" if deciding is tests.alpha else "the mean active return"
-    total = f"The p-value {deciding.p_value:.4g} is that of {name}, the larger of two, with a z-score of"
+    total = f"The p-value {deciding.p_value:.4g} of {name} is the larger of two, with a z-score of"
     if deciding.validation_selected is None:
         return f"{total} {deciding.z_score:.2f}, from the test period alone."
     weight = tests.validation_weight
-    several = " (the choice among procedures and other runs on this data count as further selections)"
-    repeated = f", taken as the best of {tests.selections:.1f}{several}" if tests.selections > 1 else ""
-    reached = upper_tail(deciding.validation_selected)
+    reason = " (the choice among procedures and other runs on this data count as further selections)"
+    note = f", taken as the best of {tests.selections:.1f}{reason}" if tests.selections > 1 else ""
+    tail = upper_tail(deciding.validation_selected)
     return (
         f"{total} {deciding.z_score:.2f}: {math.sqrt(1 - weight**2):.2f} × {deciding.test:.2f} on test + {weight:.2f} "
         f"× {deciding.validation_selected:.2f} on validation. The champion's own z-score on validation is "
-        f"{deciding.validation:.2f}, but it was selected there: of simulated selections without any edge{repeated}, "
-        f"{100 * reached:.1f}% reach at least that; they reach {deciding.expected_from_selection:.2f} on average, as "
+        f"{deciding.validation:.2f}, but it was selected there: of simulated selections without any edge{note}, "
+        f"{100 * tail:.1f}% reach at least that; they reach {deciding.expected_from_selection:.2f} on average, as "
         f"the best of {deciding.effective_trials:.1f} independent (effective) trials does. So "
         f"{deciding.validation:.2f} counts as {deciding.validation_selected:.2f}."
     )
@@ -183,7 +185,7 @@ def looks_sentence(report: RunReport) -> str:
 def few_bars_sentence(bars: int, bars_per_year: float, level: float) -> str:
     """What a short test can show at all; empty if that is an edge that strategies have.
 
-    bars: of the test split. level: significance level of its test for an edge.
+    bars: number of bars of the test split. level: significance level of its test for an edge.
     """
     from finrl_pod.evaluate.mean_significance import detectable_ratio
 

@@ -30,8 +30,8 @@ def require_login() -> bool:
     st.title("finrl_pod")
     with st.form("login"):
         text = st.text_input("Password", type="password")
-        submitted = st.form_submit_button("Log in", type="primary")
-    if submitted:
+        is_submitted = st.form_submit_button("Log in", type="primary")
+    if is_submitted:
         try:
             password_guard().check(text)
         except PasswordRefused as error:
@@ -49,13 +49,13 @@ def is_local_only() -> bool:
 
 
 def visitor_address() -> str:
-    """The visitor's IP address; `VIA_PROXY` if a proxy hides it."""
+    """IP address of the visitor; `VIA_PROXY` if a proxy hides it."""
     hosts = Settings.from_environment(os.environ).hosts
     return st.context.ip_address or (VIA_PROXY if hosts else "127.0.0.1")
 
 
 def default_user_name() -> str:
-    """The server's account name for visitors on this machine, else empty."""
+    """Account name of the server for visitors on this machine, else empty."""
     from finrl_pod.paper.journal.commands import current_user
 
     return current_user() if visitor_address() in ("127.0.0.1", "::1") else ""

@@ -1,4 +1,4 @@
-"""Trainings as separate processes, which outlive browser and server and are found again by their files."""
+"""Trainings as separate processes: they outlive browser and server and are found again by their files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def pause(run: RunFiles) -> None:
 def resume(run: RunFiles) -> None:
     """Continue a paused training, or restart an interrupted one from its last finished generation.
 
-    Raises RunError for an interrupted run of a walk-forward, which can only be resumed as a whole.
+    Raises RunError for an interrupted run of a walk-forward: it can only be resumed as a whole.
     """
     process = process_of(run)
     if process is not None:
@@ -136,7 +136,7 @@ def _spawn(folder: Path, arguments: Sequence[str], job: str = JOB) -> None:
 def _signal(run: RunFiles, number: signal.Signals) -> None:
     process: Any = process_of(run)
     try:
-        if process is None or not any("finrl_pod" in part or "finrl-pod" in part for part in process.cmdline()):
+        if process is None or not any("finrl_pod" in word or "finrl-pod" in word for word in process.cmdline()):
             raise RunError(f"no training is running in {run.path}")
         process.send_signal(number)
     except psutil.Error:

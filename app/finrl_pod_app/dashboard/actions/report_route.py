@@ -1,7 +1,7 @@
 """The route that serves the HTML reports of runs, embedded in pages and opened in a tab.
 
-Streamlit's frames run scripts with the rights of the page. A report is served with a sandbox policy instead: whatever a
-file named report.html contains, it has no origin, no network and no access to the dashboard. Its address is signed,
+Frames of Streamlit run scripts with the rights of the page. A report is served with a sandbox policy instead: whatever
+a file named report.html contains, it has no origin, no network and no access to the dashboard. Its address is signed,
 since only pages know whether a visitor has logged in.
 """
 
@@ -34,17 +34,17 @@ _KEY = secrets.token_bytes(32)  # of this process: addresses expire with the ser
 
 
 def report_url(name: str) -> str:
-    """The address of a run's report, relative to the server's root, for visitors who may see the pages."""
+    """The address of the report of a run, relative to the root of the server, for visitors who may see the pages."""
     return f"{PATH}?{urlencode({'name': name, 'key': _signature(name)}, quote_via=quote)}"
 
 
 def is_signed(name: str, key: str) -> bool:
-    """Whether `key` is the signature of the report's address."""
+    """True if `key` is the signature of the address of the report."""
     return hmac.compare_digest(_signature(name).encode(), key.encode())
 
 
 def read_page(run: RunFiles) -> bytes:
-    """A run's report. Raises RunError if it cannot be read."""
+    """The page of a report. Raises RunError if it cannot be read."""
     return read_bytes(run.path / PAGE, runs.MAX_PAGE_BYTES)
 
 
@@ -57,8 +57,8 @@ async def serve_report(request: Request) -> Response:
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import PlainTextResponse, Response
 
-    name, key = (request.query_params.get(part, "") for part in ("name", "key"))
-    # In a separate tab the report may open the print dialog, which saves it as PDF; in a frame it opens none.
+    name, key = (request.query_params.get(parameter, "") for parameter in ("name", "key"))
+    # In a separate tab the report may open the print dialog to save it as PDF; in a frame it opens none.
     own_tab = request.headers.get("sec-fetch-dest") == "document"
     policy = POLICY.replace("allow-scripts", "allow-scripts allow-modals") if own_tab else POLICY
     headers = {"content-security-policy": policy, "cache-control": "no-store"}

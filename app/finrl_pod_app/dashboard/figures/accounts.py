@@ -1,6 +1,6 @@
 """Figures of accounts that the report lacks: heat maps, turnover of several strategies, and active growth.
 
-The other figures of runs and comparisons are those of `finrl_pod_app.report.charts`.
+`finrl_pod_app.report.charts` has the other figures of runs and comparisons.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def monthly_returns_heatmap(times: Times, equity: Floats) -> Any:
         values[row, -1] = compound_return(table[year])
     text = np.array([["" if np.isnan(value) else percent(value) for value in row] for row in values])
     limit = max(float(np.nanmax(np.abs(values[:, :-1]))), 1e-4)  # larger yearly returns have the deepest colour
-    if across := len(years) <= MAX_YEARS_ACROSS:
+    if has_year_columns := len(years) <= MAX_YEARS_ACROSS:
         values = values.T
         text = text.T
     figure = heat_map(
         np.clip(values, -limit, limit),
-        years if across else months,
-        months if across else years,
+        years if has_year_columns else months,
+        months if has_year_columns else years,
         DIVERGING,
         limits=(-limit, limit),
         text=text,
@@ -111,8 +111,8 @@ def rolling_alpha_beta_figure(curves: Mapping[str, Curve], benchmark: str, style
     for name, curve in comparable(curves, benchmark).items():
         alpha, beta = rolling_alpha_beta(curve, curves[benchmark])
         for row, values, hover in ((1, alpha, "%{y:.1%}"), (2, beta, "%{y:.2f}")):
-            line = charts.line(name, curve.times, values, styles[name], hover)
-            figure.add_scatter(**line, legendgroup=name, showlegend=row == 1, row=row, col=1)
+            attributes = {"legendgroup": name, "showlegend": row == 1, "row": row, "col": 1}
+            charts.add_line(figure, name, curve.times, values, styles[name], hover, **attributes)
     figure.update_yaxes(tickformatstops=charts.PERCENT_TICKS, title="alpha, per year", row=1, col=1)
     figure.update_yaxes(title="beta", row=2, col=1)
     return figure

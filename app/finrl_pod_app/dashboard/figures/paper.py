@@ -45,8 +45,8 @@ def equity(difference: BacktestDifference, capital: float) -> Any:
         )
     if capital > 0:
         figure.add_hline(y=capital, line={"color": NEUTRAL, "width": 1, "dash": "dot"}, row=1, col=1)
-    shown = curve[[column for column, *_ in lines]]
-    figure.update_yaxes(tickformat="$,.0f", range=_equity_range(shown), row=1, col=1)
+    values = curve[[column for column, *_ in lines]]
+    figure.update_yaxes(tickformat="$,.0f", range=_equity_range(values), row=1, col=1)
     figure.add_scatter(
         x=curve.session,
         y=curve.drawdown,
@@ -91,23 +91,29 @@ def _equity_range(values: pd.DataFrame) -> list[float]:
     return [low - margin, high + margin]
 
 
-def _session_axis(sessions: int) -> dict[str, Any]:
+def _session_axis(sessions: int) -> dict[str, str | int]:
     """A date axis; few sessions get a tick each, so that no day is labelled twice."""
     return {"type": "date", "tickformat": "%b %d\n%Y"} | ({"dtick": DAY_MS} if sessions <= MAX_DAILY_TICKS else {})
 
 
-def allocation(parts: pd.DataFrame) -> Any:
-    """Positions and cash as areas, coloured by their gain over cost. parts: from `paper_account.allocation`."""
+def allocation(areas: pd.DataFrame) -> Any:
+    """Positions and cash as areas, coloured by their gain over cost. areas: result of `paper_account.allocation`."""
     import plotly.graph_objects as go
 
-    limit = max(float(parts.gain_share.abs().max() or 0.0), 0.01) if len(parts) else 0.01
+    limit = max(float(areas.gain_share.abs().max() or 0.0), 0.01) if len(areas) else 0.01
     figure = go.Figure(
         go.Treemap(
-            labels=[escape_html(name) for name in parts.name],
-            parents=[""] * len(parts),
-            values=parts.value,
-            customdata=parts[["weight", "gain_share"]],
-            marker={"colors": parts.gain_share, "colorscale": GAINS, "cmin": -limit, "cmax": limit, "pad": NO_MARGIN},
+            labels=[escape_html(name) for name in areas.name],
+            parents=[""] * len(areas),
+            values=areas.value,
+            customdata=areas[["weight", "gain_share"]],
+            marker={
+                "colors": areas.gain_share,
+                "colorscale": GAINS,
+                "cmin": -limit,
+                "cmax": limit,
+                "pad": NO_MARGIN,
+            },
             texttemplate="%{label}<br>%{customdata[0]:.1%}",
             hovertemplate="%{label}: %{value:$,.2f}, %{customdata[0]:.1%}, P/L %{customdata[1]:+.1%}<extra></extra>",
             tiling={"pad": 2},
@@ -118,13 +124,13 @@ def allocation(parts: pd.DataFrame) -> Any:
     return figure
 
 
-def causes(found: Mapping[str, float]) -> Any:
+def causes(differences: Mapping[str, float]) -> Any:
     """The difference to the backtest by cause, in currency."""
     import plotly.graph_objects as go
 
-    names = [name.replace("_", " ") for name in found]
-    colours = [GOOD if value >= 0 else BAD for value in found.values()]
-    bars = go.Bar(x=list(found.values()), y=names, orientation="h", marker_color=colours)
+    names = [name.replace("_", " ") for name in differences]
+    colours = [GOOD if value >= 0 else BAD for value in differences.values()]
+    bars = go.Bar(x=list(differences.values()), y=names, orientation="h", marker_color=colours)
     figure = go.Figure(bars)
     figure.update_traces(hovertemplate="%{y}: %{x:$,.2f}<extra></extra>")
     figure.update_layout(hovermode="closest")
@@ -134,19 +140,19 @@ def causes(found: Mapping[str, float]) -> Any:
 
 
 def order_timeline(orders: pd.DataFrame) -> Any:
-    """Orders by time and symbol, hollow where nothing was filled. orders: from `paper_account.orders`."""
+    """Orders by time and symbol, hollow where nothing was filled. orders: result of `paper_account.orders`."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
     for side, marker, colour in (("buy", "triangle-up", GOOD), ("sell", "triangle-down", BAD)):
         for filled in (True, False):
-            own = orders[(orders.side == side) & ((orders.filled > 0) == filled)]
-            outcome = own.status.where(own.status.notna(), own.state)
-            amounts = zip(own.quantity, own.limit_price, outcome, strict=True)
+            selection = orders[(orders.side == side) & ((orders.filled > 0) == filled)]
+            outcome = selection.status.where(selection.status.notna(), selection.state)
+            amounts = zip(selection.quantity, selection.limit_price, outcome, strict=True)
             words = [f"{quantity:g} at {limit:g}, {word}" for quantity, limit, word in amounts]
             figure.add_scatter(
-                x=own["at"],
-                y=own.symbol,
+                x=selection["at"],
+                y=selection.symbol,
                 mode="markers",
                 name=side if filled else f"{side}, not filled",
                 marker={"symbol": marker if filled else f"{marker}-open", "size": 9, "color": colour},

@@ -45,9 +45,9 @@ def growth(frame: pd.DataFrame) -> Any:
 
     figure = go.Figure()
     times = frame.index.to_numpy()
-    for place, symbol in enumerate(frame.columns):
-        colour = theme.COLOURS[place % len(theme.COLOURS)]
-        dash = theme.DASHES[place // len(theme.COLOURS) % len(theme.DASHES)]
+    for i, symbol in enumerate(frame.columns):
+        colour = theme.COLOURS[i % len(theme.COLOURS)]
+        dash = theme.DASHES[i // len(theme.COLOURS) % len(theme.DASHES)]
         figure.add_scatter(
             x=dates(times),
             y=decimated(frame[symbol].to_numpy()),
@@ -68,17 +68,17 @@ def candles(panel: Panel, symbol: str, bars: int) -> Any:
     import plotly.graph_objects as go
 
     column = panel.symbols.index(symbol)
-    known = np.flatnonzero(panel.tradable[:, column])[-bars:]
+    bars_of_symbol = np.flatnonzero(panel.tradable[:, column])[-bars:]
     assert panel.open is not None
     assert panel.high is not None
     assert panel.low is not None
     figure = go.Figure(
         go.Candlestick(
-            x=dates(panel.times[known]),
-            open=panel.open[known, column],
-            high=panel.high[known, column],
-            low=panel.low[known, column],
-            close=panel.close[known, column],
+            x=dates(panel.times[bars_of_symbol]),
+            open=panel.open[bars_of_symbol, column],
+            high=panel.high[bars_of_symbol, column],
+            low=panel.low[bars_of_symbol, column],
+            close=panel.close[bars_of_symbol, column],
             increasing_line_color=theme.GOOD,
             decreasing_line_color=theme.BAD,
             name=theme.escape_html(symbol),
@@ -138,7 +138,7 @@ def _ticker_map(panel: Panel, bars: Any, values: Floats, words: Any, colours: Se
 def missing_calendar(table: pd.DataFrame, year: int) -> Any:
     """Calendar of a year: the share of missing bars by week and weekday; days without any bar are empty.
 
-    table: from `missing_by_day`.
+    table: result of `missing_by_day`.
     """
     rows = {str(row["day"])[:10]: row for row in table.to_dict("records")}
     days = np.arange(f"{year}-01-01", f"{year + 1}-01-01", dtype="datetime64[D]")
@@ -211,18 +211,19 @@ def information_coefficients(feature: Mapping[str, Any]) -> Any:
 
 
 def quantile_returns(feature: Mapping[str, Any]) -> Any:
-    """Mean return of each quantile less that of all assets in basis points a bar, one colour per horizon."""
+    """Mean return of each quantile relative to all assets in basis points per bar, one colour per horizon."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for place, row in enumerate(feature["horizons"]):
+    for i, row in enumerate(feature["horizons"]):
         names = [f"{i + 1}" for i in range(len(row["quantiles"]))]
-        names[0], names[-1] = "lowest", "highest"
+        names[0] = "lowest"
+        names[-1] = "highest"
         figure.add_bar(
             x=names,
             y=row["quantiles"],
             name=f"{_bars(row['horizon'])} ahead",
-            marker_color=theme.COLOURS[place % len(theme.COLOURS)],
+            marker_color=theme.COLOURS[i % len(theme.COLOURS)],
             hovertemplate="%{y:+.2f} bp a bar",
         )
     figure.update_layout(barmode="group")

@@ -11,7 +11,7 @@ import pandas as pd
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.report.palette import Style
 
-FEW_POINTS = 30  # of a line, which are then marked
+FEW_POINTS = 30  # of a line; fewer points are marked
 _MAIN = theme.COLOURS[1]
 _BAND = "rgba(20, 138, 205, 0.18)"
 _BEST = theme.COLOURS[0]
@@ -40,18 +40,18 @@ def pod_curves(frame: pd.DataFrame, name: str, columns: int) -> Any:
         horizontal_spacing=0.03,
         vertical_spacing=min(0.12, 0.35 / rows),
     )
-    for place, slot in enumerate(slots):
-        own = frame[frame["slot"] == slot]
+    for i, slot in enumerate(slots):
+        pod = frame[frame["slot"] == slot]
         figure.add_scatter(
-            x=own["samples"],
-            y=own["value"],
-            mode="lines+markers" if len(own) < FEW_POINTS else "lines",
+            x=pod["samples"],
+            y=pod["value"],
+            mode="lines+markers" if len(pod) < FEW_POINTS else "lines",
             line={"color": _MAIN, "width": 1.6},
             marker={"size": 4},
             name=f"slot {slot}",
             hovertemplate="%{x:,} samples: %{y:.4g}<extra></extra>",
-            row=place // columns + 1,
-            col=place % columns + 1,
+            row=i // columns + 1,
+            col=i % columns + 1,
         )
     figure.update_layout(showlegend=False, hovermode="closest", title={"text": ""})
     figure.update_annotations(font_size=12)
@@ -110,19 +110,19 @@ def hyperparameter_drift(frame: pd.DataFrame, name: str) -> Any:
 
 
 def scores(agents: pd.DataFrame, base: str = "", base_score: float | None = None) -> Any:
-    """Validation score of every agent by generation, the best so far, and that of the base portfolio if known."""
+    """Validation score of every agent by generation, the best so far, and the base portfolio if known."""
     import plotly.graph_objects as go
 
-    scored = agents[np.isfinite(agents["score"])]
-    best = scored.groupby("generation")["score"].max().cummax()
+    agents_with_score = agents[np.isfinite(agents["score"])]
+    best = agents_with_score.groupby("generation")["score"].max().cummax()
     figure = go.Figure()
     figure.add_scatter(
-        x=scored["generation"] + 1,
-        y=scored["score"],
+        x=agents_with_score["generation"] + 1,
+        y=agents_with_score["score"],
         name="agent",
         mode="markers",
         marker={"color": _MAIN, "size": 8, "opacity": 0.6},
-        text=[theme.escape_html(agent) for agent in scored["id"]],
+        text=[theme.escape_html(agent) for agent in agents_with_score["id"]],
         hovertemplate="%{text}: %{y:.2f}<extra></extra>",
     )
     figure.add_scatter(
@@ -152,7 +152,8 @@ def scores(agents: pd.DataFrame, base: str = "", base_score: float | None = None
 def lineage(agents: pd.DataFrame, champions: Collection[str], ancestors: Collection[str]) -> Any:
     """Lineage of the agents by generation (x) and slot (y), with a line from each parent to its child.
 
-    champions: members of the champion, marked by rings. ancestors: of the champion, whose lines are emphasised.
+    champions: members of the champion, marked by rings. ancestors: ancestors of the champion; their lines are
+    emphasised.
     """
     import plotly.graph_objects as go
 
@@ -210,7 +211,8 @@ def _edges(
     y: list[float | None] = []
     for agent, parent in zip(agents["id"].tolist(), agents["parent"].tolist(), strict=True):
         if parent in positions and (agent in ancestors) == highlighted:
-            (x0, y0), (x1, y1) = positions[parent], positions[agent]
+            (x0, y0) = positions[parent]
+            (x1, y1) = positions[agent]
             x += [x0, x1, None]
             y += [y0, y1, None]
     return x, y

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -12,6 +12,9 @@ from finrl_pod_app.dashboard.pages.widgets import damaged_note, runs_with_champi
 from finrl_pod_app.dashboard.queries import checks, runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
+
+if TYPE_CHECKING:
+    from finrl_pod_app.evaluation.audit import Audit
 
 CHAMPION, STRATEGY = "Champion of a run", "Strategy"
 
@@ -37,24 +40,20 @@ def render(settings: Settings) -> None:
         target = st.selectbox("Strategy", cached.strategies(), format_func=display_name)
     label = theme.escape_markdown(target if isinstance(target, str) else target.name)
     # Results are cached until the run's files change.
-    requested = st.session_state.setdefault("audit: requested", set())
+    audit_targets = st.session_state.setdefault("audit: requested", set())
     if st.button("Run audit", type="primary", icon=":material/fact_check:", help="Takes up to a minute."):
-        requested.add(target)
-    if target not in requested:
+        audit_targets.add(target)
+    if target not in audit_targets:
         return
     with st.status(f"Auditing {label}", expanded=False) as status:
-        audit = cached.audit(target, _progress_callback(status))
+        audit = cached.audit(target, lambda step: status.update(label=f"Checking {step}"))
         status.update(label=f"Audit of {label}", state="complete")
     _draw(audit)
 
 
-def _progress_callback(status: Any) -> Any:
-    return lambda step: status.update(label=f"Checking {step}")
-
-
-def _draw(audit: dict[str, Any]) -> None:
+def _draw(audit: Audit) -> None:
     counts = checks.audit_counts(audit)
-    if audit["clean"]:
+    if audit.clean:
         warnings = f", {counts['warn']} warnings" if counts["warn"] else ""
         st.success(f"{sum(counts.values())} checks, no failures{warnings}.", icon=":material/check_circle:")
     else:

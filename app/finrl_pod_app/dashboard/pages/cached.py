@@ -1,6 +1,6 @@
 """Caches of the pages, keyed by contents or modification times and bounded in size.
 
-Runs and files use lru_cache: computing the key of Streamlit's cache takes longer than reading many of them.
+Runs and files use lru_cache: computing the key of a Streamlit cache takes longer than reading many of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from finrl_pod_app.dashboard.settings import Settings
 if TYPE_CHECKING:
     from finrl_pod.data.manifest import Manifest
     from finrl_pod.settings.run import RunConfig
-    from finrl_pod.types import Panel
+    from finrl_pod.types import BacktestResult, Floats, Panel
+    from finrl_pod_app.evaluation.audit import Audit
+    from finrl_pod_app.evaluation.sweeps import DecisionTable
     from finrl_pod_app.report.records import Band, RunReport, Verdict
+    from finrl_pod_app.setup.doctor import Finding
 
 MAX_RUNS, MAX_GENERATIONS = 1_000, 200
 MAX_REPORTS = 16
@@ -29,7 +32,7 @@ MAX_DECISIONS = 32  # of about 6 MB each
 
 @lru_cache(maxsize=MAX_RUNS)
 def summary(run: runs.RunFiles) -> runs.RunSummary:
-    """A run's summary."""
+    """The summary of a run."""
     return runs.summarise(run)
 
 
@@ -40,20 +43,23 @@ def found_runs(settings: Settings) -> list[runs.RunFiles]:
 
 
 @lru_cache(maxsize=MAX_GENERATIONS)
-def generation(file: Path, modified: int) -> dict[str, Any]:  # noqa: ARG001 - cache key
-    """A generation's metrics and agents."""
+def generation(file: Path, modified: int) -> training.Generation:  # noqa: ARG001 - cache key
+    """The metrics and agents of a generation."""
     return training.read_generation(file)
 
 
 @lru_cache(maxsize=MAX_REPORTS)
 def agents(run: runs.RunFiles, files: training.GenerationFiles) -> pd.DataFrame:
-    """The agents of a run. files: of `training.generation_files`. The cached frame is shared; do not modify it."""
+    """The agents of a run.
+
+    files: result of `training.generation_files`. The cached frame is shared; do not modify it.
+    """
     return training.agents_table(run, [generation(*file) for file in files])
 
 
 @lru_cache(maxsize=MAX_RUNS)
 def champions(run: runs.RunFiles) -> tuple[str, ...]:
-    """Members of a finished run's champion; empty before."""
+    """Members of the champion of a finished run; empty before."""
     return runs.champions(run)
 
 
@@ -75,7 +81,7 @@ def feature_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=MAX_RUNS)
 def config(run: runs.RunFiles) -> RunConfig:
-    """A run's config."""
+    """The config of a run."""
     return runs.config(run)
 
 
@@ -89,19 +95,19 @@ def default_config() -> RunConfig:
 
 @lru_cache(maxsize=MAX_RUNS)
 def verdict(run: runs.RunFiles) -> Verdict | None:
-    """A run's verdict, or None without one."""
+    """The verdict of a run, or None without one."""
     return runs.verdict(run)
 
 
 @lru_cache(maxsize=MAX_REPORTS)
 def report(run: runs.RunFiles) -> RunReport:
-    """A run's report; without any parts before it has finished."""
+    """The report of a run; without any parts before it has finished."""
     return runs.report(run)
 
 
 @lru_cache(maxsize=MAX_REPORTS)
-def curves(run: runs.RunFiles) -> dict[str, Any]:
-    """The results behind a run's report, by strategy. Raises RunError if they are missing or damaged."""
+def curves(run: runs.RunFiles) -> dict[str, BacktestResult]:
+    """The results behind the report of a run, by strategy. Raises RunError if they are missing or damaged."""
     from finrl_pod_app.report.curves import MAX_BYTES, parse_curves
 
     return dict(parse_curves(runs.read_bytes(run.path / runs.CURVES, MAX_BYTES)))
@@ -123,8 +129,8 @@ def decisions(
     base: runs.RunFiles | None,
     data: str | None,
     look_recorded: bool,
-) -> Any:
-    """The decisions of a strategy or a run's champion in a period, from `comparison.strategy_decisions`."""
+) -> DecisionTable:
+    """The decisions of a strategy or the champion of a run in a period, from `comparison.strategy_decisions`."""
     from finrl_pod_app.dashboard.queries.comparison import strategy_decisions
 
     _use_one_thread()
@@ -135,7 +141,7 @@ def decisions(
 
 
 @st.cache_data(max_entries=50, show_spinner=False)
-def bootstrap_band(equity: Any) -> Band | None:
+def bootstrap_band(equity: Floats) -> Band | None:
     """The bootstrap band of an equity curve, or None if it is too short, flat or ruined."""
     from finrl_pod_app.report.builder import bootstrap_band
 
@@ -176,21 +182,21 @@ def strategies() -> tuple[str, ...]:
 
 
 @st.cache_resource(max_entries=50, show_spinner=False)
-def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> dict[str, Any]:
-    """The audit of a run's champion, or of a strategy on the sample prices, as plain values.
+def audit(target: runs.RunFiles | str, _on_step: Callable[[str], None]) -> Audit:
+    """The audit of the champion of a run, or of a strategy on the sample prices.
 
-    _on_step: called with each step; the underscore excludes it from Streamlit's cache key.
+    _on_step: called with each step; the underscore excludes it from the cache key of Streamlit.
     """
-    from finrl_pod_app.evaluation import audit
+    from finrl_pod_app.evaluation import audit as audits
 
     _use_one_thread()
     if isinstance(target, str):
-        return audit.audit_strategy(target, None, on_step=_on_step).to_dict()
-    return audit.audit_run(target.path, on_step=_on_step).to_dict()
+        return audits.audit_strategy(target, None, on_step=_on_step)
+    return audits.audit_run(target.path, on_step=_on_step)
 
 
 @st.cache_resource(ttl=300.0, max_entries=1, show_spinner="Checking the installation")
-def doctor() -> list[Any]:
+def doctor() -> list[Finding]:
     """The findings of `doctor`."""
     from finrl_pod_app.setup.doctor import check_installation
 

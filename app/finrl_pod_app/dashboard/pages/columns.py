@@ -7,12 +7,14 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
 from finrl_pod.evaluate.benchmark_metrics import BENCHMARK_METRICS
 from finrl_pod.evaluate.metrics import METRIC_BY_NAME, METRICS, Metric
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.theme import EXCHANGE_ZONE
 
+Columns = dict[str, ColumnConfig]  # by column of a frame, in their order
 FORMATS = {"percent": "percent", "ratio": "%.2f", "currency": "localized", "times": "%.2f×", "count": "%.1f"}  # by unit
 DEFINITIONS = {
     "backtest_difference": "Growth of the paper account minus growth of the replayed backtest over the same sessions.",
@@ -42,9 +44,9 @@ def definition(key: str) -> str:
     return METRIC_BY_NAME[key].definition if key in METRIC_BY_NAME else DEFINITIONS[key]
 
 
-def run_columns() -> dict[str, Any]:
+def run_columns() -> Columns:
     """Column configuration of the table of runs."""
-    column: Any = st.column_config
+    column = st.column_config
     zone = theme.EXCHANGE_ZONE.key
     return {
         "name": column.TextColumn("Run", pinned=True, width="medium"),
@@ -62,17 +64,17 @@ def run_columns() -> dict[str, Any]:
     }
 
 
-def benchmark_columns(frame: pd.DataFrame) -> dict[str, Any]:
+def benchmark_columns(frame: pd.DataFrame) -> Columns:
     """Column configuration of a table with a row per strategy and a column per metric against a benchmark it has."""
-    column: Any = st.column_config
+    column = st.column_config
     active = {"active_return": column.NumberColumn("Active return", format="percent", help="Mean, per year.")}
     columns = metric_columns(BENCHMARK_METRICS) | active
     return {name: config for name, config in columns.items() if name in frame.columns}
 
 
-def metric_columns(metrics: Sequence[Metric[Any]] = METRICS) -> dict[str, Any]:
+def metric_columns(metrics: Sequence[Metric[Any]] = METRICS) -> Columns:
     """Column configuration of a table with a row per strategy and a column per metric."""
-    column: Any = st.column_config
+    column = st.column_config
     return {"strategy": column.TextColumn("Strategy")} | {
         metric.name: column.NumberColumn(metric.label, format=FORMATS[metric.unit.name], help=metric.definition)
         for metric in metrics
@@ -83,19 +85,19 @@ ZONE = EXCHANGE_ZONE.key
 SHARES = "localized"
 
 
-def _text(label: str, width: Any = None, **more: Any) -> Any:
-    return st.column_config.TextColumn(label, width=width, **more)
+def _text(label: str, width: Any = None, **options: Any) -> ColumnConfig:
+    return st.column_config.TextColumn(label, width=width, **options)
 
 
-def _number(label: str, form: str, **more: Any) -> Any:
-    return st.column_config.NumberColumn(label, format=form, **more)
+def _number(label: str, form: str, **options: Any) -> ColumnConfig:
+    return st.column_config.NumberColumn(label, format=form, **options)
 
 
-def _time(label: str) -> Any:
+def _time(label: str) -> ColumnConfig:
     return st.column_config.DatetimeColumn(label, format="YYYY-MM-DD HH:mm:ss z", timezone=ZONE)
 
 
-def positions() -> dict[str, Any]:
+def positions() -> Columns:
     """Columns of `paper_account.positions`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
@@ -112,18 +114,18 @@ def positions() -> dict[str, Any]:
     }
 
 
-def strategy_parts() -> dict[str, Any]:
+def strategy_parts() -> Columns:
     """Columns of the strategies of an account beside their backtests."""
     return {
         "name": _text("Part"),
         "strategy": _text("Strategy"),
         "equity": _number("Equity", "dollar"),
         "backtest": _number("Backtest", "dollar"),
-        "difference": _number("Difference", "dollar", help="Equity of the account less that of the backtest."),
+        "difference": _number("Difference", "dollar", help="Equity of the account minus the backtest."),
     }
 
 
-def open_intents() -> dict[str, Any]:
+def open_intents() -> Columns:
     """Columns of `paper_account.open_intents`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
@@ -135,7 +137,7 @@ def open_intents() -> dict[str, Any]:
     }
 
 
-def orders() -> dict[str, Any]:
+def orders() -> Columns:
     """Columns of `paper_account.orders`."""
     return {
         "at": _time("Created"),
@@ -153,7 +155,7 @@ def orders() -> dict[str, Any]:
     }
 
 
-def fills() -> dict[str, Any]:
+def fills() -> Columns:
     """Columns of `paper_account.fills`."""
     return {
         "time": _time("Time"),
@@ -164,12 +166,12 @@ def fills() -> dict[str, Any]:
         "value": _number("Value", "dollar"),
         "fee": _number("Fee", "dollar"),
         "slippage": _number("Shortfall, bp", "%.1f", help=definition("implementation_shortfall")),
-        "source": _text("Source", "small", help="How the daemon received it: the broker's stream or a poll."),
+        "source": _text("Source", "small", help="How the daemon received it: the stream of the broker or a poll."),
         "client_order_id": _text("Client order ID"),
     }
 
 
-def slippage() -> dict[str, Any]:
+def slippage() -> Columns:
     """Columns of `paper_performance.slippage_by_symbol`."""
     return {
         "symbol": _text("Symbol", "small", pinned=True),
@@ -180,7 +182,7 @@ def slippage() -> dict[str, Any]:
     }
 
 
-def limits() -> dict[str, Any]:
+def limits() -> Columns:
     """Columns of `paper_state.risk_limits`."""
     return {
         "limit": _text("Limit", "medium", pinned=True),
@@ -190,17 +192,17 @@ def limits() -> dict[str, Any]:
     }
 
 
-def risk() -> dict[str, Any]:
-    """Columns of the journal's risk states."""
+def risk() -> Columns:
+    """Columns of journal risk states."""
     return {"at": _time("Since"), "state": _text("State", "small"), "reason": _text("Reason", "large")}
 
 
-def halts() -> dict[str, Any]:
+def halts() -> Columns:
     """Columns of `paper_state.halted_symbols`."""
     return {"symbol": _text("Symbol", "small"), "at": _time("Since"), "reason": _text("Reason", "large")}
 
 
-def commands() -> dict[str, Any]:
+def commands() -> Columns:
     """Columns of `paper_state.commands_table`."""
     return {
         "at": _time("Time"),
@@ -212,8 +214,8 @@ def commands() -> dict[str, Any]:
     }
 
 
-def alerts() -> dict[str, Any]:
-    """Columns of the journal's alerts."""
+def alerts() -> Columns:
+    """Columns of journal alerts."""
     return {
         "at": _time("Time"),
         "level": _text("Level", "small"),
@@ -222,8 +224,8 @@ def alerts() -> dict[str, Any]:
     }
 
 
-def decisions() -> dict[str, Any]:
-    """Columns of the journal's decisions."""
+def decisions() -> Columns:
+    """Columns of journal decisions."""
     return {
         "bar": _text("Session", "small"),
         "at": _time("Time"),
@@ -234,6 +236,6 @@ def decisions() -> dict[str, Any]:
     }
 
 
-def external() -> dict[str, Any]:
+def external() -> Columns:
     """Columns of `paper_account.external_holdings`."""
     return {"symbol": _text("Symbol", "small"), "shares": _number("Shares", SHARES)}

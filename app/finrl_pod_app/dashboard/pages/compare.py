@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
@@ -20,6 +20,9 @@ from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.settings import Settings
 from finrl_pod_app.report.columns import display_name
 
+if TYPE_CHECKING:
+    from finrl_pod_app.evaluation.sweeps import DecisionTable
+
 DEFAULT_STRATEGIES = ("equal_weight", "index")  # drawn alone where no run has a verdict
 MIN_DATE = date(1900, 1, 1)
 MAX_CURVES = 12  # more curves cannot be distinguished
@@ -32,12 +35,12 @@ def render(settings: Settings) -> None:
     st.title("Backtest and compare")
     damaged_note(settings)
     by_name = runs_with_champion(settings)
-    requested = [name for name in st.query_params.get_all("run") if name in by_name]
+    requested_names = [name for name in st.query_params.get_all("run") if name in by_name]
     first, second = st.columns(2)
-    chosen = first.multiselect(
+    run_names = first.multiselect(
         "Champions of runs",
         list(by_name),
-        default=requested or [name for name, run in by_name.items() if run.has(runs.VERDICT)][:1],
+        default=requested_names or [name for name, run in by_name.items() if run.has(runs.VERDICT)][:1],
         placeholder="none",
         key="compare: runs",
     )
@@ -49,13 +52,13 @@ def render(settings: Settings) -> None:
         help=f"{display_name(', '.join(SLOW_STRATEGIES))} optimise at every rebalancing and take some seconds.",
         key="compare: strategies",
     )
-    champions = [by_name[name] for name in chosen]
+    champions = [by_name[name] for name in run_names]
     period = _choose_period(champions)
-    st.query_params["run"] = chosen
-    if not chosen and not strategies:
+    st.query_params["run"] = run_names
+    if not run_names and not strategies:
         st.info("Choose a run or a strategy.")
         return
-    if len(chosen) + len(strategies) > MAX_CURVES:
+    if len(run_names) + len(strategies) > MAX_CURVES:
         st.warning(f"Choose at most {MAX_CURVES} runs and strategies.")
         return
     if not _confirm_new_looks(champions, period):
@@ -72,7 +75,7 @@ def render(settings: Settings) -> None:
 class Period:
     """The period of a comparison.
 
-    first, last: ISO dates. is_test: they are the test period of `base`. base: the first run, whose data and rules apply
+    first, last: ISO dates. is_test: they are the test period of `base`. base: the first run; its data and rules apply
     to strategies; None without runs. data: the panel without a base, None for the default one.
     """
 
@@ -85,11 +88,11 @@ class Period:
     def dates(self, run: runs.RunFiles | None) -> tuple[str | None, str | None]:
         """Start and end for a run, or for a strategy (None); (None, None) for its own test period."""
         splits = None if self.base is None else cached.config(self.base).splits
-        same = run is None or cached.config(run).splits == splits
-        return (None, None) if self.is_test and same and self.data is None else (self.first, self.last)
+        has_base_splits = run is None or cached.config(run).splits == splits
+        return (None, None) if self.is_test and has_base_splits and self.data is None else (self.first, self.last)
 
     def is_look_recorded(self, run: runs.RunFiles) -> bool:
-        """Whether the look at this period with a run's champion is recorded already."""
+        """True if the look at this period with the champion of a run is recorded already."""
         return self.dates(run)[0] is None and runs.is_test_look_recorded(run)
 
 
@@ -104,7 +107,8 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
         data = None if name == default.data.name else name
         test = default.splits.test if data is None else (panels[name].start[:10], panels[name].end[:10])
     else:
-        data, config = None, cached.config(base)
+        data = None
+        config = cached.config(base)
         columns[0].text_input("Prices", config.data.name, disabled=True, help="Prices and rules of the first run.")
         test = config.splits.test
     scope = base.name if base else data
@@ -121,12 +125,12 @@ def _choose_period(champions: Sequence[runs.RunFiles]) -> Period:
 
 def _confirm_new_looks(champions: list[runs.RunFiles], period: Period) -> bool:
     """Whether every look at the period is recorded or confirmed; draws the confirmation if not."""
-    confirmed = st.session_state.setdefault("compare: confirmed", set())
-    new = {(run, *period.dates(run)): run for run in champions if not period.is_look_recorded(run)}
-    unconfirmed = {key: run for key, run in new.items() if key not in confirmed}
-    if not unconfirmed:
+    confirmed_looks = st.session_state.setdefault("compare: confirmed", set())
+    new_looks = {(run, *period.dates(run)): run for run in champions if not period.is_look_recorded(run)}
+    unconfirmed_looks = {key: run for key, run in new_looks.items() if key not in confirmed_looks}
+    if not unconfirmed_looks:
         return True
-    names = ", ".join(theme.escape_markdown(run.name) for run in unconfirmed.values())
+    names = ", ".join(theme.escape_markdown(run.name) for run in unconfirmed_looks.values())
     st.info(
         f"A backtest of {names} in this period is a new look at it and is recorded once. The promotion rules become "
         "stricter with every look.",
@@ -134,28 +138,30 @@ def _confirm_new_looks(champions: list[runs.RunFiles], period: Period) -> bool:
     )
     if not st.button("Record the look and continue", type="primary", key="compare: look"):
         return False
-    confirmed.update(unconfirmed)
+    confirmed_looks.update(unconfirmed_looks)
     st.rerun()
 
 
-def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Period) -> dict[str, Any]:
+def _decisions(champions: list[runs.RunFiles], strategies: list[str], period: Period) -> dict[str, DecisionTable]:
     """Decisions by name, with a progress bar; errors are shown and their strategies omitted."""
-    decisions: dict[str, Any] = {}
-    place, count = st.empty(), len(champions) + len(strategies)
+    decisions: dict[str, DecisionTable] = {}
+    progress_bar = st.empty()
+    count = len(champions) + len(strategies)
 
-    def add(name: str, compute: Callable[[], Any]) -> None:
-        place.progress(len(decisions) / count, f"Computing {theme.escape_markdown(display_name(name))}")
+    def add(name: str, compute: Callable[[], DecisionTable]) -> None:
+        progress_bar.progress(len(decisions) / count, f"Computing {theme.escape_markdown(display_name(name))}")
         try:
             decisions[name] = compute()
         except FinrlPodError as error:
             st.error(f"{theme.escape_markdown(name)}: {theme.escape_markdown(error)}", icon=":material/error:")
 
     for run in champions:
-        dates, recorded = period.dates(run), period.is_look_recorded(run)
-        add(run.name, partial(cached.decisions, run, *dates, None, None, recorded))
+        dates = period.dates(run)
+        is_recorded = period.is_look_recorded(run)
+        add(run.name, partial(cached.decisions, run, *dates, None, None, is_recorded))
     for name in strategies:
         add(name, partial(cached.decisions, name, *period.dates(None), period.base, period.data, True))
-    place.empty()
+    progress_bar.empty()
     return decisions
 
 
@@ -165,7 +171,8 @@ def _show_verdicts(champions: Sequence[runs.RunFiles]) -> None:
         return
     st.header("Promotion rules", help="The rules that a champion must pass before it may trade.")
     for run in champions:
-        name, verdict = theme.escape_markdown(run.name), cached.verdict(run)
+        name = theme.escape_markdown(run.name)
+        verdict = cached.verdict(run)
         if verdict is None:
             st.caption(f"{name}: not evaluated yet.")
             continue

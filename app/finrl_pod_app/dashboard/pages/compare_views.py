@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from finrl_pod.evaluate.tearsheet import ROLLING_BARS, drawdowns
+from finrl_pod.types import BacktestResult
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import accounts as figures
 from finrl_pod_app.dashboard.figures.accounts import Styles
@@ -20,6 +20,7 @@ from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import comparison
 from finrl_pod_app.dashboard.queries import comparison as benchmark
 from finrl_pod_app.dashboard.queries.comparison import Curve
+from finrl_pod_app.evaluation.sweeps import DecisionTable
 from finrl_pod_app.report import charts
 from finrl_pod_app.report.columns import display_name
 from finrl_pod_app.report.contribution import profit_figure
@@ -35,7 +36,7 @@ VIEWS = (
 )  # fmt: skip
 
 
-def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -> None:
+def show_comparison(decisions: Mapping[str, DecisionTable], styles: Mapping[str, Style]) -> None:
     """Draw the sliders of cost and account size and the views that depend on them, as a fragment of the page."""
     environment = next(iter(decisions.values())).inputs.config.environment
     own = environment.cost_bps
@@ -46,7 +47,7 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
         max(MAX_COST, own),
         own,
         1.0,
-        help="Applied to the decisions made under the run's own cost, which is the initial value.",
+        help="Applied to the decisions made under the cost of the run, the initial value.",
         key=f"compare: cost, initially {own}",
     )
     sizes = sorted({*ACCOUNTS, environment.cash})
@@ -86,7 +87,9 @@ def show_comparison(decisions: Mapping[str, Any], styles: Mapping[str, Style]) -
     _show_exports(decisions, cost, cash)
 
 
-def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve, terms: tuple[float, float]) -> None:
+def _show_strategy(
+    view: str, name: str, decisions: DecisionTable, curve: comparison.Curve, terms: tuple[float, float]
+) -> None:
     """Draw a view of one strategy: monthly returns, profit or weights. terms: cost in basis points, and cash."""
     period = _period({name: curve})
     if view == "Monthly returns":
@@ -100,7 +103,7 @@ def _show_strategy(view: str, name: str, decisions: Any, curve: comparison.Curve
         alt = f"Profit of {display_name(name)} by asset, before costs."
         show_figure(figure, f"profit of {name} by asset, {period}", alt=alt, height=height)
         st.caption(
-            f"{theme.escape_markdown(period)}, before costs: the change of a holding's value with its dividends, less "
+            f"{theme.escape_markdown(period)}, before costs: the change in value of a holding with its dividends, less "
             "what was paid for it."
         )
     else:
@@ -137,13 +140,13 @@ def _show_lines(view: str, curves: Mapping[str, comparison.Curve], styles: Mappi
 
 
 def _period(curves: Mapping[str, comparison.Curve]) -> str:
-    """First and last day of the curves, which may differ by a bar."""
-    days = [str(curve.times[place].astype("datetime64[D]")) for curve in curves.values() for place in (0, -1)]
+    """First and last day of the curves. The curves may differ by a bar."""
+    days = [str(curve.times[i].astype("datetime64[D]")) for curve in curves.values() for i in (0, -1)]
     return f"{min(days)} to {max(days)}"
 
 
 def _show_drawdowns(name: str, curve: comparison.Curve) -> None:
-    column: Any = st.column_config
+    column = st.column_config
     table = pd.DataFrame([dataclasses.asdict(row) for row in drawdowns(curve.times, curve.equity)])
     if table.empty:
         st.caption("No drawdown.")
@@ -159,7 +162,7 @@ def _show_drawdowns(name: str, curve: comparison.Curve) -> None:
 
 
 def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:
-    column: Any = st.column_config
+    column = st.column_config
     formats = {"sharpe": "%.2f", "annual_return": "percent", "max_drawdown": "percent"}
     ends = {"value": "", "low": ", low", "high": ", high"}
     titles = {"sharpe": "Sharpe ratio", "annual_return": "CAGR", "max_drawdown": "Max drawdown"}
@@ -173,17 +176,17 @@ def _show_intervals(curves: Mapping[str, comparison.Curve]) -> None:
     show_table(table, config, "compare: intervals", alt="Bootstrap confidence intervals of each strategy.")
 
 
-def _show_trades(decisions: Mapping[str, Any], cost: float, cash: float) -> None:
+def _show_trades(decisions: Mapping[str, DecisionTable], cost: float, cash: float) -> None:
     """Draw the trades of one strategy or of all, latest first."""
     options = [ALL, *decisions] if len(decisions) > 1 else list(decisions)
-    of = st.selectbox("Strategy", options, format_func=display_name, key="compare: trades of")
+    strategy = st.selectbox("Strategy", options, format_func=display_name, key="compare: trades of")
     table = pd.concat(
-        comparison.trades_of(name, comparison.backtest_of(name, recorded, cost, cash), recorded, cost)
-        for name, recorded in decisions.items()
-        if of in (ALL, name)
+        comparison.trades_of(name, comparison.backtest_of(name, decision_table, cost, cash), decision_table, cost)
+        for name, decision_table in decisions.items()
+        if strategy in (ALL, name)
     ).sort_values("time", kind="stable")
     table["strategy"] = table["strategy"].map(display_name)
-    column: Any = st.column_config
+    column = st.column_config
     config = {
         "time": column.DatetimeColumn("Time", format="YYYY-MM-DD"),
         "strategy": column.TextColumn("Strategy"),
@@ -203,19 +206,19 @@ def _show_trades(decisions: Mapping[str, Any], cost: float, cash: float) -> None
     }
     last = table.tail(MAX_TRADES).iloc[::-1]
     show_table(last, config, "compare: trades", alt="Trades, latest first.")
-    more = f", showing the last {MAX_TRADES:,}" if len(table) > MAX_TRADES else ""
+    note = f", showing the last {MAX_TRADES:,}" if len(table) > MAX_TRADES else ""
     st.caption(
-        f"{len(table):,} trades{more}; costs {table['cost'].sum():,.0f}, realised P/L {table['profit'].sum():+,.0f}."
+        f"{len(table):,} trades{note}; costs {table['cost'].sum():,.0f}, realised P/L {table['profit'].sum():+,.0f}."
     )
     csv = comparison.table_csv(table)
-    file = f"trades-{of.replace(' ', '-')}.csv"
+    file = f"trades-{strategy.replace(' ', '-')}.csv"
     st.download_button("Download all trades as CSV", csv, file, "text/csv", key="compare: trades csv")
 
 
-def _show_exports(decisions: Mapping[str, Any], cost: float, cash: float) -> None:
+def _show_exports(decisions: Mapping[str, DecisionTable], cost: float, cash: float) -> None:
     """Draw the download buttons; files are generated on click."""
 
-    def results() -> list[Any]:
+    def results() -> list[BacktestResult]:
         return [comparison.backtest_of(name, table, cost, cash) for name, table in decisions.items()]
 
     def report() -> str:
@@ -236,7 +239,7 @@ PREFERRED = ("index", "equal_weight")
 def show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) -> None:
     """Draw the choice of the benchmark, statistics of active returns, their growth, and rolling alpha and beta.
 
-    period: of the curves, as text for the names of saved pictures.
+    period: period of the curves, for the names of saved pictures.
     """
     names = list(curves)
     index = next((names.index(name) for name in PREFERRED if name in names), len(names) - 1)
@@ -246,14 +249,20 @@ def show_benchmark(curves: Mapping[str, Curve], styles: Styles, period: str) -> 
         return
     table = benchmark.active_table(curves, base)
     table["strategy"] = table["strategy"].map(display_name)
-    shown = display_name(base)
-    show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {shown}.")
+    label = display_name(base)
+    show_table(table, benchmark_columns(table), "compare: active", alt=f"Statistics of each strategy against {label}.")
     figure = figures.active_growth_figure(curves, base, styles)
     show_figure(
-        figure, f"growth over {base}, {period}", alt=f"Growth of each strategy over that of {shown}.", height=360
+        figure,
+        f"growth over {base}, {period}",
+        alt=f"Growth of each strategy relative to {label}.",
+        height=360,
     )
     figure = figures.rolling_alpha_beta_figure(curves, base, styles)
     show_figure(
-        figure, f"rolling alpha and beta to {base}, {period}", alt=f"Rolling alpha and beta to {shown}.", height=420
+        figure,
+        f"rolling alpha and beta to {base}, {period}",
+        alt=f"Rolling alpha and beta to {label}.",
+        height=420,
     )
     st.caption(f"Alpha and beta over a rolling window of {ROLLING_BARS} bars.")

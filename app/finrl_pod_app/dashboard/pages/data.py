@@ -6,15 +6,17 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from finrl_pod.data.features import available as available_features
 from finrl_pod.errors import FinrlPodError
+from finrl_pod.types import Panel
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.figures import prices as figures
 from finrl_pod_app.dashboard.pages import cached
 from finrl_pod_app.dashboard.pages.widgets import show_figure, show_table
 from finrl_pod_app.dashboard.queries import prices
-from finrl_pod_app.dashboard.queries.prices import ImportJob
+from finrl_pod_app.dashboard.queries.prices import ImportJob, UploadOptions
 from finrl_pod_app.dashboard.settings import Settings
 
 VIEWS = ("Issues", "Prices", "Monthly returns", "Availability of bars", "Jumps", "Correlations", "Features")
@@ -29,7 +31,7 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     """Draw the page."""
     st.title("Data")
     panels = cached.catalogue()
-    column: Any = st.column_config
+    column = st.column_config
     table = prices.catalogue_table(panels)
     show_table(
         table,
@@ -67,17 +69,17 @@ def render(settings: Settings) -> None:  # noqa: ARG001 - the interface of every
     show_view(panel)
 
 
-def _show_issues(panel: Any) -> None:
+def _show_issues(panel: Panel) -> None:
     if not panel.flaws:
         st.success("No known issues.", icon=":material/check_circle:")
     st.markdown("\n".join(f"- {theme.escape_markdown(flaw)}" for flaw in panel.flaws))
 
 
-def _show_prices(panel: Any) -> None:
-    chosen = _choose_tickers(panel, DEFAULT_TICKERS)
-    if chosen:
+def _show_prices(panel: Panel) -> None:
+    symbols = _choose_tickers(panel, DEFAULT_TICKERS)
+    if symbols:
         st.caption("Growth of 1, from closing prices.")
-        show_figure(figures.growth(prices.growth(panel, chosen)), "growth", alt="Growth of 1 by ticker.", height=460)
+        show_figure(figures.growth(prices.growth(panel, symbols)), "growth", alt="Growth of 1 by ticker.", height=460)
 
     if panel.open is None or panel.high is None or panel.low is None:
         return
@@ -88,18 +90,18 @@ def _show_prices(panel: Any) -> None:
     st.caption(f"The last {CANDLES} bars.")
 
 
-def _show_monthly_returns(panel: Any) -> None:
-    chosen = _choose_tickers(panel, len(panel.symbols))
-    if chosen:
-        figure = figures.monthly_returns(prices.closes(panel, chosen))
+def _show_monthly_returns(panel: Panel) -> None:
+    symbols = _choose_tickers(panel, len(panel.symbols))
+    if symbols:
+        figure = figures.monthly_returns(prices.closes(panel, symbols))
         alt = "Return of each ticker by month."
-        show_figure(figure, "monthly returns", alt=alt, height=160 + 18 * len(chosen))
+        show_figure(figure, "monthly returns", alt=alt, height=160 + 18 * len(symbols))
 
 
-def _show_available_bars(panel: Any) -> None:
+def _show_available_bars(panel: Panel) -> None:
     height = 120 + 18 * len(panel.symbols)
     show_figure(figures.available_bars(panel), "gaps", alt="Availability of bars by ticker over time.", height=height)
-    column: Any = st.column_config
+    column = st.column_config
     columns = {
         "symbol": column.TextColumn("Symbol"),
         "first": column.DatetimeColumn("First", format="YYYY-MM-DD"),
@@ -115,7 +117,7 @@ def _show_available_bars(panel: Any) -> None:
         _show_members(panel)
 
 
-def _show_calendar(panel: Any) -> None:
+def _show_calendar(panel: Panel) -> None:
     """Draw the missing bars of a year as a calendar, at first of the year with the most."""
     st.header("Calendar of missing bars", anchor=False)
     table = prices.missing_by_day(panel)
@@ -133,12 +135,13 @@ def _show_calendar(panel: Any) -> None:
     )
 
 
-def _show_members(panel: Any) -> None:
+def _show_members(panel: Panel) -> None:
     """Draw when each ticker belonged to the universe."""
     st.header("Membership of the universe", anchor=False, help="A ticker can be bought only while it is a member.")
-    alt, height = "When each ticker belonged to the universe.", 120 + 18 * len(panel.symbols)
+    alt = "When each ticker belonged to the universe."
+    height = 120 + 18 * len(panel.symbols)
     show_figure(figures.membership(panel), "membership", alt=alt, height=height)
-    column: Any = st.column_config
+    column = st.column_config
     columns = {
         "symbol": column.TextColumn("Symbol"),
         "first": column.DatetimeColumn("First as a member", format="YYYY-MM-DD"),
@@ -148,13 +151,13 @@ def _show_members(panel: Any) -> None:
     show_table(prices.members_table(panel), columns, "members", alt="Each ticker with its time as a member.")
 
 
-def _show_jumps(panel: Any) -> None:
+def _show_jumps(panel: Panel) -> None:
     min_move = st.slider("Minimum move, percent", 5, 100, 40, 5, key="data: jump") / 100
     table = prices.price_jumps(panel, min_move)
     if table.empty:
         st.success(f"No moves of {min_move:.0%} or more between two bars.", icon=":material/check_circle:")
         return
-    column: Any = st.column_config
+    column = st.column_config
     columns = {
         "time": column.DatetimeColumn("Day", format="YYYY-MM-DD"),
         "symbol": column.TextColumn("Symbol"),
@@ -167,23 +170,23 @@ def _show_jumps(panel: Any) -> None:
     show_table(table, columns, "jumps", alt="Large moves, largest first: day, symbol, prices, size.")
 
 
-def _show_correlations(panel: Any) -> None:
-    chosen = _choose_tickers(panel, len(panel.symbols))
-    if len(chosen) > 1:
-        figure = figures.correlations(prices.correlations(panel, chosen))
+def _show_correlations(panel: Panel) -> None:
+    symbols = _choose_tickers(panel, len(panel.symbols))
+    if len(symbols) > 1:
+        figure = figures.correlations(prices.correlations(panel, symbols))
         alt = "Correlation of the returns of each pair of tickers."
-        show_figure(figure, "correlations", alt=alt, height=200 + 22 * len(chosen))
+        show_figure(figure, "correlations", alt=alt, height=200 + 22 * len(symbols))
         st.caption("Of log returns per bar, over the bars that each pair shares.")
 
 
-def _choose_tickers(panel: Any, default: int) -> list[str]:
+def _choose_tickers(panel: Panel, default: int) -> list[str]:
     first = list(panel.symbols[: min(default, MAX_TICKERS)])
     return st.multiselect("Tickers", panel.symbols, default=first, key=f"data: symbols {panel.name} {default}")
 
 
-def _import_job(upload: Any, options: dict[str, Any]) -> ImportJob:
-    """The reading of this visitor's file with these options; an earlier one is cancelled."""
-    key = (upload.file_id, *options.values())
+def _import_job(upload: UploadedFile, options: UploadOptions) -> ImportJob:
+    """The job that reads the file of this visitor with these options; an earlier one is cancelled."""
+    key = (upload.file_id, options)
     job: ImportJob | None = st.session_state.get("import: job")
     if job is None or job.key != key:
         if job is not None:
@@ -220,7 +223,7 @@ def _show_import() -> None:
     )
     if upload is None:
         return
-    options = {"bar": bar, "adjusted": adjusted, "allow_gaps": gaps, "symbol": symbol.strip() or None}
+    options = UploadOptions(bar, adjusted, gaps, symbol.strip() or None)
     job = _import_job(upload, options)
     if not job.wait(QUICK_IMPORT):
         st.fragment(_show_import_progress, run_every=IMPORT_INTERVAL)(job)
@@ -230,7 +233,7 @@ def _show_import() -> None:
     except FinrlPodError as error:
         st.error(theme.escape_markdown(error), icon=":material/error:")
         return
-    first, last = (str(panel.times[place].astype("datetime64[D]")) for place in (0, -1))
+    first, last = (str(panel.times[i].astype("datetime64[D]")) for i in (0, -1))
     st.success(f"{len(panel.symbols)} tickers, {len(panel.times):,} bars from {first} to {last}.")
     issues = prices.issues_table(panel)
     if len(issues):
@@ -254,7 +257,7 @@ def _show_import() -> None:
 DEFAULT = "momentum_252_21"
 
 
-def show_features(panel: Any) -> None:
+def show_features(panel: Panel) -> None:
     """Draw the choice of a feature, its information coefficients, returns by quantile, and turnover."""
     names = list(available_features(panel))
     index = names.index(DEFAULT) if DEFAULT in names else 0
@@ -264,7 +267,8 @@ def show_features(panel: Any) -> None:
     except FinrlPodError as error:
         st.info(theme.escape_markdown(error), icon=":material/info:")
         return
-    feature, training = document["features"][0], ", the training bars" * (document["split"] == "train")
+    feature = document["features"][0]
+    training = ", the training bars" * (document["split"] == "train")
     st.caption(
         f"{' to '.join(document['period'])}{training}. The feature is known on {feature['coverage']:.0%} of tradable "
         f"bars; its ranks of one bar and the next correlate with {feature['rank_autocorrelation']:.2f}, and "
@@ -274,9 +278,7 @@ def show_features(panel: Any) -> None:
         st.warning(theme.escape_markdown(meaning))
     left, right = st.columns(2)
     with left:
-        meaning = (
-            "Mean rank correlation with the return from the decision's fill to that of a decision so many bars later."
-        )
+        meaning = "Mean rank correlation with the return from one fill to the fill of a decision so many bars later."
         st.markdown("Information coefficient, 90% interval", help=meaning)
         figure = figures.information_coefficients(feature)
         show_figure(figure, f"information coefficient of {name}", alt=f"Information coefficient of {name} by horizon.")
@@ -288,7 +290,7 @@ def show_features(panel: Any) -> None:
 
 
 def _show_table(feature: dict[str, Any]) -> None:
-    column: Any = st.column_config
+    column = st.column_config
     columns = {
         "horizon": column.NumberColumn("Bars ahead"),
         "information_coefficient": column.NumberColumn("IC", format="%+.3f", help="Information coefficient."),

@@ -28,26 +28,26 @@ FAILURES_SHOWN = 5  # logs of failed runs; the others have theirs on their pages
 def render(settings: Settings) -> None:
     """Draw the page."""
     st.title("Overview", anchor=False)
-    found = cached.found_runs(settings)
-    if not found:
+    all_runs = cached.found_runs(settings)
+    if not all_runs:
         _show_welcome(settings)
         _show_paper_account(settings)
         return
-    summaries = [cached.summary(run) for run in found]
+    summaries = [cached.summary(run) for run in all_runs]
     statuses = [
-        "damaged" if summary.error else runs.status_of(run) for run, summary in zip(found, summaries, strict=True)
+        "damaged" if summary.error else runs.status_of(run) for run, summary in zip(all_runs, summaries, strict=True)
     ]
-    _show_started_demo(found, statuses)
-    active = [run for run, status in zip(found, statuses, strict=True) if status in ("running", "paused")]
+    _show_started_demo(all_runs, statuses)
+    active = [run for run, status in zip(all_runs, statuses, strict=True) if status in ("running", "paused")]
     if active:
         st.header("Training", anchor=False)
         for run in active:
             show_progress(run)
-    _show_newest(found, summaries)
+    _show_newest(all_runs, summaries)
     st.header("Runs", anchor=False)
     _show_runs(summaries, statuses)
     _show_damaged(summaries)
-    _show_failures([run for run, status in zip(found, statuses, strict=True) if status == "failed"])
+    _show_failures([run for run, status in zip(all_runs, statuses, strict=True) if status == "failed"])
     _show_paper_account(settings)
 
 
@@ -76,25 +76,25 @@ def _demo_button(settings: Settings, label: str, name: str, help_text: str) -> N
         st.rerun()
 
 
-def _show_started_demo(found: Sequence[runs.RunFiles], statuses: Sequence[str]) -> None:
+def _show_started_demo(all_runs: Sequence[runs.RunFiles], statuses: Sequence[str]) -> None:
     """Open the page of the demo that this visitor started, once it has finished."""
-    started = st.session_state.get("overview: demo")
-    for run, status in zip(found, statuses, strict=True):
-        if run.name == started and status == "finished":
+    demo_name = st.session_state.get("overview: demo")
+    for run, status in zip(all_runs, statuses, strict=True):
+        if run.name == demo_name and status == "finished":
             del st.session_state["overview: demo"]
             st.switch_page(page_of("run"), query_params={"name": run.name})
 
 
-def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSummary]) -> None:
+def _show_newest(all_runs: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSummary]) -> None:
     """Draw verdict and key figures of the newest run with a verdict, and the link to its page."""
-    judged = [
+    runs_with_verdict = [
         (run, summary)
-        for run, summary in zip(found, summaries, strict=True)
+        for run, summary in zip(all_runs, summaries, strict=True)
         if summary.promoted is not None and run.has(runs.REPORT) and not summary.error
     ]
-    if not judged:
+    if not runs_with_verdict:
         return
-    run, newest = judged[0]
+    run, newest = runs_with_verdict[0]
     verdict = cached.verdict(run)
     with st.container(border=True):
         st.markdown(f"**Newest result: {_run_link(newest.name)}**")
@@ -112,21 +112,21 @@ def _show_newest(found: Sequence[runs.RunFiles], summaries: Sequence[runs.RunSum
 
 
 def _show_runs(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> None:
-    """Draw the filters and the table, whose rows open the run."""
-    text, chosen, tags = _filters(summaries, statuses)
-    shown = [
+    """Draw the filters and the table; its rows open the run."""
+    text, selected_statuses, tags = _filters(summaries, statuses)
+    rows = [
         (summary, status)
         for summary, status in zip(summaries, statuses, strict=True)
-        if runs.matches(summary, text, tags) and (not chosen or status in chosen)
+        if runs.matches(summary, text, tags) and (not selected_statuses or status in selected_statuses)
     ]
-    if not shown:
+    if not rows:
         st.info("No run matches.")
         return
-    frame = runs.runs_table([summary for summary, _ in shown], [status for _, status in shown])
+    frame = runs.runs_table([summary for summary, _ in rows], [status for _, status in rows])
     alt = (
         "Runs: name, status, verdict, equity, validation and test results, settings, tags and time of the last change."
     )
-    st.caption(f"{len(shown):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
+    st.caption(f"{len(rows):,} of {len(summaries):,} runs. Select a row to open the run; click a heading to sort.")
     columns = run_columns()
     if not any(summary.tags for summary in summaries):
         del columns["tags"]
@@ -143,18 +143,18 @@ def _filters(summaries: Sequence[runs.RunSummary], statuses: Sequence[str]) -> t
     columns = st.columns([2, 2, 1] if tags else [2, 3])
     text = columns[0].text_input("Search", placeholder="Name, data, algorithm or tag", key="overview: search")
     present = list(dict.fromkeys(statuses))
-    chosen = columns[1].pills("Status", present, selection_mode="multi", key="overview: statuses")
-    wanted = columns[2].multiselect("Tags", tags, placeholder="any", key="overview: tags") if tags else []
-    return text, chosen, wanted
+    selected_statuses = columns[1].pills("Status", present, selection_mode="multi", key="overview: statuses")
+    selected_tags = columns[2].multiselect("Tags", tags, placeholder="any", key="overview: tags") if tags else []
+    return text, selected_statuses, selected_tags
 
 
 def _show_damaged(summaries: Sequence[runs.RunSummary]) -> None:
-    damaged = [summary for summary in summaries if summary.error]
-    if not damaged:
+    damaged_runs = [summary for summary in summaries if summary.error]
+    if not damaged_runs:
         return
     with st.container(border=True):
-        st.markdown(f"**Damaged runs: {len(damaged)}.** They are skipped everywhere; other runs are not affected.")
-        lines = [f"- {_run_link(summary.name)} is damaged: {_reason(summary.error)}" for summary in damaged]
+        st.markdown(f"**Damaged runs: {len(damaged_runs)}.** They are skipped everywhere; other runs are not affected.")
+        lines = [f"- {_run_link(summary.name)} is damaged: {_reason(summary.error)}" for summary in damaged_runs]
         st.markdown("\n".join(lines))
 
 
@@ -163,12 +163,12 @@ def _reason(error: str) -> str:
 
 
 def _run_link(name: str) -> str:
-    """A link to a run's page as Markdown."""
+    """A link to the page of a run as Markdown."""
     return f"[{theme.escape_markdown(name)}](/run?name={quote(name, safe='')})"
 
 
-def _show_failures(failed: Sequence[runs.RunFiles]) -> None:
-    for run in failed[:FAILURES_SHOWN]:
+def _show_failures(failed_runs: Sequence[runs.RunFiles]) -> None:
+    for run in failed_runs[:FAILURES_SHOWN]:
         st.error(f"{theme.escape_markdown(run.name)} failed to start.", icon=":material/error:")
         st.code(runs.log_tail(run) or "The log is empty.", language=None, wrap_lines=True)
 
@@ -183,12 +183,14 @@ def _show_paper_account(settings: Settings) -> None:
         if len(accounts) > 1:
             st.markdown(f"**{theme.escape_markdown(name)}**")
         show_errors(_show_paper_summary)(path)
-        label, query = "Open paper trading", {"account": name} if len(accounts) > 1 else {}
+        label = "Open paper trading"
+        query = {"account": name} if len(accounts) > 1 else {}
         st.page_link(page_of("paper"), label=label, icon=":material/receipt_long:", query_params=query)
 
 
 def _show_paper_summary(path: Path) -> None:
-    journal, now = paper_journal.load(path), paper_state.utc_now()
+    journal = paper_journal.load(path)
+    now = paper_state.utc_now()
     summary = paper_state.summary(journal)
     overall = paper_state.overall_status(journal, now)
     with st.container(horizontal=True, vertical_alignment="center"):

@@ -40,11 +40,12 @@ def _choose_account(settings: Settings) -> Path | None:
     accounts = {settings.account_name(path): path for path in settings.find_journals()}
     if len(accounts) < 2:
         return next(iter(accounts.values()), None)
-    names, requested = list(accounts), st.query_params.get("account")
-    index = names.index(requested) if requested in names else 0
-    chosen = st.selectbox("Account", names, index=index, help="One per journal.", key="paper: account")
-    st.query_params["account"] = chosen
-    return accounts[chosen]
+    names = list(accounts)
+    requested_account = st.query_params.get("account")
+    index = names.index(requested_account) if requested_account in names else 0
+    account = st.selectbox("Account", names, index=index, help="One per journal.", key="paper: account")
+    st.query_params["account"] = account
+    return accounts[account]
 
 
 def _show_instructions(settings: Settings, path: Path | None) -> None:
@@ -74,8 +75,9 @@ def _show_demo(settings: Settings) -> None:
 @st.fragment(run_every=STATUS_INTERVAL)
 @show_errors
 def _show_status(path: Path) -> None:
-    """Status badges, pending commands, and the outcome of this visitor's last command."""
-    journal, now = paper_journal.load(path), paper_state.utc_now()
+    """Status badges, pending commands, and the outcome of the last command of this visitor."""
+    journal = paper_journal.load(path)
+    now = paper_state.utc_now()
     with st.container(horizontal=True, key="statuses"):
         for badge in paper_state.statuses(journal, now):
             with st.container(border=True, width=BADGE_WIDTH, height="stretch", key=f"status-{badge.name}"):
@@ -144,13 +146,13 @@ def _show_account(journal: paper_journal.Journal, difference: paper_performance.
     _show_day(journal)
     paper_replay.show_replay(journal, difference)
     st.header("Positions", anchor=False)
-    held = paper_account.positions(journal)
-    if held.empty:
+    positions = paper_account.positions(journal)
+    if positions.empty:
         st.info("No positions.")
     else:
         alt = "Positions and cash as areas, coloured by gain."
         PAPER_FIGURES.show(_allocation_figure, (journal,), "paper-allocation", alt=alt, height=320)
-        show_table(held, columns.positions(), "paper-positions", alt="Positions of the paper account")
+        show_table(positions, columns.positions(), "paper-positions", alt="Positions of the paper account")
         note = f"{paper_account.totals(journal)} Prices at the close of {journal.priced}, as used by the last decision."
         st.caption(theme.escape_markdown(note))
     external = paper_account.external_holdings(journal)
@@ -165,7 +167,7 @@ def _allocation_figure(journal: paper_journal.Journal) -> Any:
 
 
 def _show_day(journal: paper_journal.Journal) -> None:
-    """Draw the daemon's summary of a day, at first of the last one."""
+    """Draw the summary of a day, at first of the last one."""
     days = paper_account.day_summaries(journal)
     if not days:
         return
@@ -183,14 +185,16 @@ def _show_orders(journal: paper_journal.Journal) -> None:
         show_table(intents, columns.open_intents(), "paper-intents", alt="Intents not yet filled or abandoned")
     else:
         st.caption("All intents are filled or abandoned.")
-    sent, filled = paper_account.orders(journal), paper_account.fills(journal)
-    st.header(f"Orders: {len(sent):,}", anchor=False)
-    if len(sent):
-        alt, height = "Orders by time and symbol, with their side.", 140 + 16 * sent.head(MAX_ROWS).symbol.nunique()
+    orders = paper_account.orders(journal)
+    filled = paper_account.fills(journal)
+    st.header(f"Orders: {len(orders):,}", anchor=False)
+    if len(orders):
+        alt = "Orders by time and symbol, with their side."
+        height = 140 + 16 * orders.head(MAX_ROWS).symbol.nunique()
         PAPER_FIGURES.show(_timeline_figure, (journal,), "paper-timeline", alt=alt, height=height)
-        show_table(sent.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
+        show_table(orders.head(MAX_ROWS), columns.orders(), "paper-orders", alt="Orders, newest first")
     st.header(f"Fills: {len(filled):,}", anchor=False)
-    if max(len(sent), len(filled)) > MAX_ROWS:
+    if max(len(orders), len(filled)) > MAX_ROWS:
         st.caption(f"Showing the newest {MAX_ROWS:,} of each; `finrl-pod paper orders --json` prints all.")
     if len(filled):
         show_table(filled.head(MAX_ROWS), columns.fills(), "paper-fills", alt="Fills, newest first")
@@ -223,10 +227,10 @@ def _show_risk(journal: paper_journal.Journal) -> None:
         show_table(limits, columns.limits(), "paper-limits", alt="Risk limits and how much of each is used")
         if "largest position" not in set(limits["limit"]):
             st.caption("The largest position is limited for each strategy separately, by its mandate.")
-    halted = paper_state.halted_symbols(journal)
-    if len(halted):
+    halted_symbols = paper_state.halted_symbols(journal)
+    if len(halted_symbols):
         st.header("Halted symbols", anchor=False)
-        show_table(halted, columns.halts(), "paper-halts", alt="Halted symbols")
+        show_table(halted_symbols, columns.halts(), "paper-halts", alt="Halted symbols")
         st.caption("Check them, then resume trading them with `finrl-pod paper reconcile --acknowledge`.")
     st.header("Risk state", anchor=False)
     if journal.risk.empty:

@@ -1,7 +1,7 @@
 """Actions on the paper page: Halt, Resume, Flatten, and the replay of the backtest.
 
-Halt needs one confirmation, Resume and Flatten the password and a typed word. The replay needs torch, which the server
-does not load, so it runs as a separate process.
+Halt needs one confirmation, Resume and Flatten the password and a typed word. The replay runs as a separate
+process: it needs torch, and the server does not load it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finrl_pod_app.dashboard.queries.paper_performance import BacktestDifference
 from finrl_pod_app.dashboard.queries.paper_state import is_simulated
 
 MAX_NAME_LENGTH = 64
-_PENDING_COMMAND = "paper_command"  # journal and id of this visitor's last command, until it was answered
+_PENDING_COMMAND = "paper_command"  # journal and id of the last command of this visitor, until it was answered
 _EXPLANATIONS = {
     "resume": "The daemon trades again from its next decision, within the risk limits.",
     "flatten": "All positions of the strategy are sold at the market. Nothing is bought until trading is resumed.",
@@ -60,9 +60,9 @@ def show_command_outcome(journal: Journal) -> None:
     path, number = st.session_state.get(_PENDING_COMMAND, (journal.path, None))
     if path != journal.path:  # of another account
         return
-    answered = journal.commands[(journal.commands.id == number) & journal.commands.outcome.notna()]
-    if len(answered):
-        row = answered.iloc[0]
+    results = journal.commands[(journal.commands.id == number) & journal.commands.outcome.notna()]
+    if len(results):
+        row = results.iloc[0]
         text = theme.escape_markdown(f"{row['name']}: {row.outcome}")
         st.toast(text, icon=":material/task_alt:", duration="long")
         del st.session_state[_PENDING_COMMAND]
@@ -101,14 +101,14 @@ def _password_form(path: Path, name: str) -> None:
         user = st.text_input(
             "Your name", default_user_name(), max_chars=MAX_NAME_LENGTH, help="Recorded with the command."
         )
-        typed = st.text_input(f"Type {word} to confirm")
+        confirmation = st.text_input(f"Type {word} to confirm")
         text = st.text_input("Password", type="password", autocomplete="current-password")
-        submitted = st.form_submit_button(word.capitalize(), type="primary")
-    if not submitted:
+        is_submitted = st.form_submit_button(word.capitalize(), type="primary")
+    if not is_submitted:
         return
     if not user.strip():
         st.error("Enter your name: it is recorded with the command.")
-    elif typed.strip() != word:
+    elif confirmation.strip() != word:
         st.error(f"Type {word} in the second field to confirm.")
     else:
         try:
@@ -120,7 +120,7 @@ def _password_form(path: Path, name: str) -> None:
 
 
 def _show_account(path: Path) -> None:
-    """Draw which account a dialog acts on: there may be several."""
+    """Draw the account that a dialog acts on: there may be several."""
     journal = load(path)
     st.caption(theme.escape_markdown(f"Account {journal.name} ({path})"))
 
@@ -151,23 +151,23 @@ TIMEOUT = 600.0  # seconds
 def show_replay(journal: Journal, difference: BacktestDifference) -> None:
     """Draw the last replay and the form for a new one."""
     if difference.is_available:
-        made = difference.made[:16].replace("T", " ")
+        time = difference.made[:16].replace("T", " ")
         match = "Orders, fills and equity match the backtest to the cent." if not difference.differences else ""
-        late = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
-        st.caption(theme.escape_markdown(f"Replayed with {difference.strategy} on {made} UTC.{late} {match}"))
+        note = f" It does not cover the last {difference.behind} sessions." if difference.behind else ""
+        st.caption(theme.escape_markdown(f"Replayed with {difference.strategy} on {time} UTC.{note} {match}"))
         if any(abs(value) >= CENT for value in difference.causes.values()):
             st.caption("The difference in dollars by cause:")
             alt = "Difference between account and backtest by cause."
             PAPER_FIGURES.show(_causes_figure, (difference,), "paper-causes", alt=alt, height=240)
         if len(difference.parts) > 1:
-            alt = "Each strategy of the account with its equity and that of its backtest."
+            alt = "Each strategy of the account with its equity and its backtest."
             show_table(difference.parts, strategy_parts(), "paper-strategies", alt=alt)
         if difference.differences:
             with st.expander(f"{len(difference.differences):,} differences from the backtest"):
                 for sentence in difference.differences[:MAX_DIFFERENCES]:
                     st.markdown(f"- {theme.escape_markdown(sentence)}")
-                if (more := len(difference.differences) - MAX_DIFFERENCES) > 0:
-                    st.markdown(f"and {more:,} more (`finrl-pod paper track --json`)")
+                if (omitted_count := len(difference.differences) - MAX_DIFFERENCES) > 0:
+                    st.markdown(f"and {omitted_count:,} more (`finrl-pod paper track --json`)")
     with st.expander("Replay the backtest", expanded=not difference.is_available):
         st.markdown(
             "Runs the backtest over the same sessions with the orders that the daemon would have sent. The remaining "
@@ -178,8 +178,8 @@ def show_replay(journal: Journal, difference: BacktestDifference) -> None:
             SAMPLE if is_simulated(journal) else "",
             key="replay-prices",
             max_chars=64,
-            placeholder="the daemon's feed",
-            help="A panel from the Data page. Empty: the daemon's feed.",
+            placeholder="the feed of the daemon",
+            help="A panel from the Data page. Empty: the feed of the daemon.",
         )
         if st.button("Replay", key="replay", icon=":material/replay:"):
             with st.spinner("Replaying the backtest"):
@@ -201,10 +201,10 @@ def run_replay(journal: Path, panel: str) -> str:
         *("--journal", str(journal), f"--panel={panel}"),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return f"the replay was stopped after {TIMEOUT:.0f} s: run finrl-pod paper track from a terminal"
-    if done.returncode == 0 or (done.returncode == 1 and done.stdout.startswith("{")):
+    if process.returncode == 0 or (process.returncode == 1 and process.stdout.startswith("{")):
         return ""
-    lines = done.stderr.strip().splitlines()
-    return lines[-1].removeprefix("finrl-pod: ") if lines else f"the replay failed with exit code {done.returncode}"
+    lines = process.stderr.strip().splitlines()
+    return lines[-1].removeprefix("finrl-pod: ") if lines else f"the replay failed with exit code {process.returncode}"

@@ -40,10 +40,10 @@ def show_paragraph(run: runs.RunFiles, verdict: Verdict | None) -> None:
     if verdict.promoted and not (verdict.edge and verdict.edge.is_demonstration):
         st.success("\n\n".join(paragraph), icon=":material/verified:")
         return
-    failed = [rule for rule in verdict.rules if not rule.passed]
-    if failed:
-        paragraph.append(f"{len(failed)} of {len(verdict.rules)} promotion rules failed:")
-        paragraph.append("\n".join(f"- {theme.escape_markdown(rule.sentence)}" for rule in failed))
+    failed_rules = [rule for rule in verdict.rules if not rule.passed]
+    if failed_rules:
+        paragraph.append(f"{len(failed_rules)} of {len(verdict.rules)} promotion rules failed:")
+        paragraph.append("\n".join(f"- {theme.escape_markdown(rule.sentence)}" for rule in failed_rules))
     st.warning("\n\n".join(paragraph), icon=":material/gavel:")
 
 
@@ -59,8 +59,8 @@ def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
     }
     with st.container(horizontal=True):
         for label, (value, help_text) in metrics.items():
-            shown = f"{value:.1f}" if isinstance(value, float) else theme.count(value)
-            st.metric(label, shown, help=help_text, width=METRIC_WIDTH)
+            text = f"{value:.1f}" if isinstance(value, float) else theme.count(value)
+            st.metric(label, text, help=help_text, width=METRIC_WIDTH)
     headings = {"passed": "Result", "rule": "Rule", "sentence": "Explanation"}
     alt = "The promotion rules: result, name and explanation of each."
     show_text_table(checks.rules_table(verdict), headings, alt=alt)
@@ -73,7 +73,7 @@ def show_rules(run: runs.RunFiles, verdict: Verdict) -> None:
 
 
 def paragraph_of(run: runs.RunFiles, verdict: Verdict) -> list[str]:
-    """The first paragraph of a run's verdict."""
+    """The first paragraph of a verdict."""
     return verdict_paragraph(cached.report(run).model_copy(update={"verdict": verdict}))
 
 
@@ -90,7 +90,7 @@ def _logits_figure(run: runs.RunFiles) -> Any:
 
 
 def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
-    """Draw a section with the comparison with the base and the mandate's tables, if the run has them."""
+    """Draw a section with the comparison with the base and the tables of the mandate, if the run has them."""
     report = cached.report(run)
     if not report.mandate:
         return
@@ -104,19 +104,19 @@ def show_mandate(run: runs.RunFiles, *, expanded: bool = False) -> None:
         st.caption(theme.escape_markdown(", ".join(f"{name} {value}" for name, value in settings.items())))
 
 
-def _show_added(added: Added) -> None:
-    base = display_name(added.base)
+def _show_added(comparison: Added) -> None:
+    base = display_name(comparison.base)
     rows = [
         {"statistic": measure.label, "value": value, "interval": interval, "note": measure.note}
-        for measure, value, interval in added_rows(added)
+        for measure, value, interval in added_rows(comparison)
     ]
     headings = {
         "statistic": f"Against {base}",
         "value": "Value",
-        "interval": f"{100 * added.level:.0f}% interval",
+        "interval": f"{100 * comparison.level:.0f}% interval",
         "note": "Definition",
     }
-    show_text_table(pd.DataFrame(rows), headings, alt=f"Test returns of the champion against those of {base}.")
+    show_text_table(pd.DataFrame(rows), headings, alt=f"Test returns of the champion compared with {base}.")
 
 
 def _show_usage(usage: Mapping[str, MandateUsage]) -> None:
@@ -141,14 +141,15 @@ def show_profit(run: runs.RunFiles, report: RunReport) -> None:
 
 
 def _show_benchmark(report: RunReport) -> None:
-    base, strategies = report.test.benchmark, report.test.strategies
+    base = report.test.benchmark
+    strategies = report.test.strategies
     rows = [{"strategy": display_name(name), **strategies[name]} for name in champion_first(strategies) if name != base]
     table = pd.DataFrame(rows)
     if base is None or "beta" not in table.columns:
         return
-    shown = display_name(base)
-    show_table(table, benchmark_columns(table), "run: benchmark", alt=f"Statistics of each strategy against {shown}.")
-    st.caption(theme.escape_markdown(f"Against {shown}, on the test period."))
+    label = display_name(base)
+    show_table(table, benchmark_columns(table), "run: benchmark", alt=f"Statistics of each strategy against {label}.")
+    st.caption(theme.escape_markdown(f"Against {label}, on the test period."))
 
 
 def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
@@ -162,7 +163,7 @@ def _show_attribution(run: runs.RunFiles, report: RunReport) -> None:
         for row, cells in zip(report.attribution.by_year, contribution.year_cells(report.attribution), strict=True)
     ]
     show_text_table(pd.DataFrame(rows), heads, alt="Profit, costs and return of the champion by year.")
-    st.caption("Profit before costs: the change of a holding's value with its dividends, less what was paid for it.")
+    st.caption("Profit before costs: the change in value of a holding with its dividends, less what was paid for it.")
 
 
 def _show_capacity(run: runs.RunFiles, report: RunReport) -> None:

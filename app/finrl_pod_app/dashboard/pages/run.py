@@ -31,7 +31,7 @@ from finrl_pod_app.report.records import RunReport
 VIEWS = ("Performance", "Allocation", "Profit", "Mandate", "Training", "Config")
 CARD_WIDTH = 130  # pixels; seven fit beside the menu, two on a phone
 PAGE_HEIGHT = 900  # pixels of the embedded report
-_REFRESH = 3.0  # seconds between refreshes of a running training's figures
+_REFRESH = 3.0  # seconds between refreshes of the figures of a running training
 
 
 def render(settings: Settings) -> None:
@@ -120,9 +120,9 @@ def _show_views(settings: Settings, run: runs.RunFiles, report: RunReport) -> No
 
 
 def _show_performance(run: runs.RunFiles, report: RunReport) -> None:
-    others = st.toggle("All baselines", key="run: all baselines")
+    all_baselines = st.toggle("All baselines", key="run: all baselines")
     alt = "Growth of 1 of the champion and the baselines on a log scale, and their drawdowns beneath."
-    RUN_FIGURES.show(_equity_figure, (run, others), "equity and drawdown", alt=alt, height=560)
+    RUN_FIGURES.show(_equity_figure, (run, all_baselines), "equity and drawdown", alt=alt, height=560)
     band = report.test.band
     grey = f" Grey: {100 * band.level:.0f}% bootstrap band of the champion." if band else ""
     st.caption(f"Test period {theme.escape_markdown(' to '.join(report.splits.test))}, after costs.{grey}")
@@ -188,9 +188,9 @@ def _show_report(run: runs.RunFiles) -> None:
 
 
 def show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
-    """Draw the tags of a run, which can be changed in place."""
+    """Draw the tags of a run, with a field that changes them."""
     with st.popover(f"Tags: {', '.join(tags)}" if tags else "Add tags", icon=":material/label:"):
-        chosen = st.multiselect(
+        choice = st.multiselect(
             "Tags",
             sorted(tags),
             default=sorted(tags),
@@ -198,9 +198,9 @@ def show_tags(run: runs.RunFiles, tags: Sequence[str]) -> None:
             help=f"At most {MAX_TAG} characters each. The overview filters by them.",
             key=f"tags of {run.name}",
         )
-        if sorted(chosen) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
+        if sorted(choice) != sorted(tags) and st.button("Save tags", type="primary", key=f"save tags of {run.name}"):
             try:
-                save_tags(run, chosen)
+                save_tags(run, choice)
             except FinrlPodError as error:
                 st.error(theme.escape_markdown(error), icon=":material/error:")
                 return
@@ -220,14 +220,14 @@ def show_next_steps(settings: Settings, run: runs.RunFiles) -> None:
 @st.dialog("Trade this on paper", width="large")
 def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
     verdict = cached.verdict(run)
-    promoted = verdict is not None and verdict.promoted
-    if not promoted:
+    is_promoted = verdict is not None and verdict.promoted
+    if not is_promoted:
         st.warning(
             "The champion is not promoted: the daemon refuses it with an Alpaca account. The config below replays it "
             "on a simulated broker instead.",
             icon=":material/warning:",
         )
-    text = paper_config(run, cached.config(run), promoted=promoted)
+    text = paper_config(run, cached.config(run), is_promoted=is_promoted)
     st.code(text, language=None, wrap_lines=True)
     target = run.path / "paper.toml"
     st.caption(f"Writes {theme.escape_markdown(target)}; an existing file is kept.")
@@ -239,5 +239,7 @@ def _paper_dialog(settings: Settings, run: runs.RunFiles) -> None:
             return
         st.success("Written. Start the daemon from a terminal:", icon=":material/check_circle:")
         st.code(
-            shlex.join(paper_command(target, cached.config(run), promoted=promoted)), language="bash", wrap_lines=True
+            shlex.join(paper_command(target, cached.config(run), is_promoted=is_promoted)),
+            language="bash",
+            wrap_lines=True,
         )

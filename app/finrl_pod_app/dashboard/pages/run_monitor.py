@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import streamlit as st
 
 from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig, describe_setting
+from finrl_pod.tournament.progress import Progress
 from finrl_pod_app.dashboard import theme
 from finrl_pod_app.dashboard.actions import jobs
 from finrl_pod_app.dashboard.figures import training as figures
@@ -42,35 +42,34 @@ def _draw_progress(run: runs.RunFiles) -> None:
     status = runs.status_of(run)
     if status not in ("running", "paused"):
         st.rerun()
-    progress = runs.progress_of(run) or {}
+    progress = runs.progress_of(run)
     with st.container(border=True):
         left, right = st.columns([3, 2], vertical_alignment="center")
         left.markdown(f"**{theme.escape_markdown(run.name)}** · {_stage_text(progress, status)}")
         with right.container(horizontal=True, horizontal_alignment="right"):
             _draw_controls(run, status)
-        total, done = progress.get("total_samples") or 0, progress.get("samples") or 0
-        where = position(progress)
-        st.progress(where.share)
-        st.caption(_stage_line(where.stage))
+        current = position(progress)
+        st.progress(current.share)
+        st.caption(_stage_line(current.stage))
         cells = st.columns(4)
-        cells[0].metric("Samples", theme.count(done) if total else theme.MISSING, border=False)
-        rate = progress.get("samples_per_second") or None
+        samples = progress.samples if progress and progress.total_samples else None
+        cells[0].metric("Samples", theme.count(samples), border=False)
+        rate = (progress.samples_per_second if progress else None) or None
         cells[1].metric("Samples/s", theme.count(rate), help=definition("samples_per_second"))
-        cells[2].metric(
-            "Best validation Sharpe", theme.ratio(progress.get("best")), help=definition("validation_score")
-        )
-        cells[3].metric("Time left", theme.duration(progress.get("seconds_left")))
+        best = theme.ratio(progress.best if progress else None)
+        cells[2].metric("Best validation Sharpe", best, help=definition("validation_score"))
+        cells[3].metric("Time left", theme.duration(progress.seconds_left if progress else None))
 
 
 def _stage_line(current: int) -> str:
     """All stages in order, with the current one marked."""
     labels = [stage.label for stage in STAGES]
-    parts = [f"✓ {label}" for label in labels[:current]]
-    return " · ".join([*parts, f"**{labels[current]}**", *labels[current + 1 :]])
+    finished_stages = [f"✓ {label}" for label in labels[:current]]
+    return " · ".join([*finished_stages, f"**{labels[current]}**", *labels[current + 1 :]])
 
 
-def _stage_text(progress: Mapping[str, object], status: str) -> str:
-    return "paused" if status == "paused" else theme.escape_markdown(progress.get("stage") or "starting")
+def _stage_text(progress: Progress | None, status: str) -> str:
+    return "paused" if status == "paused" else theme.escape_markdown(progress.stage if progress else "starting")
 
 
 def _draw_controls(run: runs.RunFiles, status: str) -> None:
@@ -98,12 +97,12 @@ def show_outcome(run: runs.RunFiles, status: runs.Status) -> None:
         walk = " It is one run of a walk-forward, evaluated as a whole." if walkforward is not None else ""
         st.success(f"Finished.{walk}", icon=":material/check_circle:")
         return
-    completed = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
-    st.warning(f"Not running.{completed}", icon=":material/pause_circle:")
+    note = f" {summary.generation} of {summary.generations} generations completed." if summary.generations else ""
+    st.warning(f"Not running.{note}", icon=":material/pause_circle:")
     if log := runs.log_tail(run):
         st.code(log, language=None, wrap_lines=True)
     if walkforward is not None:
-        st.caption("It is one run of a walk-forward, which is resumed as a whole from a terminal:")
+        st.caption("It is one run of a walk-forward. Resume the walk-forward as a whole from a terminal:")
         st.code(runs.walkforward_resume_command(walkforward), language="bash", wrap_lines=True)
         return
     if st.button("Resume", type="primary", icon=":material/play_arrow:", key="resume the run"):
@@ -167,14 +166,14 @@ def _drift_figure(run: runs.RunFiles, files: training.GenerationFiles, name: str
 
 
 def _show_curves(settings: Settings, run: runs.RunFiles, files: training.GenerationFiles) -> None:
-    """Draw learning curves and validation scores: of all pods, of each pod, or with those of other runs."""
+    """Draw learning curves and validation scores: of all pods, of each pod, or with other runs."""
     generations = [cached.generation(*file) for file in files]
-    found = {other.name: other for other in cached.found_runs(settings)}
-    names = [name for name, other in found.items() if name != run.name and training.generation_files(other)]
+    by_name = {candidate.name: candidate for candidate in cached.found_runs(settings)}
+    names = [name for name, candidate in by_name.items() if name != run.name and training.generation_files(candidate)]
     left, middle, right = st.columns([2, 2, 3])
     metric = left.selectbox("Learning curve", training.metric_names(generations), format_func=_label)
     view = middle.segmented_control("Pods", PODS_VIEWS, default=PODS_VIEWS[0], required=True, key="pods of the curves")
-    others = right.multiselect(
+    names_to_overlay = right.multiselect(
         "Other runs", names, max_selections=MAX_OVERLAID, placeholder="none", key="overlaid runs"
     )
     if view == PODS_VIEWS[1]:
@@ -185,7 +184,7 @@ def _show_curves(settings: Settings, run: runs.RunFiles, files: training.Generat
         show_figure(figure, f"{metric} of each pod", alt=f"{_label(metric)} of each pod over the run.", height=height)
         return
     left, right = st.columns(2)
-    if not others:
+    if not names_to_overlay:
         with left:
             alt = "Learning curve: median over the pods."
             RUN_FIGURES.show(_learning_curve_figure, (files, metric), "learning curve", alt=alt)
@@ -195,11 +194,11 @@ def _show_curves(settings: Settings, run: runs.RunFiles, files: training.Generat
         return
     medians = {run.name: training.learning_curve(generations, metric)}
     tables = {run.name: cached.agents(run, files)}
-    for name in others:
-        theirs = training.generation_files(found[name])
-        medians[name] = training.learning_curve([cached.generation(*file) for file in theirs], metric)
-        tables[name] = cached.agents(found[name], theirs)
-    styles = {name: theme.style_of(name, [*reversed(list(found))]) for name in medians}
+    for name in names_to_overlay:
+        other_files = training.generation_files(by_name[name])
+        medians[name] = training.learning_curve([cached.generation(*file) for file in other_files], metric)
+        tables[name] = cached.agents(by_name[name], other_files)
+    styles = {name: theme.style_of(name, [*reversed(list(by_name))]) for name in medians}
     with left:
         figure = figures.overlaid_curves(medians, metric, styles)
         show_figure(figure, "learning curve", alt="Learning curve: median over the pods.")
@@ -217,7 +216,7 @@ def _scores_figure(run: runs.RunFiles, files: training.GenerationFiles, base_sco
 
 
 def base_name(config: RunConfig) -> str:
-    """Display name of the base portfolio of a run's mandate, which is equal weights where there is none."""
+    """Display name of the base portfolio of a mandate; equal weights without one."""
     return display_name("equal_weight" if config.mandate.base == "none" else config.mandate.base)
 
 

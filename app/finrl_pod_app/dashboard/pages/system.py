@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from finrl_pod_app.dashboard import theme
@@ -21,7 +19,7 @@ def render(settings: Settings) -> None:
     st.title("System")
     st.fragment(_load, run_every=REFRESH)()
     st.header("Disk")
-    column: Any = st.column_config
+    column = st.column_config
     show_table(
         machine.disk_usage({"runs": settings.runs, "prices": cached.store_folder()}),
         {
@@ -51,15 +49,15 @@ def render(settings: Settings) -> None:
 def _load() -> None:
     now = machine.machine_load()
     cards = cached.gpus()
-    used = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f}"
+    memory_text = f"{now.memory_used / machine.GIB:.1f} of {now.memory_total / machine.GIB:.0f}"
     with st.container(horizontal=True):
         help_text = "Mean over all cores, including other programs."
         st.metric(f"CPU ({now.cores} cores)", f"{now.cpu:.0%}", help=help_text, width=METRIC_WIDTH)
-        st.metric("Memory used, GiB", used, width=METRIC_WIDTH)
+        st.metric("Memory used, GiB", memory_text, width=METRIC_WIDTH)
         st.metric("Dashboard memory", f"{now.own / 2**20:,.0f} MiB", help="Of this server.", width=METRIC_WIDTH)
         st.metric("GPUs", len(cards) or "none", width=METRIC_WIDTH)
     if len(cards):
-        column: Any = st.column_config
+        column = st.column_config
         show_table(
             cards,
             {

@@ -1,4 +1,4 @@
-"""Train page: a form that writes a config and starts a training, which the page of the run then shows."""
+"""Train page: a form that writes a config and starts a training; the page of the run then shows it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _show_form(settings: Settings) -> None:
 
 
 def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
-    """Draw the fields, which start at the values of a preset, and return their nested choices."""
+    """Draw the fields, initialised from a preset, and return their nested choices."""
 
     def key(field: str) -> str:
         return f"{preset}: {field}"  # a different preset resets the fields
@@ -104,8 +104,8 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     left, right = st.columns(2)
     tournament: TournamentConfig = base.tournament
 
-    def number(place: Any, path: str, value: float, step: float | None = None, form: str | None = None) -> Any:
-        return place.number_input(value=value, step=step, format=form, key=key(path), **number_field(path))
+    def number(column: Any, path: str, value: float, step: float | None = None, form: str | None = None) -> Any:
+        return column.number_input(value=value, step=step, format=form, key=key(path), **number_field(path))
 
     pods = number(left, "tournament.pods", tournament.pods)
     generations = number(right, "tournament.generations", tournament.generations)
@@ -128,8 +128,8 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
     st.header("Mandate", divider="gray", help="Bounds on what every agent may hold and trade.")
     left, right = st.columns(2)
     bounds = choices["mandate"]
-    for place, name, options in ((left, "base", BASES), (right, "decide_every", DECIDE_EVERY)):
-        choices["mandate"][name] = place.selectbox(
+    for column, name, options in ((left, "base", BASES), (right, "decide_every", DECIDE_EVERY)):
+        choices["mandate"][name] = column.selectbox(
             setting_label(f"mandate.{name}"),
             list(dict.fromkeys((bounds[name], *options))),
             format_func=lambda value: display_name(str(value)),
@@ -138,18 +138,19 @@ def _choices(base: RunConfig, preset: str) -> dict[str, Any]:
         )
     if bounds["base"] != "none":
         for i, name in enumerate(MANDATE_NUMBERS):
-            path, place = f"mandate.{name}", (left, right)[i % 2]
-            choices["mandate"][name] = number(place, path, bounds[name], 0.05, "%.2f")
+            path = f"mandate.{name}"
+            column = (left, right)[i % 2]
+            choices["mandate"][name] = number(column, path, bounds[name], 0.05, "%.2f")
     return choices
 
 
-def _choose_splits(proposed: Any, key: str) -> dict[str, list[str]]:
+def _choose_splits(default_splits: Any, key: str) -> dict[str, list[str]]:
     """Draw the first and last day of each split, side by side."""
     splits = {}
-    for place, name in zip(st.columns(3), ("train", "validation", "test"), strict=True):
-        first, last = (date.fromisoformat(day) for day in getattr(proposed, name))
+    for column, name in zip(st.columns(3), ("train", "validation", "test"), strict=True):
+        first, last = (date.fromisoformat(day) for day in getattr(default_splits, name))
         help_text = describe_setting(f"splits.{name}").comment
-        low = place.date_input(f"{name.capitalize()} from", first, MIN_DATE, key=f"{key} {name} from", help=help_text)
-        high = place.date_input("To", last, MIN_DATE, key=f"{key} {name} to")
+        low = column.date_input(f"{name.capitalize()} from", first, MIN_DATE, key=f"{key} {name} from", help=help_text)
+        high = column.date_input("To", last, MIN_DATE, key=f"{key} {name} to")
         splits[name] = [low.isoformat(), high.isoformat()]
     return splits

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod.evaluate.export import escape_formula
@@ -19,6 +20,7 @@ from finrl_pod_app.dashboard.queries import runs
 from finrl_pod_app.dashboard.queries.paper_state import StatusBadge, Summary
 from finrl_pod_app.dashboard.settings import Settings
 
+Columns = Mapping[str, ColumnConfig | str]  # heading or configuration by column of a frame, in their order
 ROW_HEIGHT = 35  # pixels
 DEFAULT_HEIGHT = 380  # pixels of a figure
 # Colour and icon of each level of a status.
@@ -37,13 +39,13 @@ def show_figure(figure: Any, key: str, *, alt: str, height: int = DEFAULT_HEIGHT
 
 
 def finish_figure(figure: Any, *, dark: bool, height: int | None) -> Any:
-    """Set template and height of a figure, and return it. height: None to keep the figure's."""
+    """Set template and height of a figure, and return it. height: None to keep the height of the figure."""
     figure.update_layout(template=theme.template(dark=dark), height=figure.layout.height if height is None else height)
     return figure
 
 
 def draw_figure(figure: Any, key: str, *, alt: str) -> None:
-    """Draw a figure from `finish_figure` without changing it. key, alt: as in `show_figure`."""
+    """Draw a figure from `finish_figure` without changing it. Parameters are described in `show_figure`."""
     toolbar = {
         "displaylogo": False,
         "displayModeBar": False if is_touch() else "hover",
@@ -55,7 +57,12 @@ def draw_figure(figure: Any, key: str, *, alt: str) -> None:
 
 
 def show_table(
-    frame: pd.DataFrame, columns: dict[str, Any], key: str, *, alt: str, max_rows: int = MAX_VISIBLE_ROWS
+    frame: pd.DataFrame,
+    columns: Columns,
+    key: str,
+    *,
+    alt: str,
+    max_rows: int = MAX_VISIBLE_ROWS,
 ) -> None:
     """Draw the configured columns of a frame, in their order. alt: description for screen readers.
 
@@ -64,30 +71,33 @@ def show_table(
     _draw_table(frame, columns, key, alt, max_rows)
 
 
-def _draw_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, alt: str, max_rows: int, **options: Any) -> Any:
-    shown = frame[list(columns)].copy()
-    for name in shown.columns:
-        if not pd.api.types.is_numeric_dtype(shown[name]) and not pd.api.types.is_datetime64_any_dtype(shown[name]):
-            shown[name] = [escape_formula(value) if isinstance(value, str) else value for value in shown[name]]
-    for (
-        name,
-        column,
-    ) in columns.items():  # Streamlit's own format has up to two decimals, a different number in each row
-        if isinstance(column, dict) and (column.get("type_config") or {}).get("format") == "percent":
-            shown[name] = 100 * shown[name].astype(float)
-            columns = {**columns, name: {**column, "type_config": {**column["type_config"], "format": "%.1f%%"}}}
+def _draw_table(frame: pd.DataFrame, columns: Columns, key: str, alt: str, max_rows: int, **options: Any) -> Any:
+    visible_frame = frame[list(columns)].copy()
+    for name in visible_frame.columns:
+        if not pd.api.types.is_numeric_dtype(visible_frame[name]) and not pd.api.types.is_datetime64_any_dtype(
+            visible_frame[name]
+        ):
+            visible_frame[name] = [
+                escape_formula(value) if isinstance(value, str) else value for value in visible_frame[name]
+            ]
+    columns = dict(columns)
+    for name, column in columns.items():
+        # Streamlit's own format has up to two decimals, a different number in each row.
+        if isinstance(column, dict) and (settings := column.get("type_config")) and settings.get("format") == "percent":
+            visible_frame[name] = 100 * visible_frame[name].astype(float)
+            columns[name] = {**column, "type_config": {**settings, "format": "%.1f%%"}}  # type: ignore[assignment]
     # Headings that come from files are saved with the table as well.
-    safe = {name: escape_formula(name) for name in shown.columns if isinstance(name, str)}
-    shown = shown.rename(columns=safe)
+    safe = {name: escape_formula(name) for name in visible_frame.columns if isinstance(name, str)}
+    visible_frame = visible_frame.rename(columns=safe)
     columns = {
         safe.get(name, name): escape_formula(column) if isinstance(column, str) else column
         for name, column in columns.items()
     }
     return st.dataframe(
-        shown,
+        visible_frame,
         hide_index=True,
         column_config=columns,
-        height=ROW_HEIGHT * (1 + min(len(shown), max_rows)) + 3,
+        height=ROW_HEIGHT * (1 + min(len(visible_frame), max_rows)) + 3,
         row_height=ROW_HEIGHT,
         placeholder=theme.MISSING,
         key=key,
@@ -96,7 +106,7 @@ def _draw_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, alt: str
     )
 
 
-def show_selectable_table(frame: pd.DataFrame, columns: dict[str, Any], key: str, *, alt: str) -> int | None:
+def show_selectable_table(frame: pd.DataFrame, columns: Columns, key: str, *, alt: str) -> int | None:
     """`show_table` whose rows can be selected; returns the place of the selected row, once per selection."""
     selection = _draw_table(frame, columns, key, alt, MAX_VISIBLE_ROWS, on_select="rerun", selection_mode="single-row")
     rows = selection["selection"]["rows"]
@@ -104,23 +114,23 @@ def show_selectable_table(frame: pd.DataFrame, columns: dict[str, Any], key: str
 
 
 def show_text_table(frame: pd.DataFrame, headings: Mapping[str, str], *, alt: str) -> None:
-    """Draw a frame of sentences that wrap on narrow pages. headings: by column, in order."""
+    """Draw a frame of sentences that wrap on narrow pages. headings: heading of each column, in order."""
     text = {head: [theme.escape_markdown(cell) for cell in frame[name]] for name, head in headings.items()}
     st.table(pd.DataFrame(text, dtype=object), border="horizontal", hide_index=True, alt=alt)
 
 
 def show_errors(draw: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a self-refreshing part, which nothing above it guards, so that errors of finrl_pod show as messages."""
+    """Wrap a fragment: errors of finrl_pod show as messages, since no caller handles them in a refresh."""
 
     @functools.wraps(draw)
-    def drawn(*arguments: Any) -> None:
+    def draw_with_messages(*arguments: Any) -> None:
         try:
             draw(*arguments)
         except FinrlPodError as error:
             st.error(theme.escape_markdown(error), icon=":material/error:")
         collect_if_due()  # a refresh runs this part alone
 
-    return drawn
+    return draw_with_messages
 
 
 def show_badge(status: StatusBadge) -> None:
@@ -148,17 +158,19 @@ def page_of(name: str) -> Any:
 
 def choose_run(settings: Settings) -> runs.RunFiles | None:
     """Draw the choice of a run, the newest first, and keep it in the address as `name`. None if there are no runs."""
-    found = cached.found_runs(settings)
-    if not found:
+    all_runs = cached.found_runs(settings)
+    if not all_runs:
         return None
-    names = [run.name for run in found]
-    requested = st.query_params.get("name")
-    if requested is not None and requested not in names:
-        st.warning(f"There is no run {theme.escape_markdown(requested)}: choose one.", icon=":material/search_off:")
-    index = names.index(requested) if requested in names else 0
+    names = [run.name for run in all_runs]
+    requested_name = st.query_params.get("name")
+    if requested_name is not None and requested_name not in names:
+        st.warning(
+            f"There is no run {theme.escape_markdown(requested_name)}: choose one.", icon=":material/search_off:"
+        )
+    index = names.index(requested_name) if requested_name in names else 0
     name = st.selectbox("Run", names, index=index, help="Latest change first.", key="choice of name")
     st.query_params["name"] = name
-    return found[names.index(name)]
+    return all_runs[names.index(name)]
 
 
 def runs_with_champion(settings: Settings) -> dict[str, runs.RunFiles]:
@@ -173,18 +185,20 @@ def damaged_note(settings: Settings) -> None:
     if not reasons:
         return
     with st.expander(f"Damaged runs: {len(reasons)}", icon=":material/broken_image:"):
-        lines = [f"- {theme.escape_markdown(name)}: {theme.escape_markdown(why)}" for name, why in reasons.items()]
+        lines = [
+            f"- {theme.escape_markdown(name)}: {theme.escape_markdown(reason)}" for name, reason in reasons.items()
+        ]
         st.markdown("\n".join(lines))
 
 
 def is_touch() -> bool:
-    """Whether the visitor's device has a touch screen only, on which a toolbar would cover the figure."""
+    """True if the device has a touch screen only: a toolbar would cover the figure."""
     agent = str(st.context.headers.get("User-Agent") or "")
     return any(name in agent for name in ("Mobile", "Android", "iPhone", "iPad"))
 
 
 def is_dark() -> bool:
-    """Whether the visitor's page is dark; False if the browser did not report it."""
+    """True if the page of the visitor is dark; False if the browser did not report it."""
     return st.context.theme.type == "dark"
 
 
@@ -203,11 +217,11 @@ class FigureCache:
         alt: str,
         height: int | None = DEFAULT_HEIGHT,
     ) -> None:
-        """Draw make(*contents), which is called once per contents, height and scheme of colours.
+        """Draw make(*contents). It is called once per contents, height and scheme of colours.
 
         make: a function of a module, since a new function has no entries. contents: all that the figure depends on, as
-        records that are equal only if what they stand for is, such as `RunFiles`. key, alt: as in `show_figure`.
-        height: None if the figure has one.
+        records that are equal only if what they stand for is, such as `RunFiles`. Parameters are described in
+        `show_figure`. height: None if the figure has one.
         """
         draw_figure(self._figure(make, contents, is_dark(), height), key, alt=alt)
 

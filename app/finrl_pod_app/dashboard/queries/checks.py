@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from finrl_pod_app.report.records import Verdict
+
+if TYPE_CHECKING:
+    from finrl_pod.evaluate.audit.pipeline import Finding as AuditFinding
+    from finrl_pod_app.evaluation.audit import Audit
+    from finrl_pod_app.setup.doctor import Finding as DoctorFinding
 
 _AUDIT_ORDER = {"fail": 0, "warn": 1, "pass": 2}
 AUDIT_LABELS = {
@@ -24,35 +30,34 @@ DOCTOR_LABELS = {
 RULE_PASSED, RULE_FAILED = "✓\N{NO-BREAK SPACE}passed", "✗\N{NO-BREAK SPACE}failed"
 
 
-def audit_table(audit: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per finding of `Audit.plain`, failures first, then warnings, in the order of the checks.
+def audit_table(audit: Audit) -> pd.DataFrame:
+    """One row per finding, failures first, then warnings, in the order of the checks.
 
-    Columns: status (a label), check, explanation (the message with part and first bar, where it does not name them),
-    part, bar (first bar affected, or empty), message, value.
+    Columns: status (a label), check, explanation (the message with part and first bar, unless it names them), part, bar
+    (first bar affected, or empty), message, value.
     """
-    findings = sorted(audit["findings"], key=lambda finding: _AUDIT_ORDER[finding["status"]])
     rows = [
         {
-            **finding,
-            "status": AUDIT_LABELS[finding["status"]],
-            "bar": finding["bar"] or "",
+            **vars(finding),
+            "status": AUDIT_LABELS[finding.status],
+            "bar": finding.bar or "",
             "explanation": _explanation(finding),
         }
-        for finding in findings
+        for finding in sorted(audit.findings, key=lambda finding: _AUDIT_ORDER[finding.status])
     ]
     return pd.DataFrame(rows, columns=["status", "check", "explanation", "part", "bar", "message", "value"])
 
 
-def audit_counts(audit: Mapping[str, Any]) -> dict[str, int]:
+def audit_counts(audit: Audit) -> dict[str, int]:
     """Number of findings by status: fail, warn, pass."""
-    statuses = [finding["status"] for finding in audit["findings"]]
-    return {status: statuses.count(status) for status in _AUDIT_ORDER}
+    counts = Counter(str(finding.status) for finding in audit.findings)
+    return {status: counts[status] for status in _AUDIT_ORDER}
 
 
-def doctor_table(findings: Sequence[Any]) -> pd.DataFrame:
-    """One row per `doctor.Finding`, broken ones first: status (a label), group, name, value, fix."""
-    ordered = sorted(findings, key=lambda finding: _DOCTOR_ORDER[finding.status])
-    rows = [{**vars(finding), "status": DOCTOR_LABELS[finding.status]} for finding in ordered]
+def doctor_table(findings: Sequence[DoctorFinding]) -> pd.DataFrame:
+    """One row per finding, broken ones first: status (a label), group, name, value, fix."""
+    sorted_findings = sorted(findings, key=lambda finding: _DOCTOR_ORDER[finding.status])
+    rows = [{**vars(finding), "status": DOCTOR_LABELS[finding.status]} for finding in sorted_findings]
     return pd.DataFrame(rows, columns=["status", "group", "name", "value", "fix"])
 
 
@@ -71,8 +76,8 @@ def rules_table(verdict: Verdict) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["passed", "rule", "value", "limit", "sentence"])
 
 
-def _explanation(finding: Mapping[str, Any]) -> str:
-    message, part = str(finding["message"]), finding["part"]
-    prefix = "" if part.lower() in message.lower() else f"{part[:1].upper()}{part[1:]}: "
-    suffix = f" First at {finding['bar']}." if finding["bar"] and finding["bar"] not in message else ""
-    return f"{prefix}{message if prefix else message[:1].upper() + message[1:]}{suffix}"
+def _explanation(finding: AuditFinding) -> str:
+    message = finding.message
+    subject = "" if finding.part.lower() in message.lower() else f"{finding.part[:1].upper()}{finding.part[1:]}: "
+    first_bar = f" First at {finding.bar}." if finding.bar and finding.bar not in message else ""
+    return f"{subject}{message if subject else message[:1].upper() + message[1:]}{first_bar}"

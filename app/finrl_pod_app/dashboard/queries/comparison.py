@@ -44,7 +44,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Equity of an account. times, equity: [T], currency at the closes. risk_free: [T-1] or None. metrics: by name."""
+    """Equity of an account.
+
+    times, equity: [T], currency at the closes. risk_free: [T-1] or None. metrics: value by name.
+    """
 
     times: Times
     equity: Floats
@@ -61,14 +64,14 @@ def strategy_decisions(
     *,
     look_recorded: bool = False,
 ) -> DecisionTable:
-    """The decisions of a strategy (by name) or a champion (by its run's folder) from `start` to `end`.
+    """The decisions of a strategy (by name) or a champion (by its run folder) from `start` to `end`.
 
     start, end: None for the test period. base: config whose data and rules apply to strategies. data: panel for
     strategies without a base. look_recorded: do not record a further look at this period in the registry. Raises
     FinrlPodError if the target cannot be tested there.
     """
-    prepared = prepare(target, base=base, data=data, start=start, end=end)
-    decisions = record_decisions(prepared) if look_recorded else log_and_record_decisions(prepared)
+    setup = prepare(target, base=base, data=data, start=start, end=end)
+    decisions = record_decisions(setup) if look_recorded else log_and_record_decisions(setup)
     # The replay needs prices and decisions only; features, most of the memory, are dropped.
     bars, assets, _ = decisions.market.shape
     empty = torch.empty(bars, assets, 0)
@@ -82,18 +85,19 @@ def account_curves(
 ) -> dict[str, Curve]:
     """The account of each strategy under a proportional cost in basis points; None: the cost of its config.
 
-    cash: what each starts with; None: that of its config.
+    cash: initial cash of each; None: the cash of its config.
     """
     name_of = {id(table): name for name, table in decisions.items()}
     curves: dict[str, Curve] = {}
     for group in group_by_market(list(decisions.values())):
         tables = torch.from_numpy(np.stack([table.table for table in group]))
-        jobs = [replay_job(table, place, _cost(table, cost_bps)) for place, table in enumerate(group)]
-        simulated = simulate_recorded(group[0].market, tables, jobs, cash or group[0].inputs.config.environment.cash)
-        for place, (table, metrics) in enumerate(zip(group, simulated.metrics(), strict=True)):
+        jobs = [replay_job(table, i, _cost(table, cost_bps)) for i, table in enumerate(group)]
+        simulation = simulate_recorded(group[0].market, tables, jobs, cash or group[0].inputs.config.environment.cash)
+        for i, (table, metrics) in enumerate(zip(group, simulation.metrics(), strict=True)):
             first, last = table.inputs.first, table.inputs.last
             times = table.market.times[first : last + 1]
-            equity, risk_free = simulated.equity[place, : len(times)], simulated.risk_free[place]
+            equity = simulation.equity[i, : len(times)]
+            risk_free = simulation.risk_free[i]
             curves[name_of[id(table)]] = Curve(times, equity, risk_free, metrics)
     return {name: curves[name] for name in decisions}
 
@@ -143,7 +147,8 @@ def intervals_table(curves: Mapping[str, Curve], seed: int) -> pd.DataFrame:
         returns = simple_returns(curve.equity)
         if len(returns) < MIN_INTERVAL_RETURNS or returns.min() <= -1 or np.ptp(returns) == 0:
             continue
-        periods, risk_free = bars_per_year(curve.times), curve.risk_free
+        periods = bars_per_year(curve.times)
+        risk_free = curve.risk_free
         intervals = account_intervals(
             returns, CONFIDENCE, seed=seed, draws=500, periods_per_year=periods, risk_free=risk_free
         )._asdict()
@@ -168,7 +173,10 @@ def export_csv(results: Sequence[BacktestResult]) -> tuple[str, str]:
 
 
 def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cost_bps: float | None) -> str:
-    """The comparison as a self-contained HTML report. decisions: of the first strategy, whose rules are stated."""
+    """The comparison as a self-contained HTML report.
+
+    decisions: decisions of the first strategy; the report states its rules.
+    """
     from finrl_pod_app.report.builder import bootstrap_band, build_report
     from finrl_pod_app.report.html import render
     from finrl_pod_app.setup.doctor import installed_versions
@@ -176,7 +184,7 @@ def export_html(results: Sequence[BacktestResult], decisions: DecisionTable, cos
     by_name = {result.name: result for result in results}
     config = decisions.inputs.config
     environment = dataclasses.replace(config.environment, cost_bps=_cost(decisions, cost_bps))
-    days = [str(result.times[place].astype("datetime64[D]")) for result in results[:1] for place in (0, -1)]
+    days = [str(result.times[i].astype("datetime64[D]")) for result in results[:1] for i in (0, -1)]
     report = build_report(
         config=dataclasses.replace(config, environment=environment),
         panel=decisions.inputs.panel,
@@ -199,14 +207,14 @@ COLUMNS = ("strategy", "active_return", *(metric.name for metric in BENCHMARK_ME
 def active_table(curves: Mapping[str, Curve], benchmark: str) -> pd.DataFrame:
     """One row per strategy other than the benchmark: annual active return (mean), and `BENCHMARK_METRICS`.
 
-    Strategies whose bars differ from those of the benchmark are omitted.
+    Strategies with other bars than the benchmark are omitted.
     """
     rows = []
     for name, curve in comparable(curves, benchmark).items():
         periods = bars_per_year(curve.times)
-        found = benchmark_metrics(curve.equity, curves[benchmark].equity, periods, curve.risk_free)
+        metrics = benchmark_metrics(curve.equity, curves[benchmark].equity, periods, curve.risk_free)
         mean = periods * float(active_returns(curve, curves[benchmark]).mean())
-        rows.append({"strategy": name, "active_return": mean, **found})
+        rows.append({"strategy": name, "active_return": mean, **metrics})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -221,21 +229,23 @@ def comparable(curves: Mapping[str, Curve], benchmark: str) -> dict[str, Curve]:
 
 
 def active_returns(curve: Curve, base: Curve) -> Floats:
-    """Simple returns [T-1] less those of the benchmark."""
+    """Simple returns [T-1] minus the returns of the benchmark."""
     return simple_returns(curve.equity) - simple_returns(base.equity)
 
 
 def active_growth(curve: Curve, base: Curve) -> Floats:
-    """Growth [T] of the strategy over that of the benchmark, minus one; 0 at first."""
+    """Growth [T] of the strategy relative to the benchmark, minus one; starts at 0."""
     ratio: Floats = (curve.equity / curve.equity[0]) / (base.equity / base.equity[0]) - 1
     return ratio
 
 
 def rolling_alpha_beta(curve: Curve, base: Curve, window: int = ROLLING_BARS) -> tuple[Floats, Floats]:
     """Annual alpha and beta [T] of the regression on the benchmark over the last `window` returns; NaN before."""
-    own = pd.Series(excess_returns(curve.equity, curve.risk_free))
-    other = pd.Series(excess_returns(base.equity, curve.risk_free))
-    variance = other.rolling(window).var()
-    beta = own.rolling(window).cov(other) / variance.where(variance > 0)
-    alpha = (own.rolling(window).mean() - beta * other.rolling(window).mean()) * bars_per_year(curve.times)
+    strategy_returns = pd.Series(excess_returns(curve.equity, curve.risk_free))
+    base_returns = pd.Series(excess_returns(base.equity, curve.risk_free))
+    variance = base_returns.rolling(window).var()
+    beta = strategy_returns.rolling(window).cov(base_returns) / variance.where(variance > 0)
+    alpha = (strategy_returns.rolling(window).mean() - beta * base_returns.rolling(window).mean()) * bars_per_year(
+        curve.times
+    )
     return tuple(np.concatenate([[np.nan], values.to_numpy()]) for values in (alpha, beta))  # type: ignore[return-value]

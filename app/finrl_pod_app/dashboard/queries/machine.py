@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 
 GIB = 2**30
-# A fixed interval: psutil's default, the time since the last call, is zero at first and wrong with two open pages.
+# A fixed interval: the default of psutil, the time since the last call, is zero at first and wrong with two open pages.
 CPU_INTERVAL = 0.2  # seconds
 _GPU_FIELDS = ("index", "name", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
 _GPU_TIMEOUT = 5.0  # seconds, for nvidia-smi of a driver that hangs
@@ -34,9 +34,9 @@ class Load:
 def machine_load() -> Load:
     """The current load; takes `CPU_INTERVAL` seconds."""
     memory = psutil.virtual_memory()
-    own = psutil.Process().memory_info().rss
+    process_memory = psutil.Process().memory_info().rss
     cpu = psutil.cpu_percent(interval=CPU_INTERVAL) / 100
-    return Load(psutil.cpu_count() or 1, cpu, memory.total - memory.available, memory.total, own)
+    return Load(psutil.cpu_count() or 1, cpu, memory.total - memory.available, memory.total, process_memory)
 
 
 def disk_usage(folders: dict[str, Path]) -> pd.DataFrame:
@@ -45,10 +45,10 @@ def disk_usage(folders: dict[str, Path]) -> pd.DataFrame:
     A folder that does not exist yet is measured at its nearest existing parent.
     """
     rows = []
-    for what, folder in folders.items():
+    for contents, folder in folders.items():
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
         usage = shutil.disk_usage(existing)
-        rows.append((what, str(folder), usage.free / GIB, usage.total / GIB, 1 - usage.free / usage.total))
+        rows.append((contents, str(folder), usage.free / GIB, usage.total / GIB, 1 - usage.free / usage.total))
     return pd.DataFrame(rows, columns=["what", "path", "free", "total", "used"])
 
 
@@ -70,10 +70,10 @@ def gpu_table() -> pd.DataFrame:
 
 def parse_gpu_rows(rows: Sequence[Sequence[str]]) -> pd.DataFrame:
     """The rows of nvidia-smi as `gpu_table` gives them; fields that a GPU does not report ("[N/A]") are NaN."""
-    found = []
+    gpus = []
     for row in rows:
         if len(row) != len(_GPU_FIELDS):
             continue
-        use, used, total, temperature = (pd.to_numeric(field, errors="coerce") for field in row[2:])
-        found.append((f"{row[0]}: {row[1]}", use / 100, used / 1024, total / 1024, temperature))
-    return pd.DataFrame(found, columns=["card", "use", "used", "total", "temperature"])
+        use, memory_used, total, temperature = (pd.to_numeric(field, errors="coerce") for field in row[2:])
+        gpus.append((f"{row[0]}: {row[1]}", use / 100, memory_used / 1024, total / 1024, temperature))
+    return pd.DataFrame(gpus, columns=["card", "use", "used", "total", "temperature"])

@@ -22,26 +22,26 @@ def positions(journal: Journal) -> pd.DataFrame:
     equity), distance (weight less target), gain (unrealised), gain_share (gain over cost), realised (gains at average
     cost, plus dividends, less fees). The cached frame is shared; do not modify it.
     """
-    held: dict[str, list[float]] = {}  # shares, cost, realised
+    accounts_by_symbol: dict[str, list[float]] = {}  # shares, cost, realised
     for event in _booked_events(journal):
-        shares, cost, realised = held.setdefault(event.symbol, [0.0, 0.0, 0.0])
-        after = round(shares + event.change, SHARE_DIGITS)
+        shares, cost, realised = accounts_by_symbol.setdefault(event.symbol, [0.0, 0.0, 0.0])
+        shares_after = round(shares + event.change, SHARE_DIGITS)
         if event.kind == "action":  # a split changes shares and no cost; a dividend is income
-            held[event.symbol] = [after, cost, realised + event.cash]
+            accounts_by_symbol[event.symbol] = [shares_after, cost, realised + event.cash]
             continue
         if shares * event.change < 0:  # a partial or full close
-            closed = min(abs(event.change), abs(shares)) / abs(shares)
+            closed_share = min(abs(event.change), abs(shares)) / abs(shares)
             sign = 1 if shares > 0 else -1
-            realised += sign * (closed * abs(shares)) * event.price - closed * cost
-            cost *= 1 - closed
-            if after * shares < 0:  # a reversal: the rest opens the other side
-                cost = after * event.price
+            realised += sign * (closed_share * abs(shares)) * event.price - closed_share * cost
+            cost *= 1 - closed_share
+            if shares_after * shares < 0:  # a reversal: the rest opens the other side
+                cost = shares_after * event.price
         else:
             cost += event.change * event.price
-        held[event.symbol] = [after, cost if after else 0.0, realised - event.fee]
+        accounts_by_symbol[event.symbol] = [shares_after, cost if shares_after else 0.0, realised - event.fee]
     rows = [
         {"symbol": symbol, "shares": shares, "cost": cost, "realised": realised}
-        for symbol, (shares, cost, realised) in held.items()
+        for symbol, (shares, cost, realised) in accounts_by_symbol.items()
         if shares or realised
     ]
     frame = pd.DataFrame(rows, columns=["symbol", "shares", "cost", "realised"])
@@ -61,14 +61,15 @@ def positions(journal: Journal) -> pd.DataFrame:
 
 def totals(journal: Journal) -> str:
     """Number and value of the positions, their gains, and cash, in one sentence."""
-    held = positions(journal)
-    open_ones = held[held.shares != 0]
-    gain, value = float(open_ones.gain.sum()), float(open_ones.value.sum())
+    account_positions = positions(journal)
+    open_ones = account_positions[account_positions.shares != 0]
+    gain = float(open_ones.gain.sum())
+    value = float(open_ones.value.sum())
     cost = float((open_ones.average * open_ones.shares).abs().sum())
     share = f" ({gain / cost:+.1%} of cost)" if cost > 0 else ""
     return (
         f"Total of {len(open_ones):,} positions: {money(value)}, unrealised {signed_money(gain)}{share}, realised "
-        f"{signed_money(float(held.realised.sum()))}. Cash: {money(journal.cash)}."
+        f"{signed_money(float(account_positions.realised.sum()))}. Cash: {money(journal.cash)}."
     )
 
 
@@ -135,26 +136,28 @@ def fills(journal: Journal) -> pd.DataFrame:
 
 def allocation(journal: Journal) -> pd.DataFrame:
     """Name, value and weight of each long position, largest first, and of the cash; for a treemap."""
-    held = positions(journal)
-    held = held[held.value > 0]
-    parts = pd.DataFrame({"name": held.symbol, "value": held.value, "gain_share": held.gain_share})
+    long_positions = positions(journal)
+    long_positions = long_positions[long_positions.value > 0]
+    areas = pd.DataFrame(
+        {"name": long_positions.symbol, "value": long_positions.value, "gain_share": long_positions.gain_share}
+    )
     if journal.cash > 0:
-        parts = pd.concat([parts, pd.DataFrame({"name": ["cash"], "value": [journal.cash], "gain_share": [0.0]})])
-    parts["weight"] = parts.value / parts.value.sum() if len(parts) else parts.value
-    return parts.reset_index(drop=True)
+        areas = pd.concat([areas, pd.DataFrame({"name": ["cash"], "value": [journal.cash], "gain_share": [0.0]})])
+    areas["weight"] = areas.value / areas.value.sum() if len(areas) else areas.value
+    return areas.reset_index(drop=True)
 
 
 def day_summaries(journal: Journal) -> dict[str, str]:
-    """The daemon's summaries by session, latest first; those that the journal still lists."""
-    found = journal.alerts[journal.alerts.kind == SUMMARY].iloc[::-1]
-    return {message.partition(":")[0]: message for message in found.message}
+    """Summaries of the daemon by session, latest first; those that the journal still lists."""
+    summaries = journal.alerts[journal.alerts.kind == SUMMARY].iloc[::-1]
+    return {message.partition(":")[0]: message for message in summaries.message}
 
 
 def _booked_events(journal: Journal) -> list[Any]:
     """Fills and corporate actions in booking order. Shares taken by others count as sold."""
     fills = journal.fills
     sign = fills.side.map({"buy": 1.0, "sell": -1.0}).astype(float)
-    traded = pd.DataFrame(
+    fill_events = pd.DataFrame(
         {
             "at": fills["at"],
             "kind": "fill",
@@ -166,19 +169,19 @@ def _booked_events(journal: Journal) -> list[Any]:
         }
     )
     actions = journal.actions
-    taken = actions.kind == SOLD_BY_OTHERS
-    booked = pd.DataFrame(
+    is_sale_by_others = actions.kind == SOLD_BY_OTHERS
+    action_events = pd.DataFrame(
         {
             "at": actions["at"],
-            "kind": taken.map({True: "fill", False: "action"}),
+            "kind": is_sale_by_others.map({True: "fill", False: "action"}),
             "symbol": actions.symbol,
             "change": actions.own_change,
-            "price": (actions.cash / -actions.own_change).where(taken, 0.0),
+            "price": (actions.cash / -actions.own_change).where(is_sale_by_others, 0.0),
             "fee": 0.0,
             "cash": actions.cash,
         }
     )
-    parts = [part for part in (traded, booked) if len(part)]
-    if not parts:
+    event_frames = [frame for frame in (fill_events, action_events) if len(frame)]
+    if not event_frames:
         return []
-    return list(pd.concat(parts).sort_values("at", kind="stable").itertuples(index=False))
+    return list(pd.concat(event_frames).sort_values("at", kind="stable").itertuples(index=False))

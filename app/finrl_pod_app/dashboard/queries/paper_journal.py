@@ -1,4 +1,4 @@
-"""The paper daemon's journal as dataframes, read in one transaction and cached until the file changes."""
+"""The journal of the paper daemon as dataframes, read in one transaction and cached until the file changes."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ _TIME_COLUMNS = {"at", "time", "answered", "deadline"}
 class Journal:
     """The contents of a journal. Money in dollars and shares are float64, times are UTC, sessions are ISO dates.
 
-    config: the daemon's last settings, None if not recorded. closes: last known price by symbol. priced: session of the
-    newest close, empty without one. targets: weights that the last decision of each strategy aims at, summed as shares
-    of the account's equity. external: shares that the strategies do not own. price_reads: the last read of market data.
-    benchmark: session, growth (of equal weights of the symbols, without dividends).
+    config: last settings of the daemon, None if not recorded. closes: last known price by symbol. priced: session of
+    the newest close, empty without one. targets: weights that the last decision of each strategy aims at, summed as
+    shares of the account equity. external: shares that the strategies do not own. price_reads: the last read of market
+    data. benchmark: session, growth (of equal weights of the symbols, without dividends).
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """The configured name, else that of the journal's folder."""
+        """The configured name, else the name of the journal folder."""
         return self.config.name if self.config else self.path.parent.name
 
     @property
@@ -134,10 +134,10 @@ class Journal:
 
     @cached_property
     def cash(self) -> float:
-        """The strategy's cash: capital less purchases and fees, plus sales and dividends."""
-        signed = self.fills.quantity.where(self.fills.side == "buy", -self.fills.quantity)
-        spent = float((signed * self.fills.price + self.fills.fee).sum())
-        return self.capital - spent + float(self.actions.cash.sum())
+        """Cash of the strategy: capital less purchases and fees, plus sales and dividends."""
+        bought_quantity = self.fills.quantity.where(self.fills.side == "buy", -self.fills.quantity)
+        purchases = float((bought_quantity * self.fills.price + self.fills.fee).sum())
+        return self.capital - purchases + float(self.actions.cash.sum())
 
     @property
     def state(self) -> tuple[str, str]:
@@ -146,7 +146,7 @@ class Journal:
 
     @property
     def last(self) -> pd.Timestamp | None:
-        """Time of the newest equity, decision or fill on the daemon's clock, which may be simulated."""
+        """Time of the newest equity, decision or fill on the clock of the daemon, real or simulated."""
         times = [frame["at"].iloc[-1] for frame in (self.equity, self.decisions, self.fills) if len(frame)]
         return max(times, default=None)
 
@@ -164,7 +164,7 @@ def _load(path: Path, _: object) -> Journal:
 def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
     try:
         frames = {name: _with_types(pd.read_sql_query(query, connection)) for name, query in _TABLES.items()}
-    except (pd.errors.DatabaseError, ValueError, TypeError) as error:  # `read` handles SQLite's errors
+    except (pd.errors.DatabaseError, ValueError, TypeError) as error:  # `read` handles errors of SQLite
         raise sqlite3.DatabaseError(str(error.__cause__ or error)) from error
     frames["alerts"] = frames["alerts"].iloc[::-1].reset_index(drop=True)
     closes = connection.execute(
@@ -184,25 +184,25 @@ def _read_tables(path: Path, connection: sqlite3.Connection) -> Journal:
 
 
 def _account_targets(connection: sqlite3.Connection, config: PaperConfig | None) -> dict[str, float]:
-    """Sum the target weights of each strategy's last decision, as shares of the account's equity, by symbol."""
-    decided: dict[str, dict[str, float]] = {
+    """Sum the target weights of the last decisions of all strategies, as shares of the account equity, by symbol."""
+    weights_by_run: dict[str, dict[str, float]] = {
         run: json.loads(weights) for run, weights in connection.execute(_LAST_WEIGHTS)
     }
-    if config is None or not config.strategies:  # one strategy, whose equity is the account's
-        run = next(reversed(decided), "") if config is None else config.name
-        return decided.get(run, {})
+    if config is None or not config.strategies:  # one strategy has the equity of the account
+        run = next(reversed(weights_by_run), "") if config is None else config.name
+        return weights_by_run.get(run, {})
     equities = {run: float(equity) for run, equity in connection.execute(_LAST_EQUITIES)}
     account = float(_scalar(connection, "SELECT equity FROM equity ORDER BY id DESC LIMIT 1") or config.capital)
     targets: dict[str, float] = {}
-    for part in allocations(config):
-        share = equities.get(part.name, part.capital) / account if account > 0 else 0.0
-        for symbol, weight in decided.get(part.name, {}).items():
+    for strategy in allocations(config):
+        share = equities.get(strategy.name, strategy.capital) / account if account > 0 else 0.0
+        for symbol, weight in weights_by_run.get(strategy.name, {}).items():
             targets[symbol] = targets.get(symbol, 0.0) + share * weight
     return targets
 
 
 def _with_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """Convert the journal's text to numbers and times."""
+    """Convert text of the journal to numbers and times."""
     for column in frame.columns:
         if column in _NUMERIC_COLUMNS:
             frame[column] = pd.to_numeric(frame[column])

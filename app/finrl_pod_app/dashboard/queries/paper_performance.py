@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, ValidationError
 
 from finrl_pod.errors import RunError
 from finrl_pod.files import read_json
@@ -29,7 +29,7 @@ BARS_PER_YEAR = 252
 class Slippage:
     """Slippage of all fills against the prices at the decision, in basis points of value; positive is a cost.
 
-    realised includes the market's move from decision to fill, which averages out over time. error: its standard error
+    realised includes the move of the market from decision to fill; it averages out over time. error: its standard error
     over sessions. modelled: the cost in the settings, None if unknown. fees: charged by the broker.
     """
 
@@ -42,9 +42,10 @@ class Slippage:
 
 @lru_cache(maxsize=CACHED_JOURNALS)
 def slippage(journal: Journal) -> Slippage:
-    """Slippage over all fills except those of a flatten, which has no decision price."""
+    """Slippage over all fills except flattens: they have no decision price."""
     sessions = slippage_by_session(journal)
-    value, cost = float(sessions.value.sum()), float(sessions.cost.sum())
+    value = float(sessions.value.sum())
+    cost = float(sessions.cost.sum())
     realised = cost / value * BASIS_POINTS if value else float("nan")
     error = float("nan")
     if len(sessions) > 1 and value:
@@ -123,8 +124,8 @@ class BacktestDifference:
     none), difference (of growth, in basis points).
     end: difference at the last common session. error: annualised standard deviation of the daily differences, in basis
     points. behind: sessions of the account that the replay does not cover. made: time of the replay, empty without one.
-    causes: the difference in currency by cause; empty without a replay. parts: of an account of several
-    strategies: name, strategy, equity, backtest, difference.
+    causes: the difference in currency by cause; empty without a replay. parts: one row for each strategy of an account
+    of several: name, strategy, equity, backtest, difference.
     """
 
     curve: pd.DataFrame
@@ -153,13 +154,13 @@ def benchmark_equity(journal: Journal) -> Floats:
     if not len(sessions) or not len(days):
         return np.full(len(sessions), np.nan)
     level = np.concatenate([[1.0], np.cumprod(journal.benchmark.growth.to_numpy(dtype=np.float64))])
-    reached = level[np.searchsorted(days, sessions, side="right")]
-    equity: Floats = float(journal.equity.equity.iloc[0]) * reached / reached[0]
+    levels = level[np.searchsorted(days, sessions, side="right")]
+    equity: Floats = float(journal.equity.equity.iloc[0]) * levels / levels[0]
     return equity
 
 
 def backtest_difference(journal: Journal) -> BacktestDifference:
-    """The journal's equity with the result of `paper track`; the cached record, which is shared, until a file changes.
+    """Equity of the journal with the result of `paper track`. The cached record is shared until a file changes.
 
     Raises RunError if the result is damaged.
     """
@@ -170,16 +171,16 @@ def backtest_difference(journal: Journal) -> BacktestDifference:
 def _difference(journal: Journal, _: object) -> BacktestDifference:
     curve = journal.equity[["session", "equity"]].copy()
     document = _saved_difference(journal.path)
-    replayed = dict(zip(document.get("sessions", []), document.get("backtest", []), strict=True))
+    backtest_by_session = dict(zip(document.sessions, document.backtest, strict=True))
     curve["benchmark"] = benchmark_equity(journal)
     curve["drawdown"] = drawdowns(journal.equity.equity, journal.capital)
-    curve["backtest"] = curve.session.map(replayed).astype(float)
-    both = curve.dropna(subset=["backtest"])
+    curve["backtest"] = curve.session.map(backtest_by_session).astype(float)
+    common_sessions = curve.dropna(subset=["backtest"])
     curve["difference"] = float("nan")
-    if len(both) > 1:
-        account, backtest = (both[name] / both[name].iloc[0] for name in ("equity", "backtest"))
-        curve.loc[both.index, "difference"] = (account - backtest) * BASIS_POINTS
-        daily = (both.equity.pct_change() - both.backtest.pct_change()).dropna()
+    if len(common_sessions) > 1:
+        account, backtest = (common_sessions[name] / common_sessions[name].iloc[0] for name in ("equity", "backtest"))
+        curve.loc[common_sessions.index, "difference"] = (account - backtest) * BASIS_POINTS
+        daily = (common_sessions.equity.pct_change() - common_sessions.backtest.pct_change()).dropna()
         error = float(daily.std() * BARS_PER_YEAR**0.5 * BASIS_POINTS) if len(daily) > 1 else float("nan")
         end = float(curve.difference.dropna().iloc[-1])
     else:
@@ -188,30 +189,52 @@ def _difference(journal: Journal, _: object) -> BacktestDifference:
         curve=curve,
         end=end,
         error=error,
-        behind=len(curve) - len(both),
-        made=str(document.get("made", "")),
-        strategy=str(document.get("strategy", "")),
-        differences=tuple(document.get("differences", [])),
-        parts=_parts(document.get("strategies") or {}),
-        causes={str(name): float(value) for name, value in (document.get("attribution") or {}).items()},
+        behind=len(curve) - len(common_sessions),
+        made=document.made,
+        strategy=document.strategy,
+        differences=document.differences,
+        parts=_parts(document.strategies),
+        causes=document.attribution,
     )
 
 
-def _parts(strategies: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    rows = [
-        {"name": name, **{key: part[key] for key in ("strategy", "equity", "backtest")}}
-        for name, part in strategies.items()
-    ]
+class SavedStrategy(BaseModel):
+    """One strategy in the result of `paper track`."""
+
+    strategy: str
+    equity: float
+    backtest: float
+
+
+class SavedDifference(BaseModel):
+    """The fields of the result of `paper track` that the page shows; empty before the first replay."""
+
+    made: str = ""
+    strategy: str = ""
+    sessions: tuple[str, ...] = ()
+    backtest: tuple[float | None, ...] = ()
+    differences: tuple[str, ...] = ()
+    attribution: Mapping[str, float] = {}
+    strategies: Mapping[str, SavedStrategy] = {}
+
+
+def _parts(strategies: Mapping[str, SavedStrategy]) -> pd.DataFrame:
+    rows = [{"name": name, **vars(strategy)} for name, strategy in strategies.items()]
     frame = pd.DataFrame(rows, columns=["name", "strategy", "equity", "backtest"])
     frame["difference"] = frame.equity - frame.backtest
     return frame
 
 
-def _saved_difference(journal: Path) -> dict[str, Any]:
+def _saved_difference(journal: Path) -> SavedDifference:
     file = difference_file(journal)
     if not file.is_file():
-        return {}
-    document = read_json(file)
-    if len(document.get("sessions", [])) != len(document.get("backtest", [])):
+        return SavedDifference()
+    values = read_json(file)
+    try:
+        document = SavedDifference.model_validate({name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RunError(f"{file} is damaged: {field} is invalid; run finrl-pod paper track again") from None
+    if len(document.sessions) != len(document.backtest):
         raise RunError(f"{file} is damaged: sessions and values differ in number; run finrl-pod paper track again")
     return document

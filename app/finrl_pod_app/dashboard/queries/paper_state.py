@@ -19,7 +19,7 @@ from finrl_pod_app.dashboard.queries.paper_journal import CACHED_JOURNALS, Journ
 from finrl_pod_app.dashboard.theme import age, exchange_time
 
 # Seconds since the last heartbeat; the daemon writes one every second.
-PROCESS_CHECK_AFTER = 3.0  # the daemon's process is checked
+PROCESS_CHECK_AFTER = 3.0  # then the process of the daemon is checked
 LATE_AFTER = 10.0
 STOPPED_AFTER = 60.0
 DEMO = "demo"  # name of the account of `paper demo`
@@ -56,8 +56,10 @@ def daemon_status(journal: Journal, now: datetime) -> StatusBadge:
         return StatusBadge("daemon", "unknown", "Daemon: unknown", "no heartbeat file is configured")
     try:
         beat = read_json(Path(path))
-        at, trading, pid = datetime.fromisoformat(beat["at"]), bool(beat["trading"]), int(beat["pid"])
-        seconds = (now - at).total_seconds()
+        beat_time = datetime.fromisoformat(beat["at"])
+        trading = bool(beat["trading"])
+        pid = int(beat["pid"])
+        seconds = (now - beat_time).total_seconds()
     except RunError:
         return StatusBadge("daemon", "bad", "Daemon: stopped", "the heartbeat file is missing")
     except (KeyError, TypeError, ValueError):
@@ -79,12 +81,12 @@ def price_status(journal: Journal, now: datetime) -> StatusBadge:
     closes = f"closes of {journal.priced} from {feed}"
     if is_simulated(journal):
         return StatusBadge("prices", "unknown", "Prices: simulated", f"{closes}, simulated clock")
-    behind = sessions_behind(journal.priced, now)
-    if behind <= 0:
+    missing_sessions = sessions_behind(journal.priced, now)
+    if missing_sessions <= 0:
         return StatusBadge("prices", "good", "Prices: current", closes)
     # Between the close and the next decision the daemon is always one session behind.
-    level, label = ("good", "Prices: current") if behind == 1 else ("bad", "Prices: stale")
-    detail = f"{closes}, {behind} session{'s' if behind > 1 else ''} behind"
+    level, label = ("good", "Prices: current") if missing_sessions == 1 else ("bad", "Prices: stale")
+    detail = f"{closes}, {missing_sessions} session{'s' if missing_sessions > 1 else ''} behind"
     return StatusBadge("prices", level, label, detail)  # type: ignore[arg-type]
 
 
@@ -106,24 +108,24 @@ def is_simulated(journal: Journal) -> bool:
 
 def reconciliation_status(journal: Journal) -> StatusBadge:
     """Whether alerts since the last acknowledgement report differences between journal and broker."""
-    answered = journal.commands.dropna(subset=["outcome"])
-    acknowledged = answered[answered["name"] == "acknowledge"]["answered"].max()
+    results = journal.commands.dropna(subset=["outcome"])
+    acknowledged_at = results[results["name"] == "acknowledge"]["answered"].max()
     alerts = journal.alerts[journal.alerts.kind.isin(["mismatch", "refused"])]
-    alerts = alerts[alerts["at"] > acknowledged] if pd.notna(acknowledged) else alerts
+    alerts = alerts[alerts["at"] > acknowledged_at] if pd.notna(acknowledged_at) else alerts
     if alerts.empty:
         return StatusBadge("reconciliation", "good", "Reconciled", "journal and broker agree")
     return StatusBadge("reconciliation", "bad", "Not reconciled", f"{alerts.message.iloc[-1]}")
 
 
 def overall_status(journal: Journal, now: datetime) -> StatusBadge:
-    """One status for the account: that of its most serious part. A demo whose daemon has ended is finished."""
-    parts = statuses(journal, now)
+    """One status for the account: its most serious one. A demo is finished when its daemon has ended."""
+    badges = statuses(journal, now)
     if is_finished_demo(journal, now):
         sessions = len(journal.equity)
         detail = f"{sessions} sessions traded on a simulated clock; the daemon ended with them"
         return StatusBadge("overall", "good", "Demo finished", detail)
     order = ("bad", "warning")
-    worst = next((part for level in order for part in parts if part.level == level), None)
+    worst = next((badge for level in order for badge in badges if badge.level == level), None)
     if worst is not None:
         return StatusBadge("overall", worst.level, worst.label, worst.detail)
     return StatusBadge("overall", "good", "Trading as planned", "daemon, prices and reconciliation are in order")
@@ -161,9 +163,10 @@ def risk_limits(journal: Journal) -> pd.DataFrame:
     columns = ["limit", "used", "allowed", "share", "level"]
     if journal.config is None:
         return pd.DataFrame(columns=columns)
-    risk, weights = journal.config.risk, positions(journal).weight.fillna(0.0)
+    risk = journal.config.risk
+    weights = positions(journal).weight.fillna(0.0)
     daily_loss, drawdown = daily_loss_and_drawdown(journal)
-    used = {
+    usage = {
         "largest position": (float(weights.abs().max()) if len(weights) else 0.0, risk.max_position),
         "gross exposure": (float(weights.abs().sum()), risk.max_gross),
         "net exposure": (abs(float(weights.sum())), risk.max_net),
@@ -172,9 +175,9 @@ def risk_limits(journal: Journal) -> pd.DataFrame:
     }
     frame = pd.DataFrame(
         [
-            {"limit": name, "used": value, "allowed": allowed, "share": value / allowed}
-            for name, (value, allowed) in used.items()
-            if allowed
+            {"limit": name, "used": value, "allowed": limit, "share": value / limit}
+            for name, (value, limit) in usage.items()
+            if limit
         ],
         columns=columns,
     )
@@ -187,20 +190,24 @@ def daily_loss_and_drawdown(journal: Journal) -> tuple[float, float]:
     marks = journal.equity
     if marks.empty:
         return 0.0, 0.0
-    resumed = journal.risk[journal.risk.state == "active"]["at"].max()
-    since = marks[marks["at"] > resumed] if pd.notna(resumed) else marks
+    resumed_at = journal.risk[journal.risk.state == "active"]["at"].max()
+    marks_since = marks[marks["at"] > resumed_at] if pd.notna(resumed_at) else marks
     last = float(marks.equity.iloc[-1])
-    before = float(marks.equity.iloc[-2]) if len(marks) > 1 else journal.capital
-    peak = max(float(since.equity.max()) if len(since) else last, last, 0.0 if pd.notna(resumed) else journal.capital)
-    return max(0.0, 1 - last / before if before > 0 else 0.0), max(0.0, 1 - last / peak if peak > 0 else 0.0)
+    previous = float(marks.equity.iloc[-2]) if len(marks) > 1 else journal.capital
+    peak = max(
+        float(marks_since.equity.max()) if len(marks_since) else last,
+        last,
+        0.0 if pd.notna(resumed_at) else journal.capital,
+    )
+    return max(0.0, 1 - last / previous if previous > 0 else 0.0), max(0.0, 1 - last / peak if peak > 0 else 0.0)
 
 
 @dataclass(frozen=True)
 class Summary:
     """Key figures of the account.
 
-    session: of the last equity, empty before the first. day, total: returns. drawdown: of the last equity from the
-    highest one so far, at most 0. max_drawdown: the largest one of all sessions.
+    session: session of the last equity, empty before the first. day, total: returns. drawdown: decline of the last
+    equity from the highest one so far, at most 0. max_drawdown: largest drawdown of all sessions.
     """
 
     equity: float
@@ -214,7 +221,8 @@ class Summary:
 @lru_cache(maxsize=CACHED_JOURNALS)
 def summary(journal: Journal) -> Summary:
     """Key figures from the equity by session; the capital before the first session."""
-    marks, capital = journal.equity.equity, journal.capital
+    marks = journal.equity.equity
+    capital = journal.capital
     if marks.empty:
         return Summary(capital, "", None, 0.0, 0.0, 0.0)
     last = float(marks.iloc[-1])
@@ -225,7 +233,7 @@ def summary(journal: Journal) -> Summary:
 
 
 def drawdowns(equity: pd.Series[float], capital: float) -> pd.Series[float]:
-    """Decline of each session's equity from the highest one so far, at least the capital; 0 or negative."""
+    """Decline of the equity of each session from the highest one so far, at least the capital; 0 or negative."""
     marks = equity.astype(float)
     declines: pd.Series[float] = (marks / marks.cummax().clip(lower=capital) - 1).clip(upper=0.0)
     return declines
@@ -236,7 +244,8 @@ def pending_commands(journal: Journal, now: datetime) -> str:
     frame = journal.commands[journal.commands.outcome.isna()]
     if frame.empty:
         return ""
-    names, seconds = ", ".join(frame["name"]), (now - frame["at"].iloc[0]).total_seconds()
+    names = ", ".join(frame["name"])
+    seconds = (now - frame["at"].iloc[0]).total_seconds()
     if daemon_status(journal, now).level == "bad":
         return f"Pending for {age(seconds)}: {names}. The daemon is stopped and will execute it when it starts."
     return f"Pending for {age(seconds)}: {names}."
@@ -271,12 +280,14 @@ def decisions_table(journal: Journal) -> pd.DataFrame:
 
 
 def _detail_text(detail: str) -> str:
-    """A decision's detail: a JSON object of reasons by symbol becomes a list, a sentence stays as it is."""
+    """Detail of a decision: a JSON object of reasons by symbol becomes a list, a sentence stays as it is."""
     try:
         reasons = json.loads(detail)
     except ValueError:
         return detail
-    return "; ".join(f"{symbol}: {why}" for symbol, why in reasons.items()) if isinstance(reasons, dict) else detail
+    return (
+        "; ".join(f"{symbol}: {reason}" for symbol, reason in reasons.items()) if isinstance(reasons, dict) else detail
+    )
 
 
 def utc_now() -> datetime:

@@ -7,10 +7,11 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -82,11 +83,11 @@ def missing_by_day(panel: Panel) -> pd.DataFrame:
     last = np.where(panel.tradable, row, -1).max(0)
     alive = (row >= first) & (row <= last)
     gaps = alive & ~panel.tradable
-    days, place = np.unique(panel.times.astype("datetime64[D]"), return_inverse=True)
-    expected, missing = (np.bincount(place, weights=x.sum(1)).astype(int) for x in (alive, gaps))
+    days, day_index = np.unique(panel.times.astype("datetime64[D]"), return_inverse=True)
+    expected, missing = (np.bincount(day_index, weights=x.sum(1)).astype(int) for x in (alive, gaps))
     names = [""] * len(days)
     for t in np.flatnonzero(gaps.any(1)):
-        names[place[t]] = names[place[t]] or _first_names(panel, gaps[t])
+        names[day_index[t]] = names[day_index[t]] or _first_names(panel, gaps[t])
     share = missing / np.maximum(expected, 1)
     return pd.DataFrame(
         {"day": days.astype("datetime64[ns]"), "expected": expected, "missing": missing, "share": share, "which": names}
@@ -94,17 +95,17 @@ def missing_by_day(panel: Panel) -> pd.DataFrame:
 
 
 def _first_names(panel: Panel, lacking: Bools) -> str:
-    found = [panel.symbols[n] for n in np.flatnonzero(lacking)]
-    return ", ".join(found[:NAMES]) + (f" and {len(found) - NAMES} more" if len(found) > NAMES else "")
+    names = [panel.symbols[n] for n in np.flatnonzero(lacking)]
+    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
 
 
 def members_table(panel: Panel) -> pd.DataFrame:
     """One row per ticker: symbol, first and last day on which it can be bought as a member, share of its bars."""
     rows = []
     for n, symbol in enumerate(panel.symbols):
-        inside = np.flatnonzero(panel.investable[:, n])
-        days = (panel.times[inside[0]], panel.times[inside[-1]]) if inside.size else (pd.NaT, pd.NaT)
-        rows.append((symbol, *days, len(inside) / max(int(panel.tradable[:, n].sum()), 1)))
+        member_bars = np.flatnonzero(panel.investable[:, n])
+        days = (panel.times[member_bars[0]], panel.times[member_bars[-1]]) if member_bars.size else (pd.NaT, pd.NaT)
+        rows.append((symbol, *days, len(member_bars) / max(int(panel.tradable[:, n].sum()), 1)))
     return pd.DataFrame(rows, columns=["symbol", "first", "last", "share"])
 
 
@@ -119,15 +120,16 @@ def price_jumps(panel: Panel, min_move: float = JUMP) -> pd.DataFrame:
         bars = np.flatnonzero(panel.tradable[:, n])
         close = panel.close[bars, n]
         moves = close[1:] / close[:-1] - 1
-        for place in np.flatnonzero(np.abs(moves) >= min_move):
-            at, before = bars[place + 1], bars[place]
-            move = float(moves[place])
+        for i in np.flatnonzero(np.abs(moves) >= min_move):
+            bar = bars[i + 1]
+            previous_bar = bars[i]
+            move = float(moves[i])
             rows.append(
-                (panel.times[at], symbol, close[place], close[place + 1], move, int(at - before), likely_split(move))
+                (panel.times[bar], symbol, close[i], close[i + 1], move, int(bar - previous_bar), likely_split(move))
             )
     frame = pd.DataFrame(rows, columns=["time", "symbol", "before", "after", "move", "bars", "split"])
-    ordered: pd.DataFrame = frame.reindex(frame["move"].abs().sort_values(ascending=False).index).reset_index(drop=True)
-    return ordered
+    jumps: pd.DataFrame = frame.reindex(frame["move"].abs().sort_values(ascending=False).index).reset_index(drop=True)
+    return jumps
 
 
 def correlations(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
@@ -151,17 +153,17 @@ def growth(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
 def closes(panel: Panel, symbols: Sequence[str]) -> pd.DataFrame:
     """Closes, one column per symbol, NaN without a bar."""
     columns = [panel.symbols.index(symbol) for symbol in symbols]
-    known = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
-    return pd.DataFrame(known, index=panel.times, columns=list(symbols))
+    values = np.where(panel.tradable[:, columns], panel.close[:, columns], np.nan)
+    return pd.DataFrame(values, index=panel.times, columns=list(symbols))
 
 
 def likely_split(move: float) -> str:
     """The split that a one-bar move resembles, as new to old shares ("2:1"); empty if there is none."""
     ratio = 1 / (1 + move)
-    for new, old in SPLITS:
-        for one, other in ((new, old), (old, new)):
-            if abs(ratio - one / other) <= SPLIT_TOLERANCE * one / other:
-                return f"{one}:{other}"
+    for new_shares, old_shares in SPLITS:
+        for numerator, denominator in ((new_shares, old_shares), (old_shares, new_shares)):
+            if abs(ratio - numerator / denominator) <= SPLIT_TOLERANCE * numerator / denominator:
+                return f"{numerator}:{denominator}"
     return ""
 
 
@@ -186,13 +188,26 @@ def preview(panel: Panel, rows: int = PREVIEW_ROWS) -> pd.DataFrame:
     return closes.iloc[::-1]
 
 
-def read_upload(name: str, content: bytes, cancelled: Callable[[], bool] = lambda: False, **options: Any) -> Panel:
-    """Read and check an uploaded file in a bounded child process. options: fields of `ReadOptions`.
+@dataclass(frozen=True)
+class UploadOptions:
+    """Options of the form that imports a file, see `finrl_pod.data.sources.files.ReadOptions`."""
 
-    cancelled: as in `read_bounded`.
+    bar: str = "1d"
+    adjusted: bool = True
+    allow_gaps: bool = False
+    symbol: str | None = None
 
-    name: reported by the browser and not trusted; used in messages, and only its ending on disk. Raises DataError
-    naming the file and the line of the first error.
+
+def read_upload(
+    name: str,
+    content: bytes,
+    options: UploadOptions = UploadOptions(),
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Panel:
+    """Read and check an uploaded file in a bounded child process.
+
+    name: reported by the browser and not trusted; used in messages, and only its ending on disk. cancelled: passed to
+    `read_bounded`. Raises DataError naming the file and the line of the first error.
     """
     ending = next((ending for ending in FILE_ENDINGS if name.lower().endswith(ending)), None)
     if ending is None:
@@ -201,7 +216,7 @@ def read_upload(name: str, content: bytes, cancelled: Callable[[], bool] = lambd
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(content)
         try:
-            panel = read_bounded(path, cancelled=cancelled, **options)
+            panel = read_bounded(path, cancelled=cancelled, **vars(options))
         except DataError as error:
             raise DataError(_with_uploaded_name(str(error), path, name)) from None
     return dataclasses.replace(panel, source=f"file {safe_file_name(name)}")
@@ -223,18 +238,19 @@ def safe_file_name(name: str) -> str:
 
 
 def _with_uploaded_name(message: str, path: Path, name: str) -> str:
-    """A message with the temporary file's name replaced by that of the uploaded file."""
+    """A message with the uploaded file name instead of the temporary one."""
     return message.replace(str(path), safe_file_name(name)).replace(path.name, safe_file_name(name))
 
 
 class ImportJob:
     """Reads an uploaded file in a bounded child process, started when it is created.
 
-    key: identifies file and options. name: of the file, as the browser reported it.
+    key: identifies file and options. name: file name reported by the browser.
     """
 
-    def __init__(self, key: tuple[Any, ...], name: str, content: bytes, options: Mapping[str, Any]) -> None:
-        self.key, self.name = key, name
+    def __init__(self, key: tuple[str, UploadOptions], name: str, content: bytes, options: UploadOptions) -> None:
+        self.key = key
+        self.name = name
         self._started = time.monotonic()
         self._cancelled = threading.Event()
         self._future: Future[Panel] = Future()
@@ -257,9 +273,9 @@ class ImportJob:
         """Kill the child process; `result` then raises DataError."""
         self._cancelled.set()
 
-    def _read(self, content: bytes, options: Mapping[str, Any]) -> None:
+    def _read(self, content: bytes, options: UploadOptions) -> None:
         try:
-            self._future.set_result(read_upload(self.name, content, self._cancelled.is_set, **options))
+            self._future.set_result(read_upload(self.name, content, options, self._cancelled.is_set))
         except DataError as error:
             self._future.set_exception(error)
         except Exception as error:  # noqa: BLE001 - the thread's errors belong to whoever asks for the result

@@ -28,7 +28,7 @@ _STAMPED = (CONFIG, STATE, REPORT, VERDICT, JOB, PAGE, CURVES, TAGS)
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run's folder. Equal records have equal contents, so they serve as cache keys.
+    """The folder of a run. Equal records have equal contents, so they serve as cache keys.
 
     name: path below the root. stamp: modification time of each file in ns, 0 if it does not exist.
     """
@@ -48,25 +48,25 @@ class RunFiles:
         return self.has(STATE)
 
     def has(self, file: str) -> bool:
-        """Whether one of the run's files existed when its folder was read."""
+        """True if one of the files of the run existed when its folder was read."""
         return self.modified(file) > 0
 
     def modified(self, file: str) -> int:
-        """Modification time of one of the run's files in ns, 0 if it does not exist."""
+        """Modification time of one of the files in ns, 0 if it does not exist."""
         return self.stamp[_STAMPED.index(file)]
 
 
 def find_runs(root: Path) -> list[RunFiles]:
     """All runs below `root`, latest change first; empty if the folder is missing or not readable."""
-    found = [_run_files(path, root) for path in _run_folders(root, MAX_DEPTH)]
-    return sorted(found, key=lambda run: (-run.changed, run.name))
+    runs = [_run_files(path, root) for path in _run_folders(root, MAX_DEPTH)]
+    return sorted(runs, key=lambda run: (-run.changed, run.name))
 
 
 def open_run(root: Path, name: str) -> RunFiles:
-    """The run of a name, which may come from a URL. Raises RunError if there is no such run below `root`."""
-    parts = name.split("/")
-    if name and "\0" not in name and all(part not in ("", ".", "..") for part in parts):
-        folders = [root.joinpath(*parts[: count + 1]) for count in range(len(parts))]
+    """The run of a name; the name may come from a URL. Raises RunError if there is no such run below `root`."""
+    names = name.split("/")
+    if name and "\0" not in name and all(name_part not in ("", ".", "..") for name_part in names):
+        folders = [root.joinpath(*names[: count + 1]) for count in range(len(names))]
         if all(_is_folder(folder) for folder in folders) and _is_run(folders[-1]):
             return _run_files(folders[-1], root)
     raise RunError(f"no run {name!r} in {root}: choose one from the list")
@@ -94,10 +94,10 @@ def _run_files(path: Path, root: Path) -> RunFiles:
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
-            below = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
+            folders = [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
     except OSError:
         return
-    for path in below:
+    for path in folders:
         if _is_run(path):
             yield path
         elif depth > 1:
@@ -106,8 +106,8 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 def _is_run(path: Path) -> bool:
     """Whether it is the folder of a tournament. Folders of `train --env` have a different config."""
-    modified = _mtime_ns(path / CONFIG)
-    return (modified > 0 and not _is_gymnasium_config(path / CONFIG, modified)) or is_file(path / JOB)
+    modified_ns = _mtime_ns(path / CONFIG)
+    return (modified_ns > 0 and not _is_gymnasium_config(path / CONFIG, modified_ns)) or is_file(path / JOB)
 
 
 @lru_cache(maxsize=10_000)

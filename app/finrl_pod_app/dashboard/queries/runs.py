@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import pandas as pd
 
 from finrl_pod.errors import FinrlPodError, RunError
 from finrl_pod.settings.run import RunConfig, parse
+from finrl_pod.tournament.progress import Progress
 from finrl_pod_app.dashboard.queries.run_files import (
     CONFIG,
     CURVES,
@@ -47,8 +48,6 @@ PLAN = "plan.json"  # in the folder of a walk-forward, two levels above its runs
 MAX_PAGE_BYTES = 32_000_000  # of report.html
 LOG_TAIL_BYTES = 4096
 
-# Fields of a summary and the names of the champion's metrics on test.
-_TEST_METRICS = {"sharpe": "sharpe", "annual_return": "annual_return", "drawdown": "max_drawdown"}
 _PROMOTION_LABELS = {None: "", True: "promoted", False: "not promoted"}
 
 Status = Literal["running", "paused", "finished", "interrupted", "failed", "damaged"]
@@ -58,9 +57,9 @@ Status = Literal["running", "paused", "finished", "interrupted", "failed", "dama
 class RunSummary:
     """One row of the table of runs.
 
-    score: best validation score. sharpe, annual_return, drawdown: of the champion on test, as fractions; None if it was
-    not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict. tags: given by
-    visitors. error: why the run is damaged, or empty.
+    score: best validation score. sharpe, annual_return, drawdown: metrics of the champion on test, as fractions; None
+    if it was not tested. line: growth of 1 of the champion on test, thinned. promoted: None without a verdict. tags:
+    given by visitors. error: why the run is damaged, or empty.
     """
 
     name: str
@@ -84,12 +83,12 @@ class RunSummary:
 
 
 def is_test_look_recorded(run: RunFiles) -> bool:
-    """Whether the look at the test period is recorded, since the verdict is newer than the run's state."""
+    """Whether the look at the test period is recorded, since the verdict is newer than the state of the run."""
     return run.has(VERDICT) and run.modified(VERDICT) >= run.modified(STATE)
 
 
 def status_of(run: RunFiles) -> Status:
-    """The status of a run, from its files and its process; never "damaged", which `RunSummary.error` says."""
+    """The status of a run, from its files and its process; never "damaged": `RunSummary.error` says that."""
     process = process_of(run)
     if process is not None:
         return "paused" if progress_file.is_paused(process) else "running"
@@ -127,14 +126,13 @@ def process_of(run: RunFiles) -> Any | None:
     )
 
 
-def progress_of(run: RunFiles) -> Mapping[str, Any] | None:
-    """The last `Progress` fields reported by a running training, or None."""
-    values = (progress_file.read(run.path / progress_file.FILE) or {}).get("progress")
-    return values if isinstance(values, dict) else None
+def progress_of(run: RunFiles) -> Progress | None:
+    """The last progress that a running training reported, or None."""
+    return progress_file.read_progress(run.path / progress_file.FILE)
 
 
 def log_tail(run: RunFiles) -> str:
-    """The end of the training's log; empty if there is none."""
+    """The end of the log of a training; empty if there is none."""
     return tail_of(run.path / LOG)
 
 
@@ -173,20 +171,22 @@ def report(run: RunFiles) -> RunReport:
 def base_score(run: RunFiles, report: RunReport) -> float | None:
     """Sharpe ratio of the base portfolio on validation before costs, from the report or else a running training.
 
-    None if neither has it: off a market, and after a run that stopped or was not tested. report: of `report`.
+    None if neither has it: off a market, and after a run that stopped or was not tested. report: report of the run.
     """
-    score = (progress_of(run) or {}).get("base") if report.base_score is None else report.base_score
-    return score if isinstance(score, int | float) else None
+    if report.base_score is not None:
+        return report.base_score
+    progress = progress_of(run)
+    return progress.base if progress else None
 
 
 def champions(run: RunFiles) -> tuple[str, ...]:
-    """Members of a finished run's champion; empty before. Raises RunError for a damaged report."""
+    """Members of the champion of a finished run; empty before. Raises RunError for a damaged report."""
     champion = report(run).champion
     return champion.members if champion else ()
 
 
 def champion_diversity(run: RunFiles) -> str:
-    """Roots and mean correlation of a finished run's champion as a sentence; empty before.
+    """Roots and mean correlation of the champion of a finished run as a sentence; empty before.
 
     Raises RunError for a damaged report.
     """
@@ -216,8 +216,8 @@ def verdict(run: RunFiles) -> Verdict | None:
 
 def matches(summary: RunSummary, text: str, tags: Sequence[str] = ()) -> bool:
     """Whether a run has every word of `text` in its name, data, algorithm or tags, and all of `tags`."""
-    searched = " ".join((summary.name, summary.data, summary.algorithm, *summary.tags)).lower()
-    return all(word in searched for word in text.lower().split()) and set(tags) <= set(summary.tags)
+    text_of_run = " ".join((summary.name, summary.data, summary.algorithm, *summary.tags)).lower()
+    return all(word in text_of_run for word in text.lower().split()) and set(tags) <= set(summary.tags)
 
 
 def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.DataFrame:
@@ -236,44 +236,63 @@ def runs_table(summaries: Sequence[RunSummary], statuses: Sequence[str]) -> pd.D
 def _summary(run: RunFiles) -> RunSummary:
     if not run.has(CONFIG):
         return RunSummary(run.name, run.changed)
-    # Read without `config`, which takes milliseconds: overviews show hundreds of runs.
+    # Read without `config`: it takes milliseconds, and overviews show hundreds of runs.
     settings = read_object(run.path / CONFIG)["config"]
     tournament = settings["tournament"]
     algorithms = [settings["agent"]["algorithm"], *(cohort["algorithm"] for cohort in settings["cohorts"])]
-    values: dict[str, Any] = {
-        "data": str(settings["data"]["name"]),
-        "algorithm": ", ".join(dict.fromkeys(map(str, algorithms))),
-        "pods": int(_number(tournament["pods"]) or 0),
-        "generations": int(_number(tournament["generations"]) or 0),
-        "seed": int(_number(settings["seed"]) or 0),
-        "tags": _tags(run),
-    }
+    summary = RunSummary(
+        run.name,
+        run.changed,
+        data=str(settings["data"]["name"]),
+        algorithm=", ".join(dict.fromkeys(map(str, algorithms))),
+        pods=int(_number(tournament["pods"]) or 0),
+        generations=int(_number(tournament["generations"]) or 0),
+        seed=int(_number(settings["seed"]) or 0),
+        tags=_tags(run),
+    )
     if run.has(STATE):
-        values |= _state_values(read_object(run.path / STATE))
+        summary = _with_state(summary, read_object(run.path / STATE))
     if run.has(VERDICT):
-        judged = verdict(run)
-        tested = (judged.statistics.test_intervals if judged else None) or {}
-        values |= {field: tested[name].value for field, name in _TEST_METRICS.items() if name in tested}
-        values |= {"promoted": judged is not None and judged.promoted}
+        run_verdict = verdict(run)
+        intervals = (run_verdict.statistics.test_intervals if run_verdict else None) or {}
+        summary = _with_metrics(summary, {name: interval.value for name, interval in intervals.items()})
+        summary = replace(summary, promoted=run_verdict is not None and run_verdict.promoted)
     if run.has(REPORT):
         test = report(run).test
-        metrics = test.strategies.get(CHAMPION, {})
-        values |= {field: number for field, name in _TEST_METRICS.items() if (number := metrics.get(name))}
-        values |= {"line": tuple(value or math.nan for value in test.line)}
+        summary = _with_metrics(summary, test.strategies.get(CHAMPION, {}))
+        summary = replace(summary, line=tuple(value or math.nan for value in test.line))
     if run.has(PAGE):
         _check_page(run)
-    return RunSummary(run.name, run.changed, **values)
+    return summary
 
 
-def _state_values(state: Mapping[str, Any]) -> dict[str, Any]:
-    samples, seconds = _number(state["samples"]) or 0, _number(state["train_seconds"]) or 0.0
+def _with_metrics(summary: RunSummary, metrics: Mapping[str, float | None]) -> RunSummary:
+    """The summary with the metrics of the champion on test that are known."""
+
+    def metric(name: str, default: float | None) -> float | None:
+        value = metrics.get(name)
+        return default if value is None else value
+
+    return replace(
+        summary,
+        sharpe=metric("sharpe", summary.sharpe),
+        annual_return=metric("annual_return", summary.annual_return),
+        drawdown=metric("max_drawdown", summary.drawdown),
+    )
+
+
+def _with_state(summary: RunSummary, state: Mapping[str, Any]) -> RunSummary:
+    """The summary with the contents of state.json."""
+    samples = _number(state["samples"]) or 0
+    seconds = _number(state["train_seconds"]) or 0.0
     scores = [_number(row["score"]) for row in state["leaderboard"]]
-    return {
-        "generation": int(_number(state["generation"]) or 0) + 1,
-        "samples": int(samples),
-        "samples_per_second": samples / seconds if seconds > 0 else None,
-        "score": max((score for score in scores if score is not None), default=None),
-    }
+    return replace(
+        summary,
+        generation=int(_number(state["generation"]) or 0) + 1,
+        samples=int(samples),
+        samples_per_second=samples / seconds if seconds > 0 else None,
+        score=max((score for score in scores if score is not None), default=None),
+    )
 
 
 def _tags(run: RunFiles) -> tuple[str, ...]:
@@ -283,12 +302,12 @@ def _tags(run: RunFiles) -> tuple[str, ...]:
 
 
 def _check_page(run: RunFiles) -> None:
-    """Raises RunError if the report's page is not a regular file that pages show."""
-    found = os.lstat(run.path / PAGE)
+    """Raises RunError if the page of the report is not a regular file that pages show."""
+    page_stat = os.lstat(run.path / PAGE)
     if not is_file(run.path / PAGE):
         raise RunError(f"{PAGE} is damaged: it is not a regular file; restore it")
-    if found.st_size > MAX_PAGE_BYTES:
-        raise RunError(f"{PAGE} is damaged: it has {found.st_size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
+    if page_stat.st_size > MAX_PAGE_BYTES:
+        raise RunError(f"{PAGE} is damaged: it has {page_stat.st_size:,} bytes; at most {MAX_PAGE_BYTES:,} are shown")
 
 
 def _number(value: object) -> float | None:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
 
 from finrl_pod.errors import RunError
 from finrl_pod.tournament.leaderboard import root_limit
+from finrl_pod.tournament.progress import Progress
 from finrl_pod_app.dashboard.queries.run_files import STATE, RunFiles, is_file, read_object
 
 SAMPLES = "samples"
@@ -27,21 +28,45 @@ def generation_files(run: RunFiles) -> GenerationFiles:
     return tuple((file, os.lstat(file).st_mtime_ns) for file in files if is_file(file))
 
 
-def read_generation(file: Path) -> dict[str, Any]:
-    """The metrics and agents of a generation's file. Raises RunError if it is damaged."""
+class AgentRow(TypedDict):
+    """An agent in the files of a run."""
+
+    id: str
+    parent: str | None
+    generation: int
+    slot: int
+    samples: int
+    score: float | None
+    hyperparameters: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The metrics and agents of a generation.
+
+    slots: slot of each pod. rows: values of each metric by pod, one row per iteration.
+    """
+
+    slots: list[int]
+    rows: list[dict[str, list[float | None]]]
+    agents: list[AgentRow]
+
+
+def read_generation(file: Path) -> Generation:
+    """The metrics and agents in the file of a generation. Raises RunError if it is damaged."""
     values = read_object(file)
     if missing := [name for name in ("slots", "rows", "agents") if name not in values]:
         raise RunError(f"{file} is damaged: {missing[0]} is missing; restore it or start a new run")
-    return values
+    return Generation(values["slots"], values["rows"], values["agents"])
 
 
-def metric_names(generations: Sequence[Mapping[str, Any]]) -> list[str]:
+def metric_names(generations: Sequence[Generation]) -> list[str]:
     """Names of the recorded metrics, `reward` first."""
-    names = {name for generation in generations for row in generation["rows"] for name in row if name != SAMPLES}
+    names = {name for generation in generations for row in generation.rows for name in row if name != SAMPLES}
     return sorted(names, key=lambda name: (name != "reward", name))
 
 
-def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+def learning_curve(generations: Sequence[Generation], name: str) -> pd.DataFrame:
     """A metric of the learners over the run: samples (per pod, from the start of the run), median, low, high, pods.
 
     median is taken over the pods, low and high are the 10% and 90% quantiles, pods is their number. Missing values
@@ -51,60 +76,63 @@ def learning_curve(generations: Sequence[Mapping[str, Any]], name: str) -> pd.Da
     points: dict[int, list[float]] = {}
     for _, samples, value in _points(generations, name):
         points.setdefault(samples, []).append(value)
-    places = sorted(points)
-    quantiles = [np.quantile(points[place], (0.5, LOW, HIGH)) for place in places]
+    sample_counts = sorted(points)
+    quantiles = [np.quantile(points[count], (0.5, LOW, HIGH)) for count in sample_counts]
     frame = pd.DataFrame(quantiles, columns=["median", "low", "high"], dtype=np.float64)
-    frame.insert(0, SAMPLES, places)
-    frame["pods"] = [len(points[place]) for place in places]
+    frame.insert(0, SAMPLES, sample_counts)
+    frame["pods"] = [len(points[count]) for count in sample_counts]
     return frame
 
 
-def pod_curves(generations: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+def pod_curves(generations: Sequence[Generation], name: str) -> pd.DataFrame:
     """A metric of each pod over the run: slot, samples (as in `learning_curve`), value; by slot, then samples."""
     frame = pd.DataFrame(_points(generations, name), columns=["slot", SAMPLES, "value"])
-    ordered: pd.DataFrame = frame.sort_values(["slot", SAMPLES], kind="stable", ignore_index=True)
-    return ordered
+    sorted_frame: pd.DataFrame = frame.sort_values(["slot", SAMPLES], kind="stable", ignore_index=True)
+    return sorted_frame
 
 
-def _points(generations: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[int, int, float]]:
+def _points(generations: Sequence[Generation], name: str) -> Iterator[tuple[int, int, float]]:
     """(slot, samples from the start of the run, value) of every recorded value of a metric."""
     base = 0
     for generation in generations:
         first: dict[int, int] = {}
-        steps = [_samples_per_iteration(generation, slot) for slot in range(len(generation["slots"]))]
-        reached = 0
-        for row in generation["rows"]:
-            for slot, (samples, value) in enumerate(zip(row[SAMPLES], row.get(name, ()), strict=False)):
+        steps = [_samples_per_iteration(generation, pod) for pod in range(len(generation.slots))]
+        generation_samples = 0
+        for row in generation.rows:
+            for pod, (samples, value) in enumerate(zip(row[SAMPLES], row.get(name, ()), strict=False)):
                 if samples is None:
                     continue
-                start = first.setdefault(slot, samples - steps[slot])
-                reached = max(reached, samples - start)
+                start = first.setdefault(pod, int(samples) - steps[pod])
+                generation_samples = max(generation_samples, int(samples) - start)
                 if value is not None:
-                    yield int(generation["slots"][slot]), base + samples - start, value
-        base += reached
+                    yield int(generation.slots[pod]), base + int(samples) - start, value
+        base += generation_samples
 
 
-def _samples_per_iteration(generation: Mapping[str, Any], slot: int) -> int:
-    """Samples per iteration of a slot: the distance of its first two points, a single point's samples, or 0."""
-    counts = [row[SAMPLES][slot] for row in generation["rows"] if row[SAMPLES][slot] is not None]
-    return int(counts[1] - counts[0]) if len(counts) > 1 else int(sum(counts))
+def _samples_per_iteration(generation: Generation, pod: int) -> int:
+    """Samples per iteration of a pod: the distance of its first two points, the samples of a single point, or 0."""
+    counts = [int(samples) for row in generation.rows if (samples := row[SAMPLES][pod]) is not None]
+    return counts[1] - counts[0] if len(counts) > 1 else sum(counts)
 
 
-def agents_table(run: RunFiles, generations: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def agents_table(run: RunFiles, generations: Sequence[Generation]) -> pd.DataFrame:
     """One row per agent, by generation and slot: id, parent, generation, slot, samples, score, hyperparameters.
 
     score is on validation, NaN if there is none.
     """
-    rows = [row for generation in generations for row in generation["agents"]]
+    rows = [row for generation in generations for row in generation.agents]
     if run.has(STATE):
         state = read_object(run.path / STATE)
         rows += [*state["leaderboard"], *state["current"]]
     unique = {row["id"]: row for row in rows}
-    flat = [{**{name: row[name] for name in AGENT_COLUMNS}, **row["hyperparameters"]} for row in unique.values()]
+    flat = [
+        {**{name: value for name, value in row.items() if name in AGENT_COLUMNS}, **row["hyperparameters"]}
+        for row in unique.values()
+    ]
     frame = pd.DataFrame(flat, columns=None if flat else list(AGENT_COLUMNS))
     frame["score"] = frame["score"].astype(np.float64)
-    ordered: pd.DataFrame = frame.sort_values(["generation", "slot"], ignore_index=True)
-    return ordered
+    sorted_frame: pd.DataFrame = frame.sort_values(["generation", "slot"], ignore_index=True)
+    return sorted_frame
 
 
 def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -113,16 +141,16 @@ def leaderboard(agents: pd.DataFrame, size: int) -> pd.DataFrame:
     Agents of one root beyond `root_limit` come after all others, as in `tournament.leaderboard`.
     """
     order = {"by": ["score", SAMPLES, "id"], "ascending": [False, True, True], "ignore_index": True}
-    scored = agents[np.isfinite(agents["score"])].sort_values(**order)
+    rows = agents[np.isfinite(agents["score"])].sort_values(**order)
     parents = dict(zip(agents["id"], agents["parent"], strict=True))
-    roots = scored["id"].map(lambda agent: _root(agent, parents))
-    beyond = scored.groupby(roots).cumcount() >= root_limit(size)
-    best: pd.DataFrame = pd.concat([scored[~beyond], scored[beyond]]).head(size).sort_values(**order)
+    roots = rows["id"].map(lambda agent: _root(agent, parents))
+    excess = rows.groupby(roots).cumcount() >= root_limit(size)
+    best: pd.DataFrame = pd.concat([rows[~excess], rows[excess]]).head(size).sort_values(**order)
     best.insert(0, "rank", np.arange(1, len(best) + 1))
     return best
 
 
-def _root(agent: str, parents: Mapping[str, Any]) -> str:
+def _root(agent: str, parents: Mapping[str, str | None]) -> str:
     """Id of the first ancestor of an agent."""
     while isinstance(parent := parents.get(agent), str):
         agent = parent
@@ -144,8 +172,8 @@ def hyperparameter_drift(agents: pd.DataFrame, name: str) -> pd.DataFrame:
     rows = []
     for generation, group in agents.dropna(subset=[name]).groupby("generation"):
         median, low, high = np.quantile(group[name], (0.5, LOW, HIGH))
-        scored = group[np.isfinite(group["score"])]
-        best = scored.loc[scored["score"].idxmax(), name] if len(scored) else np.nan
+        agents_with_score = group[np.isfinite(group["score"])]
+        best = agents_with_score.loc[agents_with_score["score"].idxmax(), name] if len(agents_with_score) else np.nan
         rows.append((generation, median, low, high, best))
     return pd.DataFrame(rows, columns=["generation", "median", "low", "high", "best"])
 
@@ -153,23 +181,23 @@ def hyperparameter_drift(agents: pd.DataFrame, name: str) -> pd.DataFrame:
 def ancestors(agents: pd.DataFrame, members: Collection[str]) -> set[str]:
     """The members and all their known ancestors."""
     parents = dict(zip(agents["id"], agents["parent"], strict=True))
-    found: set[str] = set()
+    members_and_ancestors: set[str] = set()
     waiting = [member for member in members if member in parents]
     while waiting:
         agent = waiting.pop()
-        if agent in found or agent not in parents:
+        if agent in members_and_ancestors or agent not in parents:
             continue
-        found.add(agent)
+        members_and_ancestors.add(agent)
         if isinstance(parents[agent], str):
             waiting.append(parents[agent])
-    return found
+    return members_and_ancestors
 
 
 @dataclass(frozen=True)
 class Stage:
     """A stage of a run. words: one of them begins its text in the progress file. end: share of the run at its end.
 
-    The shares are typical of runs of some minutes; only that of the training is known while it runs.
+    The shares are typical of runs of some minutes; only the share of the training is known while it runs.
     """
 
     label: str
@@ -191,24 +219,25 @@ _COMPILING, _TRAINING = 1, 2
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is. stage: place in `STAGES`. share: of the whole run, 0 to 1."""
+    """Where a run is. stage: index in `STAGES`. share: finished share of the whole run, 0 to 1."""
 
     stage: int
     share: float
 
 
-def position(progress: Mapping[str, Any]) -> Position:
-    """The position of a run, from the fields of its last `Progress`; the first stage without any.
+def position(progress: Progress | None) -> Position:
+    """The position of a run from its last progress; the first stage without any.
 
     Before the first sample of a training its kernels are compiled.
     """
-    text = str(progress.get("stage") or "").lower()
-    samples, total = (max(float(progress.get(key) or 0), 0.0) for key in ("samples", "total_samples"))
-    place = next((i for i, stage in enumerate(STAGES) if any(word in text for word in stage.words)), _TRAINING)
+    text = progress.stage.lower() if progress else ""
+    samples = progress.samples if progress else 0
+    total = progress.total_samples if progress else 0
+    stage = next((i for i, stage in enumerate(STAGES) if any(word in text for word in stage.words)), _TRAINING)
     if not text:
-        place = 0
-    if place == _TRAINING and not samples:
-        place = _COMPILING
-    start = STAGES[place - 1].end if place else 0.0
-    done = min(samples / total, 1.0) if place == _TRAINING and total else 0.0
-    return Position(place, start + done * (STAGES[place].end - start))
+        stage = 0
+    if stage == _TRAINING and not samples:
+        stage = _COMPILING
+    start = STAGES[stage - 1].end if stage else 0.0
+    trained_share = min(samples / total, 1.0) if stage == _TRAINING and total else 0.0
+    return Position(stage, start + trained_share * (STAGES[stage].end - start))

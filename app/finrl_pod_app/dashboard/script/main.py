@@ -8,9 +8,9 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 from finrl_pod.errors import FinrlPodError
 from finrl_pod_app.dashboard import theme
@@ -22,7 +22,7 @@ from finrl_pod_app.dashboard.theme import ICON, LOGO
 
 WARM_UP_DELAY = 3.0  # seconds; the first page is drawn by then
 WARM_UP_MODULES = ("plotly.graph_objects", "plotly.subplots", "finrl_pod_app.dashboard.queries.comparison")
-# Title and icon of each page in menu order, by the name of its module, which is also its URL path.
+# Title and icon of each page in menu order, by the name of its module, also its URL path.
 PAGES = {
     "overview": ("Overview", ":material/home:"),
     "run": ("Run", ":material/monitoring:"),
@@ -50,7 +50,7 @@ def draw_page(name: str, settings: Settings) -> None:
         page.render(settings)
     except FinrlPodError as error:
         st.error(theme.escape_markdown(error), icon=":material/error:")
-    except Exception as error:  # one page's failure leaves navigation and the other pages usable
+    except Exception as error:  # the failure of one page leaves navigation and the other pages usable
         logging.getLogger(__name__).exception("page %s failed", name)
         st.error(
             f"This page failed ({type(error).__name__}). The log of the dashboard has the details; other pages work.",
@@ -72,8 +72,11 @@ def _import_modules() -> None:
     freeze_imports()
 
 
-def _show_menu(pages: Mapping[str, Any]) -> None:
-    """Draw the links to all pages by section. Streamlit's menu with sections is an invalid list for screen readers."""
+def _show_menu(pages: Mapping[str, StreamlitPage]) -> None:
+    """Draw the links to all pages by section.
+
+    The menu of Streamlit with sections is an invalid list for screen readers.
+    """
     with st.sidebar:
         for section, names in SECTIONS.items():
             st.markdown(f"**{section}**")

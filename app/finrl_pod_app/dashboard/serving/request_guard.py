@@ -1,21 +1,19 @@
 """ASGI middleware around Streamlit: host names, origins, closed endpoints and security headers.
 
 Streamlit checks the Host header of WebSockets only, admits WebSockets without an Origin header and sets no security
-headers. This middleware runs before all of Streamlit's routes.
+headers. This middleware runs before all routes of Streamlit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Streamlit's scripts are inline and compile code; nothing may be fetched from or sent to another server.
+# Scripts of Streamlit are inline and compile code; nothing may be fetched from or sent to another server.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -26,7 +24,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
 }
-# Statistics of the process and an interface for agents, which the dashboard does not use.
+# Statistics of the process and an interface for agents: the dashboard does not use them.
 CLOSED_PATHS = ("/_stcore/metrics", "/_stcore/agent", "/_stcore/script-health-check", "/st-metrics")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -37,11 +35,11 @@ class RequestGuard:
     """Refuse requests under foreign host names or from foreign origins, and add security headers to responses.
 
     hosts: names and addresses under which browsers reach the server directly, over HTTP. proxy_hosts: names under which
-    a proxy forwards them, over HTTP or HTTPS. The port of an origin must be that of the Host header. A response's own
+    a proxy forwards them, over HTTP or HTTPS. An origin must have the port of the Host header. Headers of a response
     headers are kept.
     """
 
-    def __init__(self, app: App, hosts: Sequence[str], proxy_hosts: Sequence[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], proxy_hosts: Sequence[str] = ()) -> None:
         self._app = app
         self._schemes: dict[str, tuple[str, ...]] = {host.lower(): ("http",) for host in hosts}
         self._schemes |= {host.lower(): ("http", "https") for host in proxy_hosts}
@@ -62,30 +60,30 @@ class RequestGuard:
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason for refusing a connection; None to admit it."""
         host = _single_header(scope, b"host")
-        place = _split_host(host)
-        if place is None or place[0] not in self._schemes:
+        host_and_port = _split_host(host)
+        if host_and_port is None or host_and_port[0] not in self._schemes:
             return 400, "unknown host name; start the dashboard with --host NAME to allow it"
         path = scope["path"].rstrip("/")
-        if any(path == closed or path.startswith(f"{closed}/") for closed in CLOSED_PATHS):
+        if any(path == closed_path or path.startswith(f"{closed_path}/") for closed_path in CLOSED_PATHS):
             return 404, "not found"
         origin = _single_header(scope, b"origin")
         if scope["type"] == "websocket":
-            return None if self._is_own(origin, place) else (403, "foreign origin")
-        if scope["method"] not in SAFE_METHODS and origin is not None and not self._is_own(origin, place):
+            return None if self._is_own(origin, host_and_port) else (403, "foreign origin")
+        if scope["method"] not in SAFE_METHODS and origin is not None and not self._is_own(origin, host_and_port):
             return 403, "foreign origin"
         return None
 
     def _is_own(self, origin: str | None, host: tuple[str, int | None]) -> bool:
-        """Whether an Origin header is that of a page of this server. host: name and port of the Host header."""
+        """True if the Origin header is one of the addresses of this server. host: name and port of the Host header."""
         name, port = host
         try:
-            parts = urlsplit(origin or "")
-            origin_port = parts.port
+            address = urlsplit(origin or "")
+            origin_port = address.port
         except ValueError:
             return False
-        if parts.scheme not in self._schemes[name] or parts.hostname != name or f"{parts.path}{parts.query}":
+        if address.scheme not in self._schemes[name] or address.hostname != name or f"{address.path}{address.query}":
             return False
-        default = DEFAULT_PORTS[parts.scheme]
+        default = DEFAULT_PORTS[address.scheme]
         return (origin_port or default) == (port or default)
 
 
@@ -98,22 +96,22 @@ def _single_header(scope: Scope, name: bytes) -> str | None:
 def _split_host(header: str | None) -> tuple[str, int | None] | None:
     """(name in lower case, port) of a Host header; None if it is missing or malformed."""
     try:
-        parts = urlsplit(f"//{header or ''}")
-        port = parts.port
+        address = urlsplit(f"//{header or ''}")
+        port = address.port
     except ValueError:
         return None
-    extra = (parts.path, parts.query, parts.fragment, parts.username, parts.password)
-    if not parts.hostname or any(extra) or "@" in str(header):
+    extra = (address.path, address.query, address.fragment, address.username, address.password)
+    if not address.hostname or any(extra) or "@" in str(header):
         return None
-    return parts.hostname.rstrip("."), port
+    return address.hostname.rstrip("."), port
 
 
 def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {key.lower() for key, _ in message.get("headers", ())}
-            added = [(key.encode(), value.encode()) for key, value in HEADERS.items() if key.encode() not in present]
-            message = {**message, "headers": [*message.get("headers", ()), *added]}
+            extra = [(key.encode(), value.encode()) for key, value in HEADERS.items() if key.encode() not in present]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
         await send(message)
 
     return send_with_headers
@@ -122,6 +120,6 @@ def _with_headers(send: Send) -> Send:
 async def _answer(send: Send, status: int, text: str) -> None:
     body = f"{text}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    guarded = _with_headers(send)
-    await guarded({"type": "http.response.start", "status": status, "headers": headers})
-    await guarded({"type": "http.response.body", "body": body})
+    send_with_headers = _with_headers(send)
+    await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
+    await send_with_headers({"type": "http.response.body", "body": body})

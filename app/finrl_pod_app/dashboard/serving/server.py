@@ -1,6 +1,6 @@
-"""The dashboard's server: `serve` replaces the command's process by this module run as a program.
+"""The server of the dashboard: `serve` replaces the process of the command by this module run as a program.
 
-The program runs Streamlit's ASGI application behind `RequestGuard` and loads what the first page needs in the
+The program runs the ASGI application of Streamlit behind `RequestGuard` and loads what the first page needs in the
 background; otherwise the first visitor would wait for pandas.
 """
 
@@ -31,7 +31,7 @@ PRELOADED = ("pandas", "pyarrow", "finrl_pod_app.dashboard.pages.overview")
 
 
 def serve(settings: Settings, address: str, port: int) -> None:
-    """Replace this process by the server, which exits with 0 on SIGINT and SIGTERM. Does not return.
+    """Replace this process by the server. The server exits with 0 on SIGINT and SIGTERM. Does not return.
 
     Raises SetupError if a package is missing or the port is taken, InputError for an address that is not allowed
     or a journal that does not exist.
@@ -57,8 +57,8 @@ def server_command(address: str, port: int) -> list[str]:
     return ["finrl_pod_app.dashboard.serving.server", address, str(port)]
 
 
-def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, object]:
-    """Streamlit's options: no telemetry, no access from other origins, limited uploads, the dashboard's theme.
+def streamlit_options(address: str, port: int, hosts: Sequence[str] = ()) -> Mapping[str, theme.ThemeOption]:
+    """Options of Streamlit: no telemetry, no access from other origins, limited uploads, the theme of the dashboard.
 
     hosts: further host names under which browsers may reach the server.
     """
@@ -101,12 +101,12 @@ def check_address(address: str, hosts: Sequence[str] = ()) -> None:
             raise InputError(f"--host must be a name such as dash.example.org, without scheme and port, got {host!r}")
     if hosts and not Password().is_set:
         raise InputError(
-            f"--host {hosts[0]} allows access by other machines, which needs a password: "
+            f"--host {hosts[0]} allows access by other machines and needs a password: "
             "set one with finrl-pod dashboard set-password"
         )
     if not local and not Password().is_set:
         raise InputError(
-            f"--address {address} can be reached from other machines, which needs a password: "
+            f"--address {address} can be reached from other machines and needs a password: "
             "set one with finrl-pod dashboard set-password"
         )
 
@@ -132,7 +132,8 @@ def main() -> None:
     from finrl_pod_app.dashboard.actions.report_route import PATH, serve_report
     from finrl_pod_app.dashboard.serving.request_guard import RequestGuard
 
-    address, port = sys.argv[1], int(sys.argv[2])
+    address = sys.argv[1]
+    port = int(sys.argv[2])
     hosts = Settings.from_environment(os.environ).hosts
     sys.argv = [str(SCRIPT)]  # Streamlit looks for its configuration beside the program
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -159,7 +160,7 @@ def _preload() -> None:
 
 
 def _own_hosts(address: str) -> list[str]:
-    """Addresses and names of this machine that browsers may use; those of every interface for 0.0.0.0 and ::."""
+    """Addresses and names of this machine that browsers may use; of every interface for 0.0.0.0 and ::."""
     if address == "localhost" or not ipaddress.ip_address(address).is_unspecified:
         return [address]
     import psutil
