@@ -22,12 +22,14 @@ COLOURS = ("#d55e00", "#148acd", "#00a05a", "#b8629b", "#b87a00", "#5b74d6", "#7
 DASHES = ("solid", "dash", "dot", "dashdot")
 DIGITS = 4  # of numbers in tables
 MAX_POINTS = 4_000  # approximate limit of points per line; more are not visible
-MAX_PANEL_POINTS, MIN_POINTS = 120_000, 250  # of all lines of a panel, and of each
+MAX_PANEL_POINTS = 120_000
+MIN_POINTS = 250  # of all lines of a panel, and of each
 TICKS = (1, 2, 5, 3, 1.5, 4, 7, 1.2, 1.75, 2.5, 6, 8, 1.1, 1.3, 9)  # per decade, the roundest first
 MIN_TICK_GAP = 0.09  # as a share of the axis
 NARROW = 2.0  # a log axis up to this ratio of its ends has evenly spaced ticks, about `NARROW_TICKS`
 NARROW_TICKS = 6
-HEIGHT, LEGEND_LINE = 460, 20  # pixels
+HEIGHT = 460
+LEGEND_LINE = 20  # pixels
 MAX_UNIFIED = 30  # lines whose values are shown together; of more, the one under the pointer
 LEGEND_ROWS = 4  # longer legends stand beside the figure, not above it
 SHORT_LEGEND = 60  # characters of all names in a legend above the figure
@@ -67,7 +69,8 @@ def growth_figure(times: NDArray[np.datetime64], lines: Mapping[str, NDArray[np.
     shown = dates(times, decimated(np.arange(len(times)), points))
     figure = go.Figure()
     for place, (name, values) in enumerate(multiples.items()):
-        colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+        colour = COLOURS[place % len(COLOURS)]
+        dash = DASHES[place // len(COLOURS) % len(DASHES)]
         figure.add_scatter(
             x=shown,
             y=decimated(np.where(values > 0, values, np.nan), points),

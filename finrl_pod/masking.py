@@ -55,7 +55,8 @@ class SecretMask:
 
     def text(self, text: str) -> str:
         """Return the text without secrets; `MASK` alone if one is in it in a form that cannot be cut out."""
-        present, masked = self._present(text), text
+        present = self._present(text)
+        masked = text
         for secret in present:
             masked = secret.pattern.sub(MASK, masked)
         return MASK if present and self._present(masked) else masked
@@ -154,7 +155,8 @@ def _required(text: str) -> int:
 
 def _character(character: str) -> str:
     """Return the expression of one character of a secret, also in its escaped forms."""
-    code, octets = ord(character), "".join(rf"%(?:25)*{_any_case(f'{byte:02x}')}" for byte in character.encode())
+    code = ord(character)
+    octets = "".join(rf"%(?:25)*{_any_case(f'{byte:02x}')}" for byte in character.encode())
     forms = [re.escape(character), octets]
     if not character.isalnum():
         named = rf"|{codepoint2name[code]}" if code in codepoint2name else ""
@@ -175,7 +177,8 @@ def _any_case(digits: str) -> str:
 
 def _base64_cores(secret: str) -> list[str]:
     """Return the base64 digits that a secret alone determines, at each of the three offsets in a longer text."""
-    octets, cores = secret.encode(), []
+    octets = secret.encode()
+    cores = []
     for offset in range(3):
         digits = base64.b64encode(b"\0" * offset + octets + b"\0\0").decode()
         cores.append(digits[-(-offset * 8 // 6) : (offset + len(octets)) * 8 // 6])

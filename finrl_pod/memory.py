@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 MIB = 2**20
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of malloc.h
+M_TRIM_THRESHOLD = -1
+M_TOP_PAD = -2
+M_MMAP_THRESHOLD = -3  # of malloc.h
 KEPT_BYTES = 1024 * MIB
 RETURNED_BYTES = 16 * MIB  # freed blocks of this size return to the system; smaller ones would cost page faults
 _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()

@@ -101,7 +101,8 @@ def _reader(frame: FrameType | None) -> tuple[str, str] | None:
     user: FrameType | None = None
     library = False  # whether the frame before this one is of an installed library
     for current in _outward(frame):
-        name, file = str(current.f_globals.get("__name__", "")), current.f_code.co_filename
+        name = str(current.f_globals.get("__name__", ""))
+        file = current.f_code.co_filename
         package = name.partition(".")[0]
         if package in OUR_PACKAGES:
             if user is not None:

@@ -127,7 +127,8 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         if not self._running:
             raise InputError("the episode is over or was never started: call reset() before step()")
         outcome = self._adapter.step(action, self._adapter.action.shape or ())
-        terminated, truncated = bool(outcome.terminated), bool(outcome.truncated)
+        terminated = bool(outcome.terminated)
+        truncated = bool(outcome.truncated)
         self._running = not (terminated or truncated)
         market = self._adapter.env.market
         info = {
@@ -188,12 +189,14 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
     ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """actions: [E, action_size] in [-1, 1]. Raises InputError for another shape or NaN."""
         outcome = self._adapter.step(actions, (self.num_envs, *(self._adapter.action.shape or ())))
-        terminated, truncated = _numpy(outcome.terminated), _numpy(outcome.truncated)
+        terminated = _numpy(outcome.terminated)
+        truncated = _numpy(outcome.truncated)
         done = terminated | truncated
         info: dict[str, Any] = {}
         everywhere = np.ones(self.num_envs, np.bool_)
         for name in ("equity", "turnover", "cost"):
-            info[name], info[f"_{name}"] = _numpy(getattr(outcome, name)), everywhere.copy()
+            info[name] = _numpy(getattr(outcome, name))
+            info[f"_{name}"] = everywhere.copy()
         if done.any():
             info = self._with_finals(info, done, self._adapter.rows(outcome.final_observation))
         reward = _numpy(outcome.reward).astype(np.float64)
@@ -206,5 +209,6 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         for i in np.flatnonzero(done):
             finals[i] = rows[i].copy()
         for name in ("equity", "turnover", "cost"):
-            inner[name], inner[f"_{name}"] = np.where(done, info[name], 0), done.copy()
+            inner[name] = np.where(done, info[name], 0)
+            inner[f"_{name}"] = done.copy()
         return info | {"final_obs": finals, "_final_obs": done.copy(), "final_info": inner, "_final_info": done.copy()}

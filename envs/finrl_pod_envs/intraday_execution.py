@@ -62,8 +62,11 @@ class IntradayExecutionEnv:
         check_settings("intraday.", self.config)
         if len(sessions) == 0:
             raise ConfigError("an environment of intraday execution needs at least one session")
-        self.sessions, self.envs, self.member_ids = sessions, envs, tuple(members)
-        self.members, self.device = len(self.member_ids), torch.device(device)
+        self.sessions = sessions
+        self.envs = envs
+        self.member_ids = tuple(members)
+        self.members = len(self.member_ids)
+        self.device = torch.device(device)
         self._even = execute(sessions, twap, self.config).slices  # [S, B]
 
     def reset(self, seed: int) -> Tensor:
@@ -73,16 +76,20 @@ class IntradayExecutionEnv:
         return self._observation()
 
     def _begin(self) -> None:
-        shape, count = (self.envs,), len(self.sessions)
+        shape = (self.envs,)
+        count = len(self.sessions)
 
         self._session = torch.stack(
             [torch.randint(count, shape, generator=s, device=self.device) for s in self._streams]
         )
         self._step = 0
         self._order = self.config.order_share * self._of(self.sessions.daily_volume)
-        self._left, self._even_left = self._order.clone(), self._order.clone()
-        self._moved, self._even_moved = torch.zeros_like(self._order), torch.zeros_like(self._order)
-        self._volume, self._done = torch.zeros_like(self._order), torch.zeros_like(self._order)
+        self._left = self._order.clone()
+        self._even_left = self._order.clone()
+        self._moved = torch.zeros_like(self._order)
+        self._even_moved = torch.zeros_like(self._order)
+        self._volume = torch.zeros_like(self._order)
+        self._done = torch.zeros_like(self._order)
 
     def _of(self, values: Tensor) -> Tensor:
         """Values [S, ...] of the drawn sessions: [P, E, ...]."""
@@ -93,10 +100,13 @@ class IntradayExecutionEnv:
         expected = (self.members, self.envs, 1)
         if action.shape != expected:
             raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
-        sessions, config, b = self.sessions, self.config, self._step
+        sessions = self.sessions
+        config = self.config
+        b = self._step
         last = b == sessions.bars - 1
         wanted = self._left * self._usual_share() * self.factor(action[..., 0])
-        arrival, price = self._of(sessions.arrival), self._of(sessions.price[:, b])
+        arrival = self._of(sessions.arrival)
+        price = self._of(sessions.price[:, b])
         self._volume = self._of(sessions.volume[:, b])
         bar = Bar(
             price, self._volume, arrival, self._of(sessions.daily_volume), self._of(sessions.volatility), self._moved
@@ -107,11 +117,14 @@ class IntradayExecutionEnv:
         # Less what the slices cost by the price path alone.
         value = self._order * arrival * BASIS_POINT
         reward = (even.cost - out.cost + (out.filled - even.filled) * (price - arrival)) / value
-        self._left, self._even_left = self._left - out.filled, self._even_left - even.filled
+        self._left = self._left - out.filled
+        self._even_left = self._even_left - even.filled
         risk = config.risk_aversion * (self._of(sessions.volatility) / RISK_UNIT).square() / sessions.bars
         reward = reward - risk * (self._left / self._order).square()
-        self._moved, self._even_moved = out.moved, even.moved
-        self._done, self._step = self._done + self._volume, b + 1
+        self._moved = out.moved
+        self._even_moved = even.moved
+        self._done = self._done + self._volume
+        self._step = b + 1
         final = self._observation()
         over = torch.full((self.members, self.envs), last, device=self.device)
         if last:
@@ -128,7 +141,8 @@ class IntradayExecutionEnv:
 
     def _observation(self) -> Tensor:
         sessions = self.sessions
-        profile, daily = self._of(sessions.profile), self._of(sessions.daily_volume)
+        profile = self._of(sessions.profile)
+        daily = self._of(sessions.daily_volume)
         left = self._left / self._order
         return observe(self._step, sessions.bars, left, profile, self._volume / daily, self._done / daily)
 
@@ -150,7 +164,8 @@ class AgentSchedule:
     """A trained agent as a schedule for `execute`. act: observations [1, S, 5] -> actions [1, S, 1]."""
 
     def __init__(self, env: IntradayExecutionEnv, act: Callable[[Tensor], Tensor]) -> None:
-        self.env, self._act = env, act
+        self.env = env
+        self._act = act
 
     def __call__(self, state: SliceState) -> Tensor:
         sessions = state.sessions

@@ -91,12 +91,14 @@ class MarketEnv(ABC):
         if self.KIND is not None:
             config = dataclasses.replace(config, kind=self.KIND)
         _check_config(config, market)
-        self.market, self.config = market, config
+        self.market = market
+        self.config = config
         exact = config.whole_shares and config.buy_allocation == "sequential"
         self.dtype = dtype or (torch.float64 if exact else torch.float32)
         self.output_dtype = dtype or torch.float32
         self.member_ids = tuple(members)
-        self.members, self.envs = len(self.member_ids), envs or config.envs
+        self.members = len(self.member_ids)
+        self.envs = envs or config.envs
         self.accounts = group or min(config.group, self.envs)
         if self.envs % self.accounts:
             raise ConfigError(
@@ -166,7 +168,9 @@ class MarketEnv(ABC):
 
         stagger: give first episodes a random length, which spreads later resets; False starts with full windows.
         """
-        p, g, a = self.members, self.groups, self.accounts
+        p = self.members
+        g = self.groups
+        a = self.accounts
         # Drawn on the CPU, so that episodes do not depend on the device.
         starts = [
             self._draw_starts(i, (START_ROUNDS, g), generator)
@@ -256,7 +260,8 @@ class MarketEnv(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: no kernels, which have addresses of tables, and no gradient graph."""
-        state, observation = self._state, self._observation
+        state = self._state
+        observation = self._observation
         if state is not None:
             state = EnvState(*(None if x is None else x.detach() for x in state))  # type: ignore[arg-type]
         if observation is not None:
@@ -355,17 +360,23 @@ class MarketEnv(ABC):
         if self.reward.kernel is None:
             return
         make = make_device_step if on_device(self.device) else make_step_kernel
-        self._native, self._gradient = make(self, START_ROUNDS), make_gradient_kernel(self)
+        self._native = make(self, START_ROUNDS)
+        self._gradient = make_gradient_kernel(self)
 
     # ---------------------------------------------------------------- pure functions
 
     def transition(self, state: EnvState, action: Tensor) -> tuple[EnvState, EnvStep]:
         """One step as a pure function of state and action; differentiable and compilable."""
-        p, g, a = self.members, self.groups, self.accounts
+        p = self.members
+        g = self.groups
+        a = self.accounts
         bar, next_bar = state.bar, state.bar + 1
-        close, fill = self.close[bar].unsqueeze(2), self.fill[bar].unsqueeze(2)  # [P, G, 1, N]
-        close_next, fill_next = self.close[next_bar].unsqueeze(2), self.fill[next_bar].unsqueeze(2)
-        action, pending = action.to(self.dtype).reshape(p, g, a, -1), state.pending
+        close = self.close[bar].unsqueeze(2)
+        fill = self.fill[bar].unsqueeze(2)  # [P, G, 1, N]
+        close_next = self.close[next_bar].unsqueeze(2)
+        fill_next = self.fill[next_bar].unsqueeze(2)
+        action = action.to(self.dtype).reshape(p, g, a, -1)
+        pending = state.pending
         decision = None if self.mandate_table is None else self._decide(self.mandate_table, action, state, close)
         if decision is not None:
             trades, pending, priority = *self._mandate_trades(decision, state, close), None
@@ -452,7 +463,8 @@ class MarketEnv(ABC):
         """Target weights [P, G, A, N] that wait under the delay, oldest first; NaN where nothing will be traded."""
         if state.pending is None:
             return []
-        waiting, weights = self.venue.delay - 1, []
+        waiting = self.venue.delay - 1
+        weights = []
         for i, target in enumerate(state.pending.unbind(-2)):
             decided = (state.bar - waiting + i).clamp(min=0)
             known = ~torch.isnan(target)
@@ -468,7 +480,8 @@ class MarketEnv(ABC):
     def _allowed(self, trades: Tensor, state: EnvState, bar: Tensor) -> Tensor:
         """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
         if not self._all_fillable:
-            fillable, delisted = self.market.fillable[bar].unsqueeze(2), self.market.delisted[bar].unsqueeze(2)
+            fillable = self.market.fillable[bar].unsqueeze(2)
+            delisted = self.market.delisted[bar].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(delisted, -state.shares, torch.zeros_like(trades)))
         if self.turbulent is not None:
             decided = (bar - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
@@ -481,7 +494,8 @@ class MarketEnv(ABC):
         """Move groups whose window has ended to their next one; reset their accounts, and ruined ones, to cash."""
         bar, steps_left, episode_index = self._next_window(state, window_ends)
         again = window_ends.unsqueeze(-1) | ruined  # [P, G, A]
-        first, reward_state = self._initial_reward_state(tuple(again.shape)), state.reward_state
+        first = self._initial_reward_state(tuple(again.shape))
+        reward_state = state.reward_state
         reward_state = (
             reward_state
             if reward_state is None or first is None
@@ -527,7 +541,8 @@ class MarketEnv(ABC):
 
     def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""
-        weights, pending = torch.where(decision.trades, decision.weights, torch.nan), state.pending
+        weights = torch.where(decision.trades, decision.weights, torch.nan)
+        pending = state.pending
         if pending is not None:
             weights, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], weights.unsqueeze(-2)], -2)
         known = ~torch.isnan(weights)
@@ -538,7 +553,8 @@ class MarketEnv(ABC):
         """Virtual holdings and turnover budget at the next close. price_relatives: [P, G, 1, N], next close / close."""
         if decision is None or self.mandate_table is None:
             return None, None
-        table, budget = self.mandate_table, decision.budget
+        table = self.mandate_table
+        budget = decision.budget
         budget = None if budget is None else replenish_budget(budget, 1, table.config, table.bars_per_year)
         return drift(decision.weights, price_relatives), budget
 
@@ -574,7 +590,8 @@ class MarketEnv(ABC):
 
     def _base_growth_table(self) -> Tensor:
         """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""
-        table, dividends = self.mandate_table, self.market.dividends
+        table = self.mandate_table
+        dividends = self.market.dividends
         growth = torch.zeros(len(self.fill), dtype=self.dtype, device=self.device)
         for first in range(0, len(growth) - 1, TABLE_ROWS):
             now = slice(first, min(first + TABLE_ROWS, len(growth) - 1))

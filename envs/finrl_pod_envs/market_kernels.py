@@ -28,7 +28,8 @@ STEP_SOURCE, GRADIENT_SOURCE = (Path(__file__).with_name(f"market_{name}.cpp") f
 # Enums of the kernels.
 KINDS = {"stock_trading": 0, "portfolio": 1}
 BUY_ALLOCATIONS = {"proportional": 0, "sequential": 1}
-LOG_RETURN, CHANGE = 0, 1
+LOG_RETURN = 0
+CHANGE = 1
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +86,8 @@ def _has_shared_rules(env: KernelEnv) -> bool:
 
     They are long-only without leverage, proportional costs only, and no limit on estimated risk.
     """
-    config, mandate = env.config, env.mandate
+    config = env.config
+    mandate = env.mandate
     return (
         not config.short
         and config.leverage == 1.0
@@ -97,11 +99,18 @@ def _has_shared_rules(env: KernelEnv) -> bool:
 
 def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
-    config, dtype = env.config, env.dtype
-    market.members, market.groups, market.accounts, market.assets = env.members, env.groups, env.accounts, env.assets
+    config = env.config
+    dtype = env.dtype
+    market.members = env.members
+    market.groups = env.groups
+    market.accounts = env.accounts
+    market.assets = env.assets
     market.reward = CHANGE if env.reward.kernel == "gain" else LOG_RETURN
-    market.cost_rate, market.cash = env.venue.cost_rate, config.cash
-    market.leverage, market.change_scale, market.min_growth = config.leverage, CHANGE_SCALE, MIN_GROWTH
+    market.cost_rate = env.venue.cost_rate
+    market.cash = config.cash
+    market.leverage = config.leverage
+    market.change_scale = CHANGE_SCALE
+    market.min_growth = MIN_GROWTH
     used = slice(env.first, env.last + 1)
     tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
     if not bool(env.market.tradable[used].all()):
@@ -124,10 +133,14 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
 def _set_mandate(mandate: _Mandate, table: MandateTable) -> dict[str, Tensor]:
     """Fill the kernel's mandate; returns its tables, which must outlive it."""
     config = table.config
-    mandate.tilt, mandate.trade_speed, mandate.max_weight = config.tilt, config.trade_speed, config.max_weight
-    mandate.full_budget, mandate.budget_per_bar = initial_budget(config), config.max_turnover / table.bars_per_year
+    mandate.tilt = config.tilt
+    mandate.trade_speed = config.trade_speed
+    mandate.max_weight = config.max_weight
+    mandate.full_budget = initial_budget(config)
+    mandate.budget_per_bar = config.max_turnover / table.bars_per_year
     tables = {"base": table.base.contiguous(), "decides": table.decides.to(torch.uint8)}
-    mandate.base, mandate.decides = tables["base"].data_ptr(), tables["decides"].data_ptr()
+    mandate.base = tables["base"].data_ptr()
+    mandate.decides = tables["decides"].data_ptr()
     return tables
 
 
@@ -202,15 +215,19 @@ class StepKernel:
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
         market = self._market = _StepMarket()
         self._tables = _set_market(market, env)
-        market.rounds, market.episode_bars, market.kind = rounds, env.episode_bars, KINDS[config.kind]
-        market.buy_allocation, market.whole_shares = BUY_ALLOCATIONS[config.buy_allocation], config.whole_shares
+        market.rounds = rounds
+        market.episode_bars = env.episode_bars
+        market.kind = KINDS[config.kind]
+        market.buy_allocation = BUY_ALLOCATIONS[config.buy_allocation]
+        market.whole_shares = config.whole_shares
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
         limited = _limited_bars(env)
         if bool(limited.any()):
             self._tables["limited"] = limited.to(torch.uint8)
             market.limited = self._tables["limited"].data_ptr()
-        market.features, market.width = features.data_ptr(), features[0].numel()
+        market.features = features.data_ptr()
+        market.width = features[0].numel()
         self._writes_rows = env.output_dtype == features.dtype == torch.float32
         self._market_address = ctypes.addressof(market)
         # The pointers of `StepBuffers` in order: an array is set three times as fast as named fields.
@@ -242,7 +259,9 @@ class StepKernel:
         given = (*state[:5], action, state.virtual, state.budget)
         inputs = [None if x is None else x.contiguous() for x in given]
         outputs = self._next_outputs() if reuse else _Outputs(env)
-        self._market.starts, self._market.ruin, self._market.only_ended = starts.data_ptr(), ruin, reuse
+        self._market.starts = starts.data_ptr()
+        self._market.ruin = ruin
+        self._market.only_ended = reuse
         self._pointers[: len(_INPUTS)] = [None if x is None else x.data_ptr() for x in inputs]
         self._pointers[len(_INPUTS) : -1] = outputs.pointers
         self._pointers[-1] = None if out is None else out.data_ptr()
@@ -266,7 +285,8 @@ class StepKernel:
 def _limited_bars(env: KernelEnv) -> Tensor:
     """[T] bool: bars at which an asset cannot be traded, or everything is sold."""
     limited = ~(env.market.tradable & env.market.fillable).all(-1)
-    limited[: env.first], limited[env.last + 1 :] = False, False
+    limited[: env.first] = False
+    limited[env.last + 1 :] = False
     return limited if env.turbulent is None else limited | env.turbulent
 
 
@@ -277,14 +297,20 @@ class _Outputs:
     """
 
     def __init__(self, env: KernelEnv) -> None:
-        p, g, e, n, dtype = env.members, env.groups, env.envs, env.assets, env.output_dtype
-        bars, numbers = torch.empty(4, p, g, dtype=torch.int64), torch.empty(4, p, e, dtype=dtype)
+        p = env.members
+        g = env.groups
+        e = env.envs
+        n = env.assets
+        dtype = env.output_dtype
+        bars = torch.empty(4, p, g, dtype=torch.int64)
+        numbers = torch.empty(4, p, e, dtype=dtype)
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
         mandate = env.mandate
         holdings = torch.empty(1 if mandate is None else 2, p, g, env.accounts, n, dtype=env.dtype)
         limited = mandate is not None and mandate.max_turnover > 0
         budget = torch.empty(p, g, env.accounts, dtype=env.dtype) if limited else None
-        accounts, flags = torch.empty(2, p, e, n + 1, dtype=dtype), torch.empty(2, p, e, dtype=torch.bool)
+        accounts = torch.empty(2, p, e, n + 1, dtype=dtype)
+        flags = torch.empty(2, p, e, dtype=torch.bool)
         stacked = (bars, cash, holdings[:1], accounts, numbers, flags)
         self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
         virtual = None if mandate is None else holdings[1]
@@ -299,13 +325,16 @@ class _Outputs:
         reward, equity, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
         self.state = EnvState(bar, steps_left, episode_index, cash[0], holdings[0], None, None, virtual, budget)
-        observation, final = Observation(bar, account), Observation(reached, account)
+        observation = Observation(bar, account)
+        final = Observation(reached, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
         self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
 
     def with_extras(self, result: EnvStep) -> EnvStep:
         """A result with virtual holdings and turnover budget after the accounts, as far as they are observed."""
-        state, (bar, account), (reached, last) = self.state, result.observation, result.final_observation
+        state = self.state
+        (bar, account) = result.observation
+        (reached, last) = result.final_observation
         virtual = None if self._last_virtual is None else state.virtual
         observation = Observation(bar, self._joined(account, virtual, state.budget))
         ended = last.data_ptr() != account.data_ptr()
@@ -319,7 +348,8 @@ class _Outputs:
 
 def _addresses(stacked: Tensor) -> range:
     """Memory addresses of the slices of a contiguous tensor."""
-    start, size = stacked.data_ptr(), stacked.stride(0) * stacked.itemsize
+    start = stacked.data_ptr()
+    size = stacked.stride(0) * stacked.itemsize
     return range(start, start + len(stacked) * size, size)
 
 
@@ -344,7 +374,8 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
     Portfolio environments only, with fractional shares and proportional buys; no mandate that limits single weights or
     turnover.
     """
-    config, mandate = env.config, env.mandate
+    config = env.config
+    mandate = env.mandate
     supported = (
         _is_supported(env)
         and config.kind == "portfolio"
@@ -384,7 +415,8 @@ class GradientKernel:
         inputs = (state.cash, state.shares, action, state.virtual)
         results = _StepFunction.apply(*inputs, self, state.bar, window_ends)  # type: ignore[no-untyped-call]
         cash, shares, virtual, account, last, reward, equity, turnover, cost, ruined = results
-        p, flat = cash.shape[0], (cash.shape[0], -1)
+        p = cash.shape[0]
+        flat = (cash.shape[0], -1)
         truncated = window_ends.unsqueeze(-1) & ~ruined
         step = EnvStep(
             observation=Observation(state.bar + 1, account.view(*flat, account.shape[-1])),

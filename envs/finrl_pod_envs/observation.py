@@ -42,9 +42,12 @@ def _write_natively(table: Tensor, bar: Tensor, account: Tensor, out: Tensor) ->
     library = load(Path(__file__).with_name("observation.cpp"))
     if library is None:
         return False
-    bar, (width, own) = bar.contiguous(), (table[0].numel(), account.shape[-1])
-    groups, accounts = bar.numel(), account.shape[1] // bar.shape[1]
-    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    bar = bar.contiguous()
+    (width, own) = (table[0].numel(), account.shape[-1])
+    groups = bar.numel()
+    accounts = account.shape[1] // bar.shape[1]
+    pointer = ctypes.c_void_p
+    size = ctypes.c_int64
     library.flat_rows(
         *(pointer(table.data_ptr()), size(width), pointer(bar.data_ptr()), size(groups), size(accounts)),
         *(pointer(account.data_ptr()), size(own), pointer(out.data_ptr())),

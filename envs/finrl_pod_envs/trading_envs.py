@@ -35,7 +35,8 @@ class PortfolioEnv(MarketEnv):
         self.action_size = self.assets + 1
         self.action_kind = "direct" if self.config.short else "softmax"
         if self.mandate is not None:
-            self.action_size, self.action_kind = self.assets, "tilt"
+            self.action_size = self.assets
+            self.action_kind = "tilt"
         if type(self) is PortfolioEnv:
             self._use_native()
 
@@ -107,7 +108,8 @@ class DiscreteTradingEnv(MarketEnv):
         """
         wrong = (action < 0) | (action >= self.actions) | (action != action.round())
         if not on_device(self.device) and bool(wrong.any()):
-            low, high = action.min().item(), action.max().item()
+            low = action.min().item()
+            high = action.max().item()
             raise InputError(
                 f"actions must be whole numbers from 0 to {self.actions - 1}, got numbers from {low:g} to {high:g}"
             )

@@ -303,9 +303,13 @@ class TritonStep:
         """rounds: start windows of each group."""
         self._env: KernelEnv = weakref.proxy(env)  # in a cycle, its tables would outlive it
         self._rounds = rounds
-        config, mandate, used = env.config, env.mandate, slice(env.first, env.last + 1)
-        market, table = env.market, env.mandate_table
-        all_tradable, all_fillable = bool(market.tradable[used].all()), bool(market.fillable[used].all())
+        config = env.config
+        mandate = env.mandate
+        used = slice(env.first, env.last + 1)
+        market = env.market
+        table = env.mandate_table
+        all_tradable = bool(market.tradable[used].all())
+        all_fillable = bool(market.fillable[used].all())
         rates = env.venue.cost_rates
         self._tables = [
             env.close.contiguous(),
@@ -378,7 +382,8 @@ class TritonStep:
             self._static = _Outputs(env, self._own)
         outputs = self._static if reuse and self._static is not None else _Outputs(env, self._own)
         given = (*state[:5], state.virtual, state.budget, action)
-        next_state, result = outputs.state, outputs.result
+        next_state = outputs.state
+        result = outputs.result
         launch(
             market_step,
             (env.members * env.groups,),
@@ -410,7 +415,10 @@ class _Outputs:
     """Tensors that a step writes: the next state and the results."""
 
     def __init__(self, env: KernelEnv, own: int) -> None:
-        p, g, a, e = env.members, env.groups, env.accounts, env.envs
+        p = env.members
+        g = env.groups
+        a = env.accounts
+        e = env.envs
         kept, shown = (torch.empty(0, dtype=x, device=env.device) for x in (env.dtype, env.output_dtype))
         reached, bar, steps_left, episode_index = torch.empty(4, p, g, dtype=torch.int64, device=env.device).unbind()
         shares = kept.new_empty(p, g, a, env.assets)

@@ -103,7 +103,8 @@ class AccountTracker:
         if known is not None:
             known = self._marked(known, equity, filled)
             known = self._reward.observed(known)
-        self._held, self._equity = held, equity
+        self._held = held
+        self._equity = equity
         nothing = torch.full_like(held, torch.nan)
         pending = [nothing if target is None else target for target in self._pending]
         return joined_extras(held, pending, virtual if self._with_virtual else None, known, budget, self._mandate)
@@ -131,7 +132,8 @@ class AccountTracker:
         self._pending.extend(
             None if target is None else _of_symbols(target, symbols, torch.nan) for target in state["pending"]
         )
-        known, held = state["reward_state"], state["held"]
+        known = state["reward_state"]
+        held = state["held"]
         self._state = None if known is None else torch.tensor([known], dtype=number)
         self._held = None if held is None else _of_symbols(held, symbols, 0.0)
         self._equity, self._before = (

@@ -47,7 +47,8 @@ def trades_as_weights(
     """
     actions = actions.clamp(-1, 1)
     trades = torch.where(tradable, actions * hmax * prices / equity.unsqueeze(-1), 0.0)
-    cash, units = 1 - held.sum(-1), torch.ones_like(held)  # for an account of equity 1, shares are weights
+    cash = 1 - held.sum(-1)
+    units = torch.ones_like(held)  # for an account of equity 1, shares are weights
     if rules.limited:
         trades = limit_gross_exposure(trades, cash, held, units, leverage)
     fractions = replace(rules, whole_shares=False)

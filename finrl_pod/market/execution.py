@@ -148,8 +148,10 @@ def _sequential(funds: Tensor, requested: Tensor, units: Tensor, rules: Executio
     units: [..., N], price of one share with fees.
     """
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
-    ranked, units = requested.gather(-1, order), units.expand_as(requested).gather(-1, order)
-    funds, fills = funds.clamp(min=0), []
+    ranked = requested.gather(-1, order)
+    units = units.expand_as(requested).gather(-1, order)
+    funds = funds.clamp(min=0)
+    fills = []
     for i in range(order.shape[-1]):
         affordable = funds / units[..., i]
         fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, ranked[..., i])

@@ -82,7 +82,9 @@ def sessions_of(panel: Panel, symbol: str, history: int = HISTORY) -> IntradaySe
     def column(values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values[rows, n], np.float64)).view(-1, usual)
 
-    close, volume, first = column(panel.close), column(panel.volume), column(panel.open)[:, 0]
+    close = column(panel.close)
+    volume = column(panel.volume)
+    first = column(panel.open)[:, 0]
     price = close
     if panel.high is not None and panel.low is not None:
         price = (column(panel.high) + column(panel.low) + close) / 3
@@ -115,8 +117,10 @@ def simulated_sessions(count: int, bars: int = 26, seed: int = 0) -> IntradaySes
     standard deviation of 0.3, that of a bar's 0.4 with a correlation of 0.7 from bar to bar.
     """
     rng = np.random.default_rng(seed)
-    total, time = count + HISTORY, (np.arange(bars) + 0.5) / bars
-    noise, state = np.empty((total, bars)), rng.standard_normal(total)
+    total = count + HISTORY
+    time = (np.arange(bars) + 0.5) / bars
+    noise = np.empty((total, bars))
+    state = rng.standard_normal(total)
     for b in range(bars):
         noise[:, b] = state
         state = 0.7 * state + np.sqrt(1 - 0.7**2) * rng.standard_normal(total)
@@ -199,14 +203,20 @@ def execute(
     """Execute the parent order by a schedule in every session. side: 1 buys, -1 sells."""
     price = sessions.price if side == 1 else 2 * sessions.arrival.unsqueeze(1) - sessions.price
     order = config.order_share * sessions.daily_volume
-    left, cost, moved = order.clone(), torch.zeros_like(order), torch.zeros_like(order)
-    volume, done, slices = torch.zeros_like(order), torch.zeros_like(order), []
+    left = order.clone()
+    cost = torch.zeros_like(order)
+    moved = torch.zeros_like(order)
+    volume = torch.zeros_like(order)
+    done = torch.zeros_like(order)
+    slices = []
     for b in range(sessions.bars):
         wanted = schedule(SliceState(b, order, left, volume, done, sessions))
         volume = sessions.volume[:, b]
         bar = Bar(price[:, b], volume, sessions.arrival, sessions.daily_volume, sessions.volatility, moved)
         out = fill_slice(wanted, left, bar, b == sessions.bars - 1, config)
-        left, cost, moved = left - out.filled, cost + out.cost, out.moved
+        left = left - out.filled
+        cost = cost + out.cost
+        moved = out.moved
         done = done + volume
         slices.append(out.filled)
     return ExecutionResult(cost / (order * sessions.arrival) / BASIS_POINT, torch.stack(slices, 1))
@@ -236,7 +246,8 @@ class Participation:
     rate: float | None = None
 
     def __call__(self, state: SliceState) -> Tensor:
-        profile, step = state.sessions.profile, state.step
+        profile = state.sessions.profile
+        step = state.step
         usual = profile[:, step] * state.sessions.daily_volume
         surprise = torch.ones_like(usual)
         if step:

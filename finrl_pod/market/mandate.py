@@ -200,7 +200,8 @@ def trade_towards(
     fresh = ~(held != 0).any(-1, keepdim=True)
     blocked = torch.where(bar.tradable, zero, held)
     before = torch.where(bar.tradable, virtual, zero)
-    mass, left = virtual.sum(-1, keepdim=True), before.sum(-1, keepdim=True)
+    mass = virtual.sum(-1, keepdim=True)
+    left = before.sum(-1, keepdim=True)
     available = (mass - blocked.sum(-1, keepdim=True)).clamp(min=0)
     freed = ((virtual != 0) & ~bar.tradable & (held == 0)).any(-1, keepdim=True)
     has_left = left > 0
@@ -243,7 +244,8 @@ class MandateTable:
 
     def __init__(self, market: MarketTensor, config: MandateConfig, bars_per_year: float, dtype: torch.dtype) -> None:
         """Raises ConfigError if the base needs weights that the market lacks."""
-        self.config, self.bars_per_year = config, bars_per_year
+        self.config = config
+        self.bars_per_year = bars_per_year
         base = market.base
         if base is None:
             if config.base != "equal_weight":
@@ -274,8 +276,10 @@ class MandateTable:
         self, t: int | Tensor, scores: Tensor, held: Tensor, virtual: Tensor, budget: Tensor | None, leverage: float
     ) -> Decision:
         """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `trade_towards`."""
-        bar, rules = self.at(t), (self.config, leverage, self.bars_per_year)
-        desired, entry = desired_weights(scores, bar, held, *rules), entry_weights(bar, held, *rules)
+        bar = self.at(t)
+        rules = (self.config, leverage, self.bars_per_year)
+        desired = desired_weights(scores, bar, held, *rules)
+        entry = entry_weights(bar, held, *rules)
         return trade_towards(desired, entry, bar, held, virtual, budget, self.config)
 
 
@@ -337,12 +341,14 @@ class MandateAccounts:
     """Virtual holdings of B accounts that are simulated bar after bar on one market."""
 
     def __init__(self, table: MandateTable, leverage: float) -> None:
-        self._table, self._leverage = table, leverage
+        self._table = table
+        self._leverage = leverage
         self._state: VirtualHoldings | None = None
 
     def state(self, held: Tensor, close: Tensor) -> VirtualHoldings:
         """Virtual holdings and turnover budget at the bar after the last decision; arguments as for `decide`."""
-        table, config = self._table, self._table.config
+        table = self._table
+        config = self._table.config
         state = self._state or VirtualHoldings.initial(held, close, config)
         return state.moved(close, 1, config, table.bars_per_year)
 

@@ -163,7 +163,8 @@ def predatory_holdings(moves: Floats, horizon: float, ratio: float, times: Float
 
         Y_i(t) = a exp(-(n-1)/(n+1) ratio t) + b_i exp(ratio t)
     """
-    n, mean = len(moves), moves.mean()
+    n = len(moves)
+    mean = moves.mean()
     decay = (n - 1) / (n + 1) * ratio
     if ratio <= 0:
         raise ConfigError(f"the ratio of permanent to temporary impact must be above 0, got {ratio:g}")
@@ -178,8 +179,10 @@ def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -
     With cooperation = 1 all share one objective and this is the optimum of the team. The first-order conditions of all
     traders with their constraints sum_j v_ij = order_i form one linear system of M (N + 1) unknowns.
     """
-    m, n = len(orders), game.steps
-    shared, own = game.impact.shared_kernel(n, game.tau), game.impact.own_kernel(n, game.tau)
+    m = len(orders)
+    n = game.steps
+    shared = game.impact.shared_kernel(n, game.tau)
+    own = game.impact.own_kernel(n, game.tau)
     mine, _ = quadratic_form(shared + own, 0.0, game.risk)
     others = shared + cooperation * shared.T
     linear = np.stack([quadratic_form(shared + own, x, game.risk)[1] for x in orders])  # [M, N]

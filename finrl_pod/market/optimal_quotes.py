@@ -68,13 +68,17 @@ def glft_quotes(problem: MakerProblem, time_left: float) -> Quotes:
 
     v(t) = exp(-M (T - t)) 1 with M tridiagonal; delta_bid(q) = ln(v_q / v_(q+1)) / k + ln(1 + gamma / k) / gamma.
     """
-    k, gamma, q = problem.decay, problem.risk_aversion, problem.inventories
+    k = problem.decay
+    gamma = problem.risk_aversion
+    q = problem.inventories
     if gamma:
         diagonal = k * gamma * problem.volatility**2 * q**2 / 2
         coupling = problem.intensity * (1 + gamma / k) ** -(1 + k / gamma)
         margin = math.log1p(gamma / k) / gamma
     else:
-        diagonal, coupling, margin = k * problem.running_penalty * q**2, problem.intensity / math.e, 1 / k
+        diagonal = k * problem.running_penalty * q**2
+        coupling = problem.intensity / math.e
+        margin = 1 / k
     matrix = np.diag(diagonal) - coupling * (np.eye(len(q), k=1) + np.eye(len(q), k=-1))
     # M is symmetric: exp(-M t) 1 by its eigenvectors, with the largest exponent taken out against overflow.
     rates, vectors = np.linalg.eigh(matrix)
@@ -89,7 +93,8 @@ def solve_quotes(problem: MakerProblem, steps: int) -> Quotes:
     dt = problem.horizon / steps
     n = len(problem.inventories)
     value = np.zeros((steps + 1, n))
-    bid, ask = np.full((steps, n), np.nan), np.full((steps, n), np.nan)
+    bid = np.full((steps, n), np.nan)
+    ask = np.full((steps, n), np.nan)
     start = np.full(n, 1 / problem.decay)
     quotes = (start, start)
     for j in range(steps - 1, -1, -1):
@@ -97,7 +102,8 @@ def solve_quotes(problem: MakerProblem, steps: int) -> Quotes:
         for _ in range(SWEEPS):
             quotes = (_best_side(problem, ahead, quotes, 0, dt), quotes[1])
             quotes = (quotes[0], _best_side(problem, ahead, quotes, 1, dt))
-        bid[j, :-1], ask[j, 1:] = quotes[0][:-1], quotes[1][1:]
+        bid[j, :-1] = quotes[0][:-1]
+        ask[j, 1:] = quotes[1][1:]
         value[j] = _expected(problem, ahead, quotes, dt)
     return Quotes(bid, ask, value)
 
@@ -105,7 +111,8 @@ def solve_quotes(problem: MakerProblem, steps: int) -> Quotes:
 def evaluate_quotes(problem: MakerProblem, bid: Floats, ask: Floats) -> Floats:
     """Value [N + 1, 2Q + 1] of given quotes [N, 2Q + 1], exactly; NaN at the limits is ignored."""
     steps = len(bid)
-    dt, value = problem.horizon / steps, np.zeros((steps + 1, len(problem.inventories)))
+    dt = problem.horizon / steps
+    value = np.zeros((steps + 1, len(problem.inventories)))
     for j in range(steps - 1, -1, -1):
         value[j] = _expected(problem, _carried(problem, value[j + 1], dt), (bid[j], ask[j]), dt)
     return value
@@ -118,17 +125,20 @@ def best_constant_quote(problem: MakerProblem, steps: int) -> tuple[float, float
         flat = np.full((steps, len(problem.inventories)), delta)
         return float(evaluate_quotes(problem, flat, flat)[0, problem.max_inventory])
 
-    low, high = 0.0, 5 / problem.decay
+    low = 0.0
+    high = 5 / problem.decay
     ratio = (math.sqrt(5) - 1) / 2
     while high - low > 1e-2 / problem.decay:  # golden section
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        left = high - ratio * (high - low)
+        right = low + ratio * (high - low)
         low, high = (low, right) if value(left) > value(right) else (left, high)
     return (low + high) / 2, value((low + high) / 2)
 
 
 def visited_inventories(problem: MakerProblem, bid: Floats, ask: Floats) -> Floats:
     """Share of time [2Q + 1] spent at each inventory with quotes [N, 2Q + 1], from inventory 0 at the start."""
-    dt, share = problem.horizon / len(bid), np.zeros(len(problem.inventories))
+    dt = problem.horizon / len(bid)
+    share = np.zeros(len(problem.inventories))
     now = np.zeros_like(share)
     now[problem.max_inventory] = 1.0
     for j in range(len(bid)):
@@ -149,7 +159,8 @@ def _carried(problem: MakerProblem, value: Floats, dt: float) -> Floats:
 
 def _fill_probabilities(problem: MakerProblem, quotes: tuple[Floats, Floats], dt: float) -> tuple[Floats, Floats]:
     buys, sells = (-np.expm1(-problem.intensity * np.exp(-problem.decay * quote) * dt) for quote in quotes)
-    buys[-1], sells[0] = 0.0, 0.0
+    buys[-1] = 0.0
+    sells[0] = 0.0
     return buys, sells
 
 
@@ -157,7 +168,8 @@ def _expected(problem: MakerProblem, ahead: Floats, quotes: tuple[Floats, Floats
     """Value [2Q + 1] of a step with these quotes, from the values `ahead` [2Q + 1] after it."""
     buys, sells = _fill_probabilities(problem, quotes, dt)
     bid, ask = (np.nan_to_num(quote) for quote in quotes)
-    up, down = np.append(ahead[1:], 0.0), np.append(0.0, ahead[:-1])
+    up = np.append(ahead[1:], 0.0)
+    down = np.append(0.0, ahead[:-1])
     chances = ((1 - buys) * (1 - sells), buys * (1 - sells), (1 - buys) * sells, buys * sells)
     outcomes = (ahead, up + bid, down + ask, ahead + bid + ask)
     return _certainty_equivalent(problem, chances, outcomes)
@@ -179,11 +191,13 @@ def _best_side(problem: MakerProblem, ahead: Floats, quotes: tuple[Floats, Float
     dt the first-order condition is delta + gain = ln(1 + gamma f / k) / gamma, f = (exp(x) - 1) / x, which tends to
     1 + x / 2 in small steps.
     """
-    k, gamma = problem.decay, problem.risk_aversion
+    k = problem.decay
+    gamma = problem.risk_aversion
     other = 1 - side
     sells = _fill_probabilities(problem, quotes, dt)[other]
     paid = np.nan_to_num(quotes[other])
-    up, down = np.append(ahead[1:], 0.0), np.append(0.0, ahead[:-1])
+    up = np.append(ahead[1:], 0.0)
+    down = np.append(0.0, ahead[:-1])
     near, far = (up, down) if side == 0 else (down, up)  # inventory after a fill of this side, of the other
     with_fill = _certainty_equivalent(problem, (1 - sells, sells), (near, ahead + paid))
     without = _certainty_equivalent(problem, (1 - sells, sells), (ahead, far + paid))

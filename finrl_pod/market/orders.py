@@ -90,7 +90,8 @@ def target_positions(
     cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now: None. Shares
     are rounded down.
     """
-    investable, step = _investable(cash, shares, prices, rules), _step(rules)
+    investable = _investable(cash, shares, prices, rules)
+    step = _step(rules)
     return [
         None if is_fixed else PositionTarget(_shares_of(weight, investable, price, step), weight)
         for weight, price, is_fixed in zip(limited_weights(weights, rules), prices, fixed, strict=True)
@@ -105,7 +106,8 @@ def missing_shares(
 
     Where prices have risen since the decision, no more is bought than the target's weight of equity today.
     """
-    investable, step = _investable(cash, shares, prices, rules), _step(rules)
+    investable = _investable(cash, shares, prices, rules)
+    step = _step(rules)
     found = []
     for target, held, price in zip(targets, shares, prices, strict=True):
         if target is None:

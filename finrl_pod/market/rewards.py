@@ -82,7 +82,8 @@ def differential_sharpe(step: RewardStep) -> Tensor:
     A, B: the moments before the step. 0 while B - A^2 is not positive.
     """
     first, second = step.moments.unbind(-1)
-    d_first, d_second = step.simple_return - first, step.simple_return * step.simple_return - second
+    d_first = step.simple_return - first
+    d_second = step.simple_return * step.simple_return - second
     variance = second - first * first
     usable = variance > MIN_VARIANCE
     safe = torch.where(usable, variance, torch.ones_like(variance))
@@ -156,7 +157,8 @@ class RewardState:
 
     def observed(self, state: Tensor) -> Tensor:
         """The state [..., S] in numbers of order one, for observations."""
-        first, second = state[..., :1], state[..., 1:]
+        first = state[..., :1]
+        second = state[..., 1:]
         scale = (SHARPE_PRIOR * SHARPE_DECAY) ** 0.5
         return torch.cat([first / scale, second / SHARPE_PRIOR - 1], -1)
 
@@ -179,7 +181,9 @@ class StepReward:
         if reward is None:
             self._custom = CustomReward(config.reward)
             reward = Reward(log_return, uses_base=True)
-        self._function, self.kernel, self.uses_base = reward.function, reward.kernel, reward.uses_base
+        self._function = reward.function
+        self.kernel = reward.kernel
+        self.uses_base = reward.uses_base
         self.is_kernel_output = reward.kernel == "gain" or (reward.kernel == "growth" and reward.function is log_return)
         self.state = RewardState(config)
 
@@ -187,7 +191,8 @@ class StepReward:
         """Rewards [P, G, A]. state: [P, G, A, S], before the interval."""
         if self._custom is not None:
             return self._custom(interval)
-        before, after = interval.before, interval.after
+        before = interval.before
+        after = interval.after
         step = RewardStep(
             log_growth(before, after),
             interval.base_growth,

@@ -45,7 +45,8 @@ class SlicePlan:
         from finrl_pod.market.intraday import IntradaySessions, SliceState
 
         usual = self.volume or 1.0  # cancels out where no rate of participation is set
-        zeros, profile = torch.zeros(1, self.steps, dtype=torch.float64), torch.tensor([self.profile]).double()
+        zeros = torch.zeros(1, self.steps, dtype=torch.float64)
+        profile = torch.tensor([self.profile]).double()
         sessions = IntradaySessions(
             price=zeros, volume=zeros, arrival=zeros[:, 0], profile=profile, daily_volume=_scalar(usual),
             volatility=zeros[:, 0], dates=("",),

@@ -72,11 +72,13 @@ class Venue:
                     "market impact and volume limits need prices with volumes, this data has none: "
                     "import volumes, or set impact and participation to 0"
                 )
-            self._volume, self._volatility = in_dtype(market.fill_volume, dtype), in_dtype(market.volatility, dtype)
+            self._volume = in_dtype(market.fill_volume, dtype)
+            self._volatility = in_dtype(market.volatility, dtype)
         if frictions.needs_spread:
             self._half_spread = known_half_spreads(market)
         if frictions.delisting_return:
-            fill, factor = self.fill, max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR)
+            fill = self.fill
+            factor = max(1 + frictions.delisting_return, MIN_DELISTING_FACTOR)
 
             def paid_out(rows: slice) -> Tensor:
                 exits = market.delisted[rows] & ~market.fillable[rows]
@@ -165,7 +167,8 @@ class Venue:
         frictions = self.rules.frictions
         if frictions is None:
             return
-        years, device = years_between_bars(market.times), market.close.device
+        years = years_between_bars(market.times)
+        device = market.close.device
         if any(rate for _, rate in frictions.cash_rates):
             rates = rates_at(market.times, frictions.cash_rates)
             self.risk_free = torch.from_numpy(rates * years).to(device, dtype)
@@ -257,7 +260,8 @@ def execute_with_frictions(
     if cover is not None:
         buy = buy + cover
         paid = funds - (cover * prices + _summed(charge, cover, prices, liquidity)).sum(-1)
-    spent, buy_costs = buy * prices, _summed(charge, buy, prices, liquidity)
+    spent = buy * prices
+    buy_costs = _summed(charge, buy, prices, liquidity)
     left = funds - (spent + buy_costs).sum(-1)
     # Rounding can leave scaled-down purchases a few ulps below the floor.
     left = torch.maximum(left, torch.minimum(floor, paid))
@@ -344,12 +348,14 @@ def _affordable(
     one = torch.ones_like(funds)
     with torch.no_grad():
         smallest = one * MIN_BUY_FRACTION
-        whole, least = bill(one), bill(smallest)
+        whole = bill(one)
+        least = bill(smallest)
         enough = whole <= funds
         if not on_device(funds.device) and bool(enough.all()):  # a GPU would have to be waited for
             return one
         tiny = torch.finfo(requested.dtype).tiny
-        factor, price = one, whole
+        factor = one
+        price = whole
         for _ in range(NEWTON_STEPS):
             step = (price - funds).clamp(min=0) / steepness(factor).clamp(min=tiny)
             factor = torch.maximum(factor - step, smallest)

@@ -328,7 +328,8 @@ def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
         given["agent"] = _parse_agent(given["agent"], "agent", where)
     if isinstance(given.get("cohorts"), list | tuple):
         given["cohorts"] = tuple(_parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(given["cohorts"]))
-    data, splits = given.get("data"), given.get("splits", {})
+    data = given.get("data")
+    splits = given.get("splits", {})
     if isinstance(data, dict) and isinstance(splits, dict) and data.get("name") in BUILT_IN_SPLITS:
         given["splits"] = {**dataclasses.asdict(BUILT_IN_SPLITS[data["name"]]), **splits}
     config: RunConfig = build_record(RunConfig, given, where)

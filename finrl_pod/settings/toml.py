@@ -145,7 +145,9 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
 
 def _rule(error: Any) -> str:
     """What a value must be, of an error of pydantic's."""
-    kind, context, value = error["type"], error.get("ctx", {}), error["input"]
+    kind = error["type"]
+    context = error.get("ctx", {})
+    value = error["input"]
     if kind == "missing":
         return "is missing; add it"
     rules = {

@@ -16,7 +16,8 @@ from finrl_pod.types import EnvStep, Tensor
 from finrl_pod.user_files import written_path
 
 State = dict[str, Tensor]
-STREAMS, AGE = "streams", "age"  # in checkpoints, beside the state
+STREAMS = "streams"
+AGE = "age"  # in checkpoints, beside the state
 
 
 class Transition(NamedTuple):
@@ -43,7 +44,9 @@ class BaseVecEnv(ABC):
 
     def __init__(self, *, envs: int = 16, members: Sequence[int] = (0,), device: torch.device | str = "cpu") -> None:
         """envs: environments of each agent. members: one id for each agent that is trained at the same time."""
-        self.members, self.envs, self.member_ids = len(members), envs, tuple(members)
+        self.members = len(members)
+        self.envs = envs
+        self.member_ids = tuple(members)
         self.device = torch.device(device)
 
     @abstractmethod

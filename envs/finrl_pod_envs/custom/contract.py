@@ -22,9 +22,11 @@ from finrl_pod.user_files import error_text, own_failure, stdout_to_stderr
 
 MAX_STEPS = 2_500
 REPEATED = 100  # steps that are compared with those of a second run
-ENVS, MEMBERS = 4, (0, 5)
+ENVS = 4
+MEMBERS = (0, 5)
 SEED = 1
-EQUAL, DIFFERENT = 1e-6, 1e-4
+EQUAL = 1e-6
+DIFFERENT = 1e-4
 FORM = ("shape", "dtype", "device", "fields")  # rules without which nothing can be trained
 PARTS = ("reward", "terminated", "truncated")
 
@@ -149,12 +151,15 @@ class _Checker:
     """Runs one environment and records its faults."""
 
     def __init__(self, env: VecEnv, faults: _Faults) -> None:
-        self.env, self.faults = env, faults
+        self.env = env
+        self.faults = faults
         self.shape = (env.members, env.envs)
 
     def play(self, seed: int, max_steps: int) -> _Run:
         """Step by random actions until every environment has finished an episode, checking each outcome."""
-        env, run, noise = self.env, _Run(), torch.Generator().manual_seed(seed)
+        env = self.env
+        run = _Run()
+        noise = torch.Generator().manual_seed(seed)
         if env.action_kind == "discrete" and (env.actions < 1 or env.action_size != 1):
             self.faults.add(
                 "attributes",
@@ -270,10 +275,13 @@ class _Checker:
 
     def observation(self, what: str, observation: Any, step: int) -> None:
         if isinstance(observation, Observation):  # of a market
-            rows, name = observation.account, f"the account of {what}"
+            rows = observation.account
+            name = f"the account of {what}"
             size = rows.shape[-1]
         else:
-            rows, name, size = observation, what, self.env.observation_size
+            rows = observation
+            name = what
+            size = self.env.observation_size
         if self._tensor(name, rows, (*self.shape, size), "a floating-point number"):
             self._finite("observation", rows, step)
 

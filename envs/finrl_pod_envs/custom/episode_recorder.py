@@ -23,9 +23,14 @@ class EpisodeRecorder:
 
     def __init__(self, env: VecEnv) -> None:
         self.env = env
-        self.members, self.envs, self.member_ids = env.members, env.envs, tuple(env.member_ids)
-        self.observation_size, self.action_size = env.observation_size, env.action_size
-        self.action_kind, self.actions, self.device = env.action_kind, env.actions, env.device
+        self.members = env.members
+        self.envs = env.envs
+        self.member_ids = tuple(env.member_ids)
+        self.observation_size = env.observation_size
+        self.action_size = env.action_size
+        self.action_kind = env.action_kind
+        self.actions = env.actions
+        self.device = env.device
         self._finished: list[Episode] = []
         self._known = False  # whether the form of what a step returns was checked
         self._start()
@@ -46,7 +51,8 @@ class EpisodeRecorder:
         over = out.terminated | out.truncated
         if bool(over.any()):
             where = over.nonzero()[:, 0].tolist()
-            totals, steps = self._total[over].tolist(), self._steps[over].tolist()
+            totals = self._total[over].tolist()
+            steps = self._steps[over].tolist()
             self._finished += [Episode(*each) for each in zip(where, totals, steps, strict=True)]
             self._total.masked_fill_(over, 0)
             self._steps.masked_fill_(over, 0)

@@ -46,7 +46,8 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
 
     Raises InputError as `load_env_class`, RunError if it cannot be made, ConfigError if it lacks what a learner needs.
     """
-    made, named = load_env_class(reference), unpinned(reference)
+    made = load_env_class(reference)
+    named = unpinned(reference)
     try:
         with stdout_to_stderr():
             env = made(envs=envs, members=tuple(members), device=torch.device(device))

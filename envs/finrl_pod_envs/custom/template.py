@@ -31,7 +31,9 @@ class Drift:
 
     def __init__(self, *, envs: int = 16, members: Sequence[int] = (0,), device: torch.device | str = "cpu") -> None:
         """envs: environments of each agent. members: one id for each agent that is trained at the same time."""
-        self.members, self.envs, self.member_ids = len(members), envs, tuple(members)
+        self.members = len(members)
+        self.envs = envs
+        self.member_ids = tuple(members)
         self.device = torch.device(device)
 
     def reset(self, seed: int) -> Tensor:

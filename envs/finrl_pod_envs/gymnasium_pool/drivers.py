@@ -70,7 +70,8 @@ class LocalDriver:
     worker_restarts = 0
 
     def __init__(self, plan: LanePlan) -> None:
-        self.block, self._name = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns), plan.name
+        self.block = Block(len(plan.streams), plan.shapes.row, plan.shapes.columns)
+        self._name = plan.name
         self._lanes = [Lane(plan.name, plan.shapes, stream, self.block, i) for i, stream in enumerate(plan.streams)]
 
     @property
@@ -129,7 +130,9 @@ class PoolDriver:
     def __init__(self, plan: LanePlan, workers: int, seconds: float) -> None:
         """seconds: timeout of one step. See `check_pool` for valid arguments."""
         lanes = len(plan.streams)
-        self._plan, self._seconds, self.worker_restarts = plan, seconds, 0
+        self._plan = plan
+        self._seconds = seconds
+        self.worker_restarts = 0
         # An unnamed file whose descriptor the workers inherit: it vanishes when they exit, even after a kill.
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
         self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
@@ -237,7 +240,8 @@ class PoolDriver:
 
     def _replace(self, worker: _Worker, reason: str, *, starting: bool) -> list[int]:
         """Replace a worker by a new process; returns its lanes, which have no episode yet."""
-        index, pid = self._workers.index(worker), worker.process.pid
+        index = self._workers.index(worker)
+        pid = worker.process.pid
         worker.pipe.close()
         worker.process.kill()
         worker.process.wait()

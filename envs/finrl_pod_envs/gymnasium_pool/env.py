@@ -58,16 +58,22 @@ class GymnasiumVecEnv:
             raise ConfigError(f"--envs must be 1 or more, got {envs}")
         if workers is not None:
             check_pool(len(members) * envs, workers, seconds)
-        self.name, self.members, self.envs, self.member_ids = name, len(members), envs, tuple(members)
+        self.name = name
+        self.members = len(members)
+        self.envs = envs
+        self.member_ids = tuple(members)
         self.device = torch.device(device)
-        self._seconds, self._workers = seconds, workers
+        self._seconds = seconds
+        self._workers = workers
         probe = make_gymnasium(name)
         self.shapes = shapes_of(probe, name)
         probe.close()
-        self.observation_size, self.action_size = self.shapes.row, self.shapes.columns
+        self.observation_size = self.shapes.row
+        self.action_size = self.shapes.columns
         self.actions = self.shapes.choices
         self.action_kind = "discrete" if self.actions else "direct"
-        self.groups, self.accounts = envs, 1
+        self.groups = envs
+        self.accounts = 1
         lanes = self.members * envs
         self._driver: Driver | None = None
         self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the current episodes
@@ -94,7 +100,8 @@ class GymnasiumVecEnv:
 
     def step(self, action: Tensor) -> EnvStep:
         """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
-        driver, expected = self._running_driver(), (self.members, self.envs, self.action_size)
+        driver = self._running_driver()
+        expected = (self.members, self.envs, self.action_size)
         if action.shape != expected:
             raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
         block = driver.block
@@ -105,8 +112,10 @@ class GymnasiumVecEnv:
         before = block.row.copy()
         lost = driver.step()
         for lane in lost:
-            block.final[lane], block.reward[lane] = before[lane], 0.0
-            block.terminated[lane], block.truncated[lane] = False, True
+            block.final[lane] = before[lane]
+            block.reward[lane] = 0.0
+            block.terminated[lane] = False
+            block.truncated[lane] = True
         if lost:
             self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost})
         self._record(lost)
@@ -121,7 +130,8 @@ class GymnasiumVecEnv:
 
     def episodes(self) -> list[Episode]:
         """Episodes finished since the last call, without those lost with a worker."""
-        finished, self._finished = self._finished, []
+        finished = self._finished
+        self._finished = []
         return finished
 
     def close(self) -> None:
@@ -152,7 +162,8 @@ class GymnasiumVecEnv:
 
         Raises KeyError for a missing entry, RunError for a checkpoint of another number of environments.
         """
-        lengths, taken = state["length"], state["taken"]
+        lengths = state["length"]
+        taken = state["taken"]
         if lengths.shape != (len(self._taken),) or taken.shape[2] != self.action_size:
             raise RunError(f"the checkpoint has {len(lengths)} environments, this run has {len(self._taken)}")
         if self._driver is None or int(state["seed"]) != self._seed:
@@ -181,7 +192,8 @@ class GymnasiumVecEnv:
         driver.begin(episodes)
         for lane, (episode, _) in episodes.items():
             if driver.block.episode[lane] != episode:  # the worker failed: a later one was started
-                self._taken[lane], self._total[lane] = [], 0.0
+                self._taken[lane] = []
+                self._total[lane] = 0.0
 
     def _record(self, lost: Sequence[int]) -> None:
         """Record actions and rewards of the current episodes after a step."""
@@ -195,7 +207,8 @@ class GymnasiumVecEnv:
             if lane not in lost:
                 steps = len(self._taken[lane]) + 1
                 self._finished.append(Episode(lane // self.envs, float(self._total[lane]), steps))
-            self._taken[lane], self._total[lane] = [], 0.0
+            self._taken[lane] = []
+            self._total[lane] = 0.0
 
     def _rows(self, rows: NDArray[np.float32]) -> Tensor:
         """Copy [L, S] to [P, E, S]."""

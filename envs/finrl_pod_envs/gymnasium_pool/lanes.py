@@ -92,7 +92,11 @@ class Lane:
 
     def __init__(self, name: str, shapes: Shapes, stream: int, block: Block, index: int) -> None:
         self.env = make_gymnasium(name)
-        self._name, self._shapes, self._stream, self._block, self._index = name, shapes, stream, block, index
+        self._name = name
+        self._shapes = shapes
+        self._stream = stream
+        self._block = block
+        self._index = index
         self._row = Flattener(self.env.observation_space, name)
 
     def begin(self, episode: int) -> None:
@@ -103,13 +107,15 @@ class Lane:
 
     def step(self) -> None:
         """Step once; at the end of an episode the next one starts in the same call."""
-        block, i = self._block, self._index
+        block = self._block
+        i = self._index
         observation, reward, terminated, truncated, _ = self.env.step(to_action(block.action[i], self._shapes))
         row = self._row(observation)
         block.row[i] = block.final[i] = row
         block.reward[i] = reward if isinstance(reward, float) else self._to_number(reward)
         # An environment may terminate at the very step of its time limit: that counts as terminated.
-        block.terminated[i], block.truncated[i] = terminated, truncated and not terminated
+        block.terminated[i] = terminated
+        block.truncated[i] = truncated and not terminated
         if terminated or truncated:
             self.begin(int(block.episode[i]) + 1)
 

@@ -107,7 +107,8 @@ class Flattener:
     def __init__(self, space: Any, name: str) -> None:
         from gymnasium import spaces
 
-        self._space, self._name = space, name
+        self._space = space
+        self._name = name
         self._box = isinstance(space, spaces.Box)
         self._flatten = spaces.flatten
 

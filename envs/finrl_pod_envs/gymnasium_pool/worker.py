@@ -28,8 +28,11 @@ from finrl_pod.process import die_with_parent, this_process
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
 from finrl_pod_envs.gymnasium_pool.spaces import Shapes
 
-STEP, DONE, BUSY = b"", b"", b"b"  # BUSY: still working, the response follows
-REFUSED, RAISED = "refused", "raised"  # invalid environment: the run ends; exception: the worker is replaced
+STEP = b""
+DONE = b""
+BUSY = b"b"  # BUSY: still working, the response follows
+REFUSED = "refused"
+RAISED = "raised"  # invalid environment: the run ends; exception: the worker is replaced
 BUSY_SECONDS = 1.0  # between two BUSY messages
 _CODE = (
     "import json, sys; job = json.loads(sys.argv[1]); sys.path[:] = job['path']; "
@@ -142,7 +145,8 @@ def run_worker(job: dict[str, Any]) -> None:
 
 class _BusySignal:
     def __init__(self, pipe: Channel) -> None:
-        self._pipe, self._last = pipe, time.monotonic()
+        self._pipe = pipe
+        self._last = time.monotonic()
 
     def __call__(self) -> None:
         """Send BUSY if the last message is older than `BUSY_SECONDS`."""

@@ -48,9 +48,14 @@ class ExecutionMarket:
     ) -> None:
         """members: ids that key the random streams. Raises ConfigError for settings out of range."""
         check_settings("market.", config)
-        self.config, self.envs, self.member_ids = config, envs, tuple(members)
-        self.device, self.dtype = torch.device(device), dtype
-        self.members, self.agents, self.assets = len(self.member_ids), len(config.orders), config.assets
+        self.config = config
+        self.envs = envs
+        self.member_ids = tuple(members)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.members = len(self.member_ids)
+        self.agents = len(config.orders)
+        self.assets = config.assets
         self.size = max(*map(abs, config.orders), config.order_std)
         if self.size == 0:
             raise ConfigError("market.orders are all 0 and market.order_std is 0: nothing is to be traded; set one")
@@ -74,11 +79,15 @@ class ExecutionMarket:
 
     def reset(self, seed: int) -> JointObservation:
         self._streams = generators(seed, self.member_ids, "execution market", self.device)
-        p, e, m, n = self.members, self.envs, self.agents, self.assets
+        p = self.members
+        e = self.envs
+        m = self.agents
+        n = self.assets
         self._step = torch.zeros(p, e, dtype=torch.int64, device=self.device)
         self._left = torch.zeros(p, e, m, n, dtype=self.dtype, device=self.device)
         self._price = torch.zeros(p, e, n, dtype=self.dtype, device=self.device)
-        self._transient, self._value = torch.zeros_like(self._price), torch.zeros_like(self._price)
+        self._transient = torch.zeros_like(self._price)
+        self._value = torch.zeros_like(self._price)
         self._begin(torch.ones_like(self._step, dtype=torch.bool))
         return self._observation()
 
@@ -95,7 +104,8 @@ class ExecutionMarket:
 
     def _begin(self, where: Tensor) -> None:
         """Start new episodes in the markets `where` [P, E] bool."""
-        config, wide = self.config, where.unsqueeze(-1)
+        config = self.config
+        wide = where.unsqueeze(-1)
         orders = self._orders.view(1, 1, -1, 1).expand_as(self._left)
         if config.order_std:
             orders = orders + config.order_std * self._normal(self.agents, self.assets)
@@ -120,7 +130,8 @@ class ExecutionMarket:
         expected = (self.members, self.envs, self.agents, self.action_size)
         if action.shape != expected:
             raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
-        config, tau = self.config, self.tau
+        config = self.config
+        tau = self.tau
         trades = self._trades(action.to(self.dtype))
         noise, informed = self._background()
         flow = trades.sum(2) + noise + informed  # [P, E, N]
@@ -147,7 +158,8 @@ class ExecutionMarket:
             reward = objective * (1 - config.cooperation) + config.cooperation * objective.sum(-1, keepdim=True)
 
         self._step = self._step + 1
-        final, over = self._observation(), self._step >= config.steps
+        final = self._observation()
+        over = self._step >= config.steps
         if bool(over.any()):
             self._begin(over)
         return JointStep(self._observation(), reward, over, torch.zeros_like(over), final, profit)
@@ -170,7 +182,9 @@ class ExecutionMarket:
         return noise, config.informed_rate * self.tau * gap if config.informed_std else torch.zeros_like(gap)
 
     def _observation(self) -> JointObservation:
-        config, p, e = self.config, self.members, self.envs
+        config = self.config
+        p = self.members
+        e = self.envs
         time = ((config.steps - self._step) / config.steps).to(self.dtype).view(p, e, 1)
         left = self._left / self.size
         price = (self._price + self._transient) / self.price_unit

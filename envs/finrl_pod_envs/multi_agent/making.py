@@ -19,7 +19,8 @@ from finrl_pod.settings.constraints import check_settings
 from finrl_pod.settings.multi_agent import MakingMarketConfig
 from finrl_pod.types import JointObservation, JointStep, Tensor
 
-MID, HALF_RANGE = 1.0, 1.5  # an action in [-1, 1] quotes (MID + HALF_RANGE * action) / decay from the mid-price
+MID = 1.0
+HALF_RANGE = 1.5  # an action in [-1, 1] quotes (MID + HALF_RANGE * action) / decay from the mid-price
 SIDES = 2  # bid, ask
 
 
@@ -55,10 +56,15 @@ class MakingMarket:
     ) -> None:
         """members: ids that key the random streams. Raises ConfigError for settings out of range."""
         check_settings("market.", config)
-        self.config, self.envs, self.member_ids = config, envs, tuple(members)
-        self.device, self.dtype = torch.device(device), dtype
-        self.members, self.agents = len(self.member_ids), config.makers
-        self.observation_size, self.state_size = 2 + 2 * config.max_inventory + 1, 1 + self.agents
+        self.config = config
+        self.envs = envs
+        self.member_ids = tuple(members)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.members = len(self.member_ids)
+        self.agents = config.makers
+        self.observation_size = 2 + 2 * config.max_inventory + 1
+        self.state_size = 1 + self.agents
         self.dt = config.horizon / config.steps
         self.benchmark = SIDES * config.intensity / (math.e * config.decay) * self.dt / self.agents
 
@@ -130,7 +136,8 @@ class MakingMarket:
         profit = (quotes * traded).sum(-1) + self._held * (noise + jump).unsqueeze(-1)
 
         self._step = self._step + 1
-        final, over = self._observation(), self._step >= config.steps
+        final = self._observation()
+        over = self._step >= config.steps
         if bool(over.any()):
             self._begin(over)
         return JointStep(self._observation(), reward, over, torch.zeros_like(over), final, profit)

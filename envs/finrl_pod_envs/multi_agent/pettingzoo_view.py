@@ -69,7 +69,8 @@ class ParallelMarket(ParallelEnv):  # type: ignore[misc]  # pettingzoo has no co
         out = self.market.step(torch.from_numpy(rows).to(self.market.device)[None, None])
         agents = self.agents
         reward, profit = (x[0, 0].double().tolist() for x in (out.reward, out.profit))
-        over, cut = bool(out.terminated), bool(out.truncated)
+        over = bool(out.terminated)
+        cut = bool(out.truncated)
         self._state = out.final_observation.state[0, 0].float().cpu().numpy()
         observations = self._rows(out.final_observation.own)
         if over or cut:

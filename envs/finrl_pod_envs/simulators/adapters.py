@@ -91,7 +91,9 @@ class _SimulatorEnv:
             raise ConfigError(
                 f"the number of members must divide the simulator's {count} environments, got {len(members)}"
             )
-        self.members, self.envs, self.member_ids = len(members), count // len(members), tuple(members)
+        self.members = len(members)
+        self.envs = count // len(members)
+        self.member_ids = tuple(members)
         self.observation_size, self.action_size = sizes
         self.device = torch.device(device)
         self._count = count
@@ -107,7 +109,8 @@ class _SimulatorEnv:
 
     def _first(self, observation: Tensor) -> Tensor:
         """[N, S] -> [P, E, S]; a copy, as the first step may overwrite it."""
-        self._given, self._last = None, observation.clone()
+        self._given = None
+        self._last = observation.clone()
         return self._view(self._last)
 
     def _next(self, observation: Tensor) -> Tensor:
@@ -115,7 +118,8 @@ class _SimulatorEnv:
 
         Two steps tell: tensors that are alive at the same time have different addresses.
         """
-        given, self._given = self._given, observation
+        given = self._given
+        self._given = observation
         fresh = given is not None and given.data_ptr() != observation.data_ptr()
         self._last = observation if fresh else observation.clone()
         return self._view(self._last)
@@ -205,7 +209,8 @@ class IsaacLabEnv(_SimulatorEnv):
 
     def step(self, action: Tensor) -> EnvStep:
         groups, reward, terminated, truncated, extras = self.task.step(self._actions(action))
-        terminated, truncated = terminated.bool(), truncated.bool()
+        terminated = terminated.bool()
+        truncated = truncated.bool()
         truncated = truncated & ~terminated  # both may be set in one step
         observation = groups[GROUP]
         final = self._final(extras, GROUP, observation, terminated | truncated)

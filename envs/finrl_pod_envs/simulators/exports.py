@@ -37,14 +37,17 @@ class _Exported:
             raise ConfigError(
                 "the interfaces of Isaac and rsl_rl have continuous actions; this environment's are discrete"
             )
-        self.env, self._seed = env, seed
-        self.num_envs, self.num_actions = env.members * env.envs, env.action_size
+        self.env = env
+        self._seed = seed
+        self.num_envs = env.members * env.envs
+        self.num_actions = env.action_size
         if isinstance(env, MarketVecEnv):
             per_asset, per_account = env.extras
             self.num_obs = flat_size(env.market, per_asset * env.market.shape[1] + per_account)
             self.max_episode_length = env.episode_bars
         else:
-            self.num_obs, self.max_episode_length = env.observation_size, max_episode_length
+            self.num_obs = env.observation_size
+            self.max_episode_length = max_episode_length
         self.device = env.device
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self._scale = action_scale(env.action_kind)
@@ -102,7 +105,9 @@ class ExportedVecTask(_Exported):
 
     def __init__(self, env: VecEnv, *, clip_obs: float = math.inf, clip_actions: float = 1.0, **terms: Any) -> None:
         super().__init__(env, **terms)
-        self.clip_obs, self.clip_actions, self.rl_device = clip_obs, clip_actions, self.device
+        self.clip_obs = clip_obs
+        self.clip_actions = clip_actions
+        self.rl_device = self.device
         self.num_acts = self.num_actions
         self.obs_buf = self._begin(None)
         self.rew_buf = torch.zeros(self.num_envs, device=self.device)
@@ -124,7 +129,9 @@ class ExportedVecTask(_Exported):
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
         """Step by actions [N, D]: ({"obs": [N, S]}, reward [N], reset [N] int64, {"time_outs": [N] bool})."""
         out, over = self._advance(actions.clamp(-self.clip_actions, self.clip_actions))
-        self.obs_buf, self.rew_buf, self.reset_buf = self._rows(out.observation), out.reward.flatten(), over.long()
+        self.obs_buf = self._rows(out.observation)
+        self.rew_buf = out.reward.flatten()
+        self.reset_buf = over.long()
         self.extras = self._with_final({"time_outs": out.truncated.flatten()}, "obs", out, over)
         return self.reset(), self.rew_buf, self.reset_buf, self.extras
 
@@ -196,7 +203,8 @@ class ExportedIsaacLab(_Exported):
         """Step by actions [N, D]: ({"policy": [N, S]}, reward, terminated, truncated [N], extras)."""
         out, over = self._advance(action)
         extras = self._with_final({}, GROUP, out, over)
-        terminated, truncated = out.terminated.flatten(), out.truncated.flatten()
+        terminated = out.terminated.flatten()
+        truncated = out.truncated.flatten()
         return {GROUP: self._rows(out.observation)}, out.reward.flatten(), terminated, truncated, extras
 
 

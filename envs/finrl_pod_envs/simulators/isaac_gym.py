@@ -80,7 +80,9 @@ class IsaacGymEnv(ABC):
 
         Raises SetupError without Isaac Gym, or if it creates no simulation.
         """
-        self.members, self.envs, self.member_ids = len(members), envs, tuple(members)
+        self.members = len(members)
+        self.envs = envs
+        self.member_ids = tuple(members)
         self.device = torch.device(device)
         self.gymapi, self.gymtorch = modules or load_isaac_gym()
         self.gym = self.gymapi.acquire_gym()
@@ -147,10 +149,13 @@ class IsaacGymEnv(ABC):
     # ------------------------------------------------------------------ the simulation
 
     def _create_sim(self, seconds: float) -> Any:
-        api, on_gpu = self.gymapi, self.device.type == "cuda"
+        api = self.gymapi
+        on_gpu = self.device.type == "cuda"
         params = api.SimParams()
-        params.dt, params.substeps = seconds, SUBSTEPS
-        params.up_axis, params.gravity = api.UP_AXIS_Z, api.Vec3(0.0, 0.0, -9.81)
+        params.dt = seconds
+        params.substeps = SUBSTEPS
+        params.up_axis = api.UP_AXIS_Z
+        params.gravity = api.Vec3(0.0, 0.0, -9.81)
         params.use_gpu_pipeline = params.physx.use_gpu = on_gpu
         sim = self.gym.create_sim(self.device.index or 0, NO_GRAPHICS, api.SIM_PHYSX, params)
         if sim is None:
@@ -162,7 +167,8 @@ class IsaacGymEnv(ABC):
 
     def _create_envs(self, asset: Path, count: int) -> int:
         """Create the environments; returns the degrees of freedom of one."""
-        api, gym = self.gymapi, self.gym
+        api = self.gymapi
+        gym = self.gym
         options = api.AssetOptions()
         options.fix_base_link = True
         loaded = gym.load_asset(self.sim, str(asset.parent), asset.name, options)
@@ -208,7 +214,9 @@ class IsaacGymCartpole(IsaacGymEnv):
     a share of `force`. An asset has the cart's slider first and the pole's hinge second.
     """
 
-    observation_size, action_size, steps = 4, 1, 500
+    observation_size = 4
+    action_size = 1
+    steps = 500
     force = 400.0  # newtons
     track = 3.0  # metres from the centre to its end
 
