@@ -43,8 +43,8 @@ def table_html(title: str, rows: Sequence[Sequence[object]], head: Sequence[str]
 
     header = f"<thead><tr>{cells(head, 'th')}</tr></thead>" if head else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    below = f"<p>{html.escape(note)}</p>" if note else ""
-    return f"<div><b>{html.escape(title)}</b><table>{header}<tbody>{body}</tbody></table>{below}</div>"
+    footer = f"<p>{html.escape(note)}</p>" if note else ""
+    return f"<div><b>{html.escape(title)}</b><table>{header}<tbody>{body}</tbody></table>{footer}</div>"
 
 
 def cell_text(cell: object) -> str:
@@ -57,25 +57,25 @@ def cell_text(cell: object) -> str:
 def growth_figure(times: NDArray[np.datetime64], lines: Mapping[str, NDArray[np.float64]], title: str) -> Figure:
     """Lines as multiples of their first known value on a log axis; a Plotly figure.
 
-    times: [T]. lines: [T] each by name, NaN where unknown, which leaves a gap; lines without any value are left out.
+    times: [T]. lines: [T] each by name, NaN where unknown (a gap); lines without any value are left out.
     The legend has the order in which the lines end.
     """
     import plotly.graph_objects as go
 
-    known = {name: np.flatnonzero(values > 0) for name, values in lines.items()}
-    multiples = {name: lines[name] / lines[name][places[0]] for name, places in known.items() if len(places)}
-    ranked = sorted(multiples, key=lambda name: -multiples[name][known[name][-1]])
+    value_indices = {name: np.flatnonzero(values > 0) for name, values in lines.items()}
+    multiples = {name: lines[name] / lines[name][indices[0]] for name, indices in value_indices.items() if len(indices)}
+    names_by_end = sorted(multiples, key=lambda name: -multiples[name][value_indices[name][-1]])
     points = min(MAX_POINTS, max(MAX_PANEL_POINTS // max(len(lines), 1), MIN_POINTS))
-    shown = dates(times, decimated(np.arange(len(times)), points))
+    times_shown = dates(times, decimated(np.arange(len(times)), points))
     figure = go.Figure()
-    for place, (name, values) in enumerate(multiples.items()):
-        colour = COLOURS[place % len(COLOURS)]
-        dash = DASHES[place // len(COLOURS) % len(DASHES)]
+    for index, (name, values) in enumerate(multiples.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        dash = DASHES[index // len(COLOURS) % len(DASHES)]
         figure.add_scatter(
-            x=shown,
+            x=times_shown,
             y=decimated(np.where(values > 0, values, np.nan), points),
             name=html.escape(name),
-            legendrank=ranked.index(name) + 1,
+            legendrank=names_by_end.index(name) + 1,
             mode="lines",
             line={"color": colour, "dash": dash, "width": 1.4},
             hovertemplate="%{y:.2f}×",
@@ -98,7 +98,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     gap = MIN_TICK_GAP * math.log10(high / low)
     ticks: list[float] = []
     for tick in (round(tick * 10.0**decade, 12) for tick in TICKS for decade in decades):
-        if low <= tick <= high and all(abs(math.log10(tick / other)) >= gap for other in ticks):
+        if low <= tick <= high and all(abs(math.log10(tick / earlier_tick)) >= gap for earlier_tick in ticks):
             ticks.append(tick)
     return sorted(ticks)
 
@@ -111,25 +111,25 @@ def _even_ticks(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def dates(times: NDArray[np.datetime64], places: NDArray[np.intp] | None = None) -> list[str]:
-    """ISO text of the thinned times, or of those at `places`: dates if all times are at midnight, else minutes."""
+def dates(times: NDArray[np.datetime64], indices: NDArray[np.intp] | None = None) -> list[str]:
+    """ISO text of the thinned times, or of those at `indices`: dates if all times are at midnight, else minutes."""
     days = times.astype("datetime64[D]")
-    shown = days if (days == times).all() else times.astype("datetime64[m]")
-    return [str(time) for time in (decimated(shown) if places is None else shown[places])]
+    times_shown = days if (days == times).all() else times.astype("datetime64[m]")
+    return [str(time) for time in (decimated(times_shown) if indices is None else times_shown[indices])]
 
 
 def decimated(values: NDArray[Any], points: int = MAX_POINTS) -> NDArray[Any]:
     """Every k-th value and the last, at most about `points`."""
     step = math.ceil(len(values) / points)
-    kept: NDArray[Any] = values[np.unique(np.append(np.arange(0, len(values), step), len(values) - 1))]
-    return kept
+    values_shown: NDArray[Any] = values[np.unique(np.append(np.arange(0, len(values), step), len(values) - 1))]
+    return values_shown
 
 
 def set_layout(figure: Any, title: str, height: int = HEIGHT) -> None:
     """Set the layout of a figure in a notebook: white page, light grid, a legend above the figure or beside it."""
     names = [trace.name or "" for trace in figure.data if getattr(trace, "showlegend", False) is not False]
-    above = len(names) <= LEGEND_ROWS and sum(map(len, names)) <= SHORT_LEGEND
-    beside = {"x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"}
+    legend_fits = len(names) <= LEGEND_ROWS and sum(map(len, names)) <= SHORT_LEGEND
+    side_legend = {"x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"}
     figure.update_layout(
         template="plotly_white",
         title={"text": html.escape(title), "x": 0, "xref": "paper", "font": {"size": 16}},
@@ -138,7 +138,9 @@ def set_layout(figure: Any, title: str, height: int = HEIGHT) -> None:
         hovermode="x unified",
         margin={"l": 64, "r": 16, "t": 64, "b": 48},
         showlegend=len(names) > 1,
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.01, "yanchor": "bottom"} if above else beside,
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1.01, "yanchor": "bottom"}
+        if legend_fits
+        else side_legend,
     )
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(automargin=True, zeroline=False)

@@ -71,7 +71,7 @@ class JournalError(InputError):
 
 
 class AddressNotAllowed(InputError):
-    """The broker's address is not on the allow-list; no key was sent to it."""
+    """The broker address is not on the allow-list; no key was sent to it."""
 
 
 class BrokerError(FinrlPodError):
@@ -106,10 +106,10 @@ class Interrupted(FinrlPodError):
     exit_code = 130
 
 
-def closest_name(name: str, known: Iterable[str]) -> str | None:
+def closest_name(name: str, candidates: Iterable[str]) -> str | None:
     """The known name that most resembles an unknown one in any case, for messages; None if none does."""
-    lower = {each.lower(): each for each in known}
-    initials = [each for each in lower if "_" in each and "".join(part[:1] for part in each.split("_")) == name.lower()]
+    lower = {candidate.lower(): candidate for candidate in candidates}
+    initials = [key for key in lower if "_" in key and "".join(word[:1] for word in key.split("_")) == name.lower()]
     if len(initials) == 1:  # lr is learning_rate
         return lower[initials[0]]
     close = difflib.get_close_matches(name.lower(), lower, n=1)
@@ -130,7 +130,7 @@ def did_you_mean(path: Path) -> str:
 
 
 def _closest_path(path: Path) -> Path | None:
-    """The existing path whose parts most resemble those of a missing one."""
+    """The existing path that most resembles a missing one."""
     folder: Path | None = path.parent
     if not path.parent.exists() and path.parent != path:
         folder = _closest_path(path.parent)

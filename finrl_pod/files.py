@@ -67,7 +67,7 @@ def write_bytes(path: Path, data: bytes) -> Path:
 
 
 def write_kept_files(folder: Path, values: Any) -> None:
-    """Write the users' files that plain values refer to, and those that they import, for `user_files.keep_folder`."""
+    """Write the user files that plain values refer to and their imports, for `user_files.keep_folder`."""
     for name, text in {**kept_neighbours(values), **kept_files(values)}.items():
         write_bytes(folder / name, text.encode())
 
@@ -87,7 +87,7 @@ def read_regular(path: Path, max_bytes: int = MAX_JSON_BYTES, *, follow_links: b
     """The contents of a regular file of at most `max_bytes`.
 
     Pipes and devices are refused, since reading them may never end, and with `follow_links` False a symbolic link in
-    the file's place. Raises RunError, also for a missing or unreadable file.
+    place of the file. Raises RunError, also for a missing or unreadable file.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))
     try:
@@ -100,11 +100,11 @@ def read_regular(path: Path, max_bytes: int = MAX_JSON_BYTES, *, follow_links: b
             raise RunError(f"{path} is damaged: it is {kind}; restore it or start a new run") from None
         raise RunError(f"cannot read {path}: {error.strerror}") from None
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        file_status = os.fstat(handle)
+        if not stat.S_ISREG(file_status.st_mode):
             raise RunError(f"{path} is damaged: it is not a regular file; restore it or start a new run")
-        if found.st_size > max_bytes:
-            raise RunError(f"{path} is damaged: it has {found.st_size:,} bytes; at most {max_bytes:,} are read")
+        if file_status.st_size > max_bytes:
+            raise RunError(f"{path} is damaged: it has {file_status.st_size:,} bytes; at most {max_bytes:,} are read")
         with open(handle, "rb", closefd=False) as file:
             return file.read(max_bytes)
     except OSError as error:
@@ -118,7 +118,7 @@ def read_json(
 ) -> dict[str, Any]:
     """Read a JSON object. Raises RunError if the file cannot be read (see `read_regular`) or is not a JSON object.
 
-    max_digits: of an integer; longer ones are refused.
+    max_digits: limit for an integer; longer ones are refused.
     """
 
     def integer(text: str) -> int:
@@ -162,8 +162,7 @@ def record_values(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as JSON values, encoded by pydantic: decimals as text, tuples as lists."""
     from pydantic import TypeAdapter
 
-    values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
-    return values
+    return TypeAdapter(type(record)).dump_python(record, mode="json")  # type: ignore[no-any-return]
 
 
 def write_new_files(texts: Mapping[Path, str]) -> None:

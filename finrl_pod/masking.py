@@ -32,14 +32,14 @@ def environment_secrets(environment: Mapping[str, str] = os.environ) -> tuple[st
     values: set[str] = set()
     for name, value in environment.items():
         if name in URL_VARIABLES:
-            values.update(part for url in value.split() for part in _url_secrets(url))
+            values.update(secret_part for url in value.split() for secret_part in _url_secrets(url))
         elif _SECRET_NAME.search(name):
             values.update(value.split())
     return tuple(sorted(value for value in values if len(value) >= MIN_LENGTH))
 
 
 def environment_mask(environment: Mapping[str, str] = os.environ) -> SecretMask:
-    """Return the mask of the environment's secrets."""
+    """Return the mask of the secrets of the environment."""
     return _mask_of(environment_secrets(environment))
 
 
@@ -56,10 +56,10 @@ class SecretMask:
     def text(self, text: str) -> str:
         """Return the text without secrets; `MASK` alone if one is in it in a form that cannot be cut out."""
         present = self._present(text)
-        masked = text
+        masked_text = text
         for secret in present:
-            masked = secret.pattern.sub(MASK, masked)
-        return MASK if present and self._present(masked) else masked
+            masked_text = secret.pattern.sub(MASK, masked_text)
+        return MASK if present and self._present(masked_text) else masked_text
 
     def value(self, value: Any) -> Any:
         """Return a plain value without secrets in its texts; other objects become masked text."""
@@ -77,8 +77,8 @@ class SecretMask:
         """Return the secrets that seem to be in a text, the longest first."""
         if not self._secrets or len(text) < self._shortest:
             return []
-        plain = _plain(text)
-        forms = (plain, plain.translate(_URL_SAFE), plain.lower())
+        plain_text = _plain_text(text)
+        forms = (plain_text, plain_text.translate(_URL_SAFE), plain_text.lower())
         return [secret for secret in self._secrets if any(trace in forms[form] for form, trace in secret.traces)]
 
 
@@ -103,14 +103,14 @@ def _mask_of(secrets: tuple[str, ...]) -> SecretMask:
 def _url_secrets(url: str) -> list[str]:
     """Return a URL and its user, password, path segments and query values that look like tokens."""
     try:
-        parts = urlsplit(url)
-        named = [parts.username or "", parts.password or ""]
+        url_parts = urlsplit(url)
+        entity = [url_parts.username or "", url_parts.password or ""]
     except ValueError:
         return [url]
-    values = [*parts.path.split("/"), *(pair.partition("=")[2] for pair in parts.query.split("&"))]
-    if "." not in (parts.hostname or "."):  # services of apprise have a token in its place
-        values.append(parts.netloc.rpartition("@")[2].partition(":")[0])
-    return [url, *named, *(value for value in values if any(c.isdigit() for c in value))]
+    values = [*url_parts.path.split("/"), *(pair.partition("=")[2] for pair in url_parts.query.split("&"))]
+    if "." not in (url_parts.hostname or "."):  # services of apprise have a token in its place
+        values.append(url_parts.netloc.rpartition("@")[2].partition(":")[0])
+    return [url, *entity, *(value for value in values if any(c.isdigit() for c in value))]
 
 
 # ---------------------------------------------------------------------- forms of a secret
@@ -118,37 +118,37 @@ def _url_secrets(url: str) -> list[str]:
 
 def _traces(secret: str) -> list[tuple[int, str]]:
     """Return what shows that a secret may occur: (0 in plain text, 1 in base64, 2 in lower case, text)."""
-    plain = _plain(secret)
-    found = [(0, plain[: _required(plain)])]
+    plain_text = _plain_text(secret)
+    patterns = [(0, plain_text[: _identifying_length(plain_text)])]
     if len(secret) >= MIN_LENGTH:
-        found += [(1, core[: _required(core)]) for core in _base64_cores(secret)]
+        patterns += [(1, core[: _identifying_length(core)]) for core in _base64_cores(secret)]
         digits = secret.encode().hex()
-        found.append((2, digits[: _required(digits)]))
-    return found
+        patterns.append((2, digits[: _identifying_length(digits)]))
+    return patterns
 
 
 def _patterns(secret: str) -> list[str]:
     """Return the regular expressions of all forms of a secret."""
-    found = [_sequence([_character(c) for c in secret])]
+    patterns = [_sequence([_character(c) for c in secret])]
     if len(secret) >= MIN_LENGTH:
         for core in _base64_cores(secret):
-            found.append(_sequence([_base64_character(c) for c in core]) + r"(?:[A-Za-z0-9+/_-]?=+)?")
-        found.append(_sequence([_any_case(c) for c in secret.encode().hex()]))
-    return found
+            patterns.append(_sequence([_base64_character(c) for c in core]) + r"(?:[A-Za-z0-9+/_-]?=+)?")
+        patterns.append(_sequence([_any_case(c) for c in secret.encode().hex()]))
+    return patterns
 
 
 def _sequence(characters: list[str]) -> str:
-    """Return the expression of characters in a row with line breaks between them, whose second half may be missing."""
-    count = _required("x" * len(characters))
-    rest = [f"{_BREAK}{each}" for each in characters[count:]]
-    step = max(len(rest) // MAX_DEPTH, 1)
+    """Return the expression of characters in a row with line breaks between them; the second half may be missing."""
+    count = _identifying_length("x" * len(characters))
+    optional_characters = [f"{_BREAK}{character}" for character in characters[count:]]
+    step = max(len(optional_characters) // MAX_DEPTH, 1)
     tail = ""
-    for start in reversed(range(0, len(rest), step)):
-        tail = f"(?:{''.join(rest[start : start + step])}{tail})?"
+    for start in reversed(range(0, len(optional_characters), step)):
+        tail = f"(?:{''.join(optional_characters[start : start + step])}{tail})?"
     return _BREAK.join(characters[:count]) + tail
 
 
-def _required(text: str) -> int:
+def _identifying_length(text: str) -> int:
     """Return how many first characters of a form identify it."""
     return len(text) if len(text) < 2 * MIN_LENGTH else len(text) // 2
 
@@ -159,9 +159,9 @@ def _character(character: str) -> str:
     octets = "".join(rf"%(?:25)*{_any_case(f'{byte:02x}')}" for byte in character.encode())
     forms = [re.escape(character), octets]
     if not character.isalnum():
-        named = rf"|{codepoint2name[code]}" if code in codepoint2name else ""
+        entity = rf"|{codepoint2name[code]}" if code in codepoint2name else ""
         digits = _any_case(f"{code:x}")
-        forms += [rf"\\+(?:u0*{digits}|x{digits})", rf"&(?:#0*{code}|#[xX]0*{digits}{named});", rf"\\+{forms[0]}"]
+        forms += [rf"\\+(?:u0*{digits}|x{digits})", rf"&(?:#0*{code}|#[xX]0*{digits}{entity});", rf"\\+{forms[0]}"]
     return f"(?:{'|'.join(forms)})"
 
 
@@ -185,7 +185,7 @@ def _base64_cores(secret: str) -> list[str]:
     return cores
 
 
-def _plain(text: str) -> str:
+def _plain_text(text: str) -> str:
     """Return a text without escapes, white space and line breaks."""
     if "&" in text:
         text = html.unescape(text)
@@ -194,5 +194,5 @@ def _plain(text: str) -> str:
             break
         text = unquote(text)
     if "\\" in text:
-        text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        text = _ESCAPE.sub(lambda patterns: chr(int(patterns[1], 16)), text)
     return _IGNORED.sub("", text)

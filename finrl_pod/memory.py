@@ -1,6 +1,6 @@
-"""Memory available for tensors, and tuning of glibc's allocator for training loops.
+"""Memory available for tensors, and tuning of the glibc allocator for training loops.
 
-Imported by the store, which loads no torch: commands that only list something start at once.
+Imports no torch, for the store: commands that only list something start at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory for later tensors. Returns whether that could be set.
 
-    By default glibc returns freed blocks of a megabyte to the system, and a training loop on the CPU, which allocates
+    By default glibc returns freed blocks of a megabyte to the system, and a training loop on the CPU allocates
     some megabytes per operation, spends much of its time on page faults.
     """
     return _set_allocator(KEPT_BYTES, 64 * MIB)
@@ -66,29 +66,31 @@ def _set_allocator(threshold: int, padding: int) -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     settings = ((M_MMAP_THRESHOLD, threshold), (M_TRIM_THRESHOLD, threshold), (M_TOP_PAD, padding))
-    done = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
-    return all(done)
+    results = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
+    return all(results)
 
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-# File cache within a container's usage: the kernel frees it on demand.
+# File cache within the usage of a container: the kernel frees it on demand.
 CACHED = ("inactive_file ", "active_file ")
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated: a GPU's free memory, else the machine's, within the container's limit."""
+    """Bytes that can still be allocated: free memory of the GPU or machine, within the container limit."""
     if device.type == "cuda":
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
     free = _machine_bytes()
     try:
-        limit, used, parts = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat"))
+        limit, usage, statistics = (
+            (CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat")
+        )
     except OSError:
         return free
-    cached = sum(int(line.split()[1]) for line in parts.splitlines() if line.startswith(CACHED))
-    return free if limit == "max" else max(min(free, int(limit) - int(used) + cached), 0)
+    cached = sum(int(line.split()[1]) for line in statistics.splitlines() if line.startswith(CACHED))
+    return free if limit == "max" else max(min(free, int(limit) - int(usage) + cached), 0)
 
 
 def _machine_bytes() -> int:

@@ -40,7 +40,7 @@ class OpenedFile(NamedTuple):
     target: str
 
 
-_opened: dict[OpenedFile, int] = {}  # and the number of the last time
+_last_reads: dict[OpenedFile, int] = {}  # and the number of the last time
 _numbers = itertools.count()
 _watching = False
 
@@ -48,7 +48,7 @@ _watching = False
 def watch() -> None:
     """Record what user code opens from now on, directly or through libraries.
 
-    Modules, files that are only written, and those of the Python installation do not count.
+    Modules, files that are only written, and files of the Python installation do not count.
     """
     global _watching
     if not _watching:
@@ -57,13 +57,13 @@ def watch() -> None:
 
 
 def number() -> int:
-    """A number that is higher than those of all files that were opened before."""
+    """A number above the numbers of all files opened before."""
     return next(_numbers)
 
 
-def opened_files(since: int = 0) -> tuple[OpenedFile, ...]:
-    """What user code has opened in this process, after `number()` returned `since`; each file once."""
-    return tuple(entry for entry, last in _opened.items() if last >= since)
+def opened_files(first_number: int = 0) -> tuple[OpenedFile, ...]:
+    """What user code has opened in this process, after `number()` returned `first_number`; each file once."""
+    return tuple(entry for entry, last in _last_reads.items() if last >= first_number)
 
 
 def _record(event: str, arguments: tuple[object, ...]) -> None:
@@ -75,9 +75,9 @@ def _record(event: str, arguments: tuple[object, ...]) -> None:
     module, reader = _reader(sys._getframe(1)) or ("", "")
     if not reader or target == os.path.abspath(reader):
         return
-    beside = os.path.dirname(os.path.abspath(reader)) + os.sep
-    if event != "open" or not target.startswith(_SYSTEM) or target.startswith(beside):
-        _opened[OpenedFile(module, reader, target)] = next(_numbers)
+    reader_folder = os.path.dirname(os.path.abspath(reader)) + os.sep
+    if event != "open" or not target.startswith(_SYSTEM) or target.startswith(reader_folder):
+        _last_reads[OpenedFile(module, reader, target)] = next(_numbers)
 
 
 def _read_path(arguments: tuple[object, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""Records of prices, which need numpy alone: lists of panels and of trials are shown without loading torch."""
+"""Records of prices. They need numpy alone: lists of panels and of trials are shown without loading torch."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Benchmark:
 class Panel:
     """Prices of N symbols over T bars.
 
-    times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session's date at 00:00.
+    times: [T] datetime64[ns], UTC, strictly increasing; a daily bar carries its session date at 00:00.
     close, open, high, low, volume: [T, N] float64, or None if absent; NaN where `tradable` is False. Prices are in the
     quote currency, volumes in shares.
     spread: [T, N] float64 or None, quoted spread (ask less bid) of the bar as a fraction of the price; NaN where
     unknown. sectors: sector of each symbol [N], or None.
     dividend: [T, N] float64 or None, cash per share that holders from the close before receive on the first bar of the
     ticker on or after the ex-date, 0 on other bars; NaN where `tradable` is False.
-    tradable: [T, N] bool; False before a ticker's first bar, after its last, and on missing bars.
+    tradable: [T, N] bool; False before the first bar of a ticker, after its last, and on missing bars.
     members: [T, N] bool, whether a ticker belonged to the universe; None if all always did.
     adjusted: prices are adjusted for splits and dividends, so that there is no `dividend`. flaws: known data problems,
     one sentence each.
@@ -88,7 +88,7 @@ class Panel:
 
     def __repr__(self) -> str:
         return (
-            f"Panel({self.name!r}, symbols {self._listed()}; {self._period()}; "
+            f"Panel({self.name!r}, symbols {self._symbol_summary()}; {self._period()}; "
             f"columns {', '.join(self.columns)}; {fills_sentence(self.columns)})"
         )
 
@@ -99,14 +99,14 @@ class Panel:
         if len(flaws) > FLAWS_SHOWN + 1:
             flaws = [*flaws[:FLAWS_SHOWN], f"{len(flaws) - FLAWS_SHOWN:,} more, see Panel.flaws"]
         rows = [
-            ("symbols", f"{len(self.symbols):,}: {self._listed()}"),
+            ("symbols", f"{len(self.symbols):,}: {self._symbol_summary()}"),
             ("bars", self._period()),
             *([("without a price", f"{missing:.1%} of all bars and symbols")] if missing else []),
             ("columns", f"{', '.join(self.columns)}; {fills_sentence(self.columns)}"),
             ("adjusted", self._adjustment()),
             *([("index", f"{index.name}{', without dividends' * index.price_only}")] if index is not None else []),
             *([("source", self.source)] if self.source else []),
-            *(("" if place else "known flaws", flaw) for place, flaw in enumerate(flaws)),
+            *(("known flaws" if number == 0 else "", flaw) for number, flaw in enumerate(flaws)),
         ]
         return table_html(f"Panel {self.name}".strip(), rows)
 
@@ -130,10 +130,10 @@ class Panel:
     def _adjustment(self) -> str:
         if not self.adjusted:
             return "no"
-        assumed = taken_as(adjusted=True) in self.flaws
-        return f"{'assumed, ' if assumed else ''}for splits and dividends"
+        is_assumed = taken_as(adjusted=True) in self.flaws
+        return f"{'is_assumed, ' if is_assumed else ''}for splits and dividends"
 
-    def _listed(self) -> str:
+    def _symbol_summary(self) -> str:
         """The first symbols, and how many more there are."""
         return ", ".join(self.symbols[:5]) + f" and {len(self.symbols) - 5} more" * (len(self.symbols) > 5)
 

@@ -36,12 +36,12 @@ class VecEnv(Protocol):
     """A batched environment: all that a Learner needs. Implement this to train on your own environment.
 
     members, envs: P x E environments are stepped together, E for each of P population members. member_ids: [P], ids
-    that key the members' random generators, usually range(P).
+    that key the random generators, usually range(P).
     observation_size: S, numbers in an observation row. action_size: D, numbers in an action.
     action_kind: "direct" for actions in [-1, 1], "discrete" for choices (D = 1); market environments also have
-    "softmax" for scores that become portfolio weights, "tilt" for scores that tilt a mandate's base. actions: number
-    of choices, 0 unless discrete.
-    device: of all tensors.
+    "softmax" for scores that become portfolio weights, "tilt" for scores that tilt the base of a mandate. actions:
+    number of choices, 0 unless discrete.
+    device: device of all tensors.
     """
 
     members: int
@@ -89,7 +89,7 @@ class MultiAgentVecEnv(Protocol):
     """P x E markets in each of which M agents act at once. `rl.multi_agent.views` presents them as VecEnvs.
 
     agents: M. observation_size: S, numbers that an agent observes. state_size: C, numbers of the whole state.
-    action_size: D, of actions in [-1, 1]. members, envs, member_ids, device: as in VecEnv.
+    action_size: D, of actions in [-1, 1]. members, envs, member_ids, device: attributes of VecEnv.
     """
 
     members: int

@@ -15,9 +15,9 @@ import torch
 
 
 def key(seed: int, member: int, purpose: str) -> int:
-    """63-bit seed mixed from seed, member and purpose by numpy's SeedSequence.
+    """63-bit seed mixed from seed, member and purpose by SeedSequence of numpy.
 
-    torch's CPU generator uses the low 32 bits: among 30,000 generators two coincide with a probability of 0.1.
+    The CPU generator of torch uses the low 32 bits: among 30,000 generators two coincide with a probability of 0.1.
     """
     words = np.random.SeedSequence([seed, member, zlib.crc32(purpose.encode())]).generate_state(2, np.uint32)
     return int(words[0]) | (int(words[1]) & 0x7FFFFFFF) << 32
@@ -36,7 +36,7 @@ def generators(
 
 
 class RandomState(Protocol):
-    """State of one member's random numbers, as `torch.Generator` has it."""
+    """State of the random numbers of one member, as `torch.Generator` has it."""
 
     def get_state(self) -> torch.Tensor: ...
 
@@ -44,7 +44,7 @@ class RandomState(Protocol):
 
 
 class RandomSource(Protocol):
-    """Random numbers of P members, each member's independent of the others': [P, *shape], with P in dimension `dim`."""
+    """Independent random numbers of P members: [P, *shape], with P in dimension `dim`."""
 
     @property
     def members(self) -> Sequence[RandomState]:
@@ -85,12 +85,12 @@ class MemberGenerators:
         self._device = members[0].device
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
-        each = [torch.randn(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
-        return torch.stack(each, dim)
+        numbers = [torch.randn(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
+        return torch.stack(numbers, dim)
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
-        each = [torch.rand(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
-        return torch.stack(each, dim)
+        numbers = [torch.rand(shape, generator=g, dtype=dtype, device=self._device) for g in self.members]
+        return torch.stack(numbers, dim)
 
     def exponential(self, shape: tuple[int, ...], dtype: torch.dtype, dim: int = 0) -> torch.Tensor:
         empty = [torch.empty(shape, dtype=dtype, device=self._device) for _ in self.members]

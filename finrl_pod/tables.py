@@ -1,10 +1,10 @@
 """Tables of a market: in memory, or above `MAPPED_BYTES` in files that are mapped into it.
 
 The pages of a mapped table are read from its file when they are used, and the system may take them back at any time:
-a table may be larger than the memory. Its file lies in the store's folder and has no name: no other process sees it
+a table may be larger than the memory. Its file is in the store folder and has no name: no other process sees it
 half written, and it is gone with its last user, even one that was killed.
 
-torch is imported only by the functions that make tensors: the store, which needs none, uses this module too.
+torch is imported only by the functions that make tensors: the store needs none and uses this module too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOLDER = ".tables"  # of the store
 def new_table(shape: Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """A new table of this shape, not initialised; a mapped one if it is larger than `mapped_bytes`.
 
-    Call `release_mapped_pages` now and then while a mapped one is filled: what was written stays in the file's cache.
+    Call `release_mapped_pages` now and then while a mapped one is filled: written pages stay in the file cache.
 
     Raises DataError if the disk has too little space for it.
     """
@@ -70,20 +70,20 @@ def in_dtype(table: Tensor, dtype: torch.dtype) -> Tensor:
     return table if table.dtype == dtype else rows_table(lambda rows: table[rows], table, dtype)
 
 
-def rows_table(of_rows: Callable[[slice], Tensor], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A table with the shape and the device of another [T, ...], whose rows are of_rows(rows).
+def rows_table(of_rows: Callable[[slice], Tensor], template: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A table of of_rows(rows) with the shape and the device of `template` [T, ...].
 
-    dtype: that of the other if None. Rows of a table of more than `BLOCK_BYTES` on the CPU are computed block by block,
-    so that temporary tensors stay small.
+    dtype: dtype of the template if None. Rows of a table of more than `BLOCK_BYTES` on the CPU are computed block by
+    block, so that temporary tensors stay small.
     """
-    dtype = like.dtype if dtype is None else dtype
-    size = like.numel() * dtype.itemsize
-    if like.device.type != "cpu" or size <= BLOCK_BYTES:
-        return of_rows(slice(0, len(like))).to(dtype)
+    dtype = template.dtype if dtype is None else dtype
+    size = template.numel() * dtype.itemsize
+    if template.device.type != "cpu" or size <= BLOCK_BYTES:
+        return of_rows(slice(0, len(template))).to(dtype)
     import torch
 
-    result = torch.from_numpy(new_table(like.shape, torch.empty(0, dtype=dtype).numpy().dtype))
-    for rows in _blocks(len(like), size):
+    result = torch.from_numpy(new_table(template.shape, torch.empty(0, dtype=dtype).numpy().dtype))
+    for rows in _blocks(len(template), size):
         result[rows] = of_rows(rows)
     return result
 

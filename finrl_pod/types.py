@@ -42,7 +42,7 @@ class Normaliser:
 class MarketTensor:
     """Tensors of a panel for vectorised environments: observations and fill prices of each decision bar.
 
-    close: [T, N] float64, price known at t; forward-filled over gaps and after a ticker's end (for valuation), 1.0
+    close: [T, N] float64, price known at t; forward-filled over gaps and after the end of a ticker (for valuation), 1.0
         before its start.
     fill: [T, N] float64, fill price of the decision of bar t (open of t+1, else close of t+1; close of t for
         fill="same_close"); the forward-filled close where `fillable` is False.
@@ -54,12 +54,12 @@ class MarketTensor:
         and fill(t+1).
     turbulence: [T] float64 or None, NaN during warm-up.
     fill_volume: [T, N] float64 or None, shares traded in the bar of fill(t); 0 where nothing can fill, inf where
-        a delisted ticker is paid out. volatility: [T, N] float64 or None, of one bar's log return, as known at t.
+        a delisted ticker is paid out. volatility: [T, N] float64 or None, of the log return of a bar, as known at t.
     half_spread: [T, N] float64 or None, half the quoted spread in the bar of fill(t) as a fraction of the price, the
         last known one where nothing can fill; NaN where it is unknown.
-    base: [T, N] float64 or None, weights of a mandate's base portfolio as known at t, 0 for untradable assets.
+    base: [T, N] float64 or None, weights of the base portfolio of a mandate as known at t, 0 for untradable assets.
     dividends: [T, N] float64 or None, cash per share that is paid between the closes of t and t+1, before the fills of
-        t+1, on what is held after those of t; 0 for delisted tickers.
+        t+1, on the holdings after the fills of t; 0 for delisted tickers.
     fitted: first and last training bar, on which the normaliser was fitted; None if it was given.
     """
 
@@ -103,7 +103,7 @@ class Observation(NamedTuple):
     """Observation of a market environment: a row index into the shared feature table, and the accounts.
 
     bar: [P, G] int64, the decision bar, shared by the A = E // G consecutive accounts of a group.
-    account: [P, E, 1 + N] float, cash and holdings at the bar's close as fractions of a scale set by the environment.
+    account: [P, E, 1 + N] float, cash and holdings at the close as fractions of a scale set by the environment.
     """
 
     bar: Tensor
@@ -224,15 +224,15 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class BacktestResult:
-    """Result of a backtest: a strategy's account over T bars, marked at the close.
+    """Result of a backtest: the account of a strategy over T bars, marked at the close.
 
-    times: [T]. equity: [T] currency. weights: [T, N] after the bar's fills, fractions of equity.
+    times: [T]. equity: [T] currency. weights: [T, N] after the fills of the bar, fractions of equity.
     turnover: [T], value traded, both sides, over equity, per bar. costs: [T] currency.
     cost_parts: [T] currency by cost model; they add up to `costs`.
     risk_free: [T-1] simple return of cash between marks, or None if cash earns nothing. carry: interest earned less
-    borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the bar's mark, or
-    None if the prices are adjusted for dividends or have none. paid: [T, N] currency, value of each asset's trades,
-    negative for sales; None if all filled at the market's fill prices.
+    borrow fees, in currency, over all bars. dividends: [T] currency received (paid on shorts) before the mark of the
+    bar, or None if the prices are adjusted for dividends or have none. paid: [T, N] currency, value of the trades of
+    each asset, negative for sales; None if all filled at the fill prices of the market.
     """
 
     name: str

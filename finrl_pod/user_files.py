@@ -3,7 +3,7 @@
 A file is imported and runs with the rights of the user who started the program: it is trusted code, without a sandbox.
 
 A run pins its files: `own.py:Name` becomes `own@0123456789abcdef.py:Name`, where the digits begin the SHA-256 of the
-file's text, and the text is kept beside the config and in every saved agent. A pinned reference is read from there, so
+text, and the text is kept beside the config and in every saved agent. A pinned reference is read from there, so
 that a run works without the file, and two runs with different versions of one file can be used side by side.
 """
 
@@ -34,7 +34,7 @@ from finrl_pod.opened_files import IMPORTED_PACKAGES, MODULE_PREFIX, OUR_PACKAGE
 T = TypeVar("T")
 DIGITS = 16
 FOLDER = "own_files"  # of a run
-UNPINNED_FIELDS = ("source",)  # an environment's file is the data of its run, which checks its hash
+UNPINNED_FIELDS = ("source",)  # the file of an environment is the data of its run; the run checks its hash
 # Groups whose parts a running program can register, and the function of `import finrl_pod as fp`.
 REGISTERED = {"features": "register_feature", "policies": "register_policy", "algorithms": "register_algorithm"}
 _MODULE_REFERENCE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -43,7 +43,7 @@ _KEPT: dict[str, str] = {}  # own@0123456789abcdef.py -> text
 _FOLDERS: dict[str, Path] = {}  # own@0123456789abcdef.py -> folder that it was pinned in, where its neighbours are
 _NEIGHBOURS: dict[str, str] = {}  # file name -> text, of neighbours that need not lie on this machine
 _MODULES: dict[tuple[str, str], ModuleType] = {}  # (path, digest) -> module
-OUT_OF_MEMORY = "can't allocate memory"  # torch's text; no fault of the code that asked
+OUT_OF_MEMORY = "can't allocate memory"  # message of torch; not the fault of the code that asked
 
 
 def is_file_reference(text: str) -> bool:
@@ -72,35 +72,35 @@ def unpinned(text: str) -> str:
 
 def written_path(path: Path) -> Path:
     """A path as the user wrote it, but for the folder: own.py of own@0123456789abcdef.py."""
-    matched = _PINNED.fullmatch(path.name)
-    return Path(f"{matched['stem']}.py") if matched else path
+    name_match = _PINNED.fullmatch(path.name)
+    return Path(f"{name_match['stem']}.py") if name_match else path
 
 
 # ---------------------------------------------------------------------- text of files
 
 
-def source_text(path: Path, purpose: str = "a file of one's own") -> str:
+def source_text(path: Path, purpose: str = "a custom part") -> str:
     """Text of a file, or the kept text of a pinned one. Raises InputError if there is neither, and for no UTF-8."""
     if path.name in _KEPT:
         return _KEPT[path.name]
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
-        where = "" if path.is_absolute() else f" in {Path.cwd()}, the current folder"
+        folder_note = "" if path.is_absolute() else f" in {Path.cwd()}, the current folder"
         fix = did_you_mean(path) or "; write it as path/to/file.py:Name"
-        raise InputError(f"there is no file {path} for {purpose}{where}{fix}") from None
+        raise InputError(f"there is no file {path} for {purpose}{folder_note}{fix}") from None
     except OSError as error:
         raise InputError(f"cannot read {path} for {purpose}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} cannot be imported as Python: it is not UTF-8 text") from None
-    matched = _PINNED.fullmatch(path.name)
-    if matched and _digest(text) != matched["digest"]:
+    name_match = _PINNED.fullmatch(path.name)
+    if name_match and _digest(text) != name_match["digest"]:
         raise InputError(f"{path} was changed: its text does not have the hash in its name; restore it")
     return text
 
 
 def pin(reference: str) -> str:
-    """The pinned form of file.py:Name, whose text is kept from now on; a pinned reference stays as it is.
+    """The pinned form of file.py:Name; its text is kept from now on; a pinned reference stays as it is.
 
     Without the file, the only kept one of that name is taken. Raises InputError as `source_text`.
     """
@@ -110,15 +110,17 @@ def pin(reference: str) -> str:
         _KEPT.setdefault(path.name, source_text(path, reference))
         return f"{path.name}:{name}"
     if not path.is_file():
-        known = [kept for kept in _KEPT if unpinned(f"{kept}:{name}") == f"{path.name}:{name}"]
-        if len(known) == 1:
-            return f"{known[0]}:{name}"
+        candidates = [
+            pinned_name for pinned_name in _KEPT if unpinned(f"{pinned_name}:{name}") == f"{path.name}:{name}"
+        ]
+        if len(candidates) == 1:
+            return f"{candidates[0]}:{name}"
     text = source_text(path, reference)
-    kept = f"{path.stem}@{_digest(text)}.py"
-    _KEPT[kept] = text
-    _FOLDERS[kept] = path.resolve().parent
+    pinned_name = f"{path.stem}@{_digest(text)}.py"
+    _KEPT[pinned_name] = text
+    _FOLDERS[pinned_name] = path.resolve().parent
     _add_to_path(path)
-    return f"{kept}:{name}"
+    return f"{pinned_name}:{name}"
 
 
 def pinned(record: T) -> T:
@@ -126,8 +128,8 @@ def pinned(record: T) -> T:
     changes = {}
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
-        if field.name not in UNPINNED_FIELDS and (new := _pinned_value(value)) != value:
-            changes[field.name] = new
+        if field.name not in UNPINNED_FIELDS and (pinned_value := _pinned_value(value)) != value:
+            changes[field.name] = pinned_value
     return dataclasses.replace(record, **changes) if changes else record  # type: ignore[type-var]
 
 
@@ -152,17 +154,17 @@ def kept_files(values: Any) -> dict[str, str]:
 
 
 def kept_neighbours(values: Any) -> dict[str, str]:
-    """Name and text of the files of the same folder that the pinned files of plain values import, and those of them."""
-    found: dict[str, str] = {}
+    """Name and text of the files of the same folder that the pinned files of plain values import, directly or not."""
+    neighbour_texts: dict[str, str] = {}
     for name in sorted(set(_pinned_names(values)) & _FOLDERS.keys()):
         waiting = [_KEPT[name]]
         while waiting:
             for module in imported_modules(waiting.pop()):
                 path = _FOLDERS[name] / f"{module}.py"
-                if path.name not in found and path.is_file():
-                    found[path.name] = source_text(path)
-                    waiting.append(found[path.name])
-    return found
+                if path.name not in neighbour_texts and path.is_file():
+                    neighbour_texts[path.name] = source_text(path)
+                    waiting.append(neighbour_texts[path.name])
+    return neighbour_texts
 
 
 def imported_modules(text: str) -> set[str]:
@@ -179,14 +181,14 @@ def imported_modules(text: str) -> set[str]:
 def keep(files: Mapping[str, str]) -> None:
     """Keep the texts of pinned files by name. Raises InputError for a text that does not have the hash in its name."""
     for name, text in files.items():
-        matched = _PINNED.fullmatch(name)
-        if matched is None or _digest(text) != matched["digest"]:
+        name_match = _PINNED.fullmatch(name)
+        if name_match is None or _digest(text) != name_match["digest"]:
             raise InputError(f"the kept file {name} was changed: its text does not have the hash in its name")
         _KEPT[name] = text
 
 
 def keep_folder(folder: Path) -> None:
-    """Keep the pinned files of a run's folder. Raises InputError for a changed one."""
+    """Keep the pinned files of a run folder. Raises InputError for a changed one."""
     if folder.is_dir():
         files = [path for path in folder.iterdir() if _PINNED.fullmatch(path.name)]
         keep({path.name: path.read_text(encoding="utf-8") for path in files})
@@ -278,11 +280,11 @@ def check_file_defines(reference: str, purpose: str) -> None:
         nodes = ast.parse(text).body
     except SyntaxError:
         return
-    defined = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    if not defined:
+    defined_names = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    if not defined_names:
         return
-    close = closest_name(name, defined)
-    hint = f"did you mean {close}?" if close else f"it defines {', '.join(defined)}"
+    close = closest_name(name, defined_names)
+    hint = f"did you mean {close}?" if close else f"it defines {', '.join(defined_names)}"
     raise InputError(f"{written_path(path)} has no {name}; {hint}")
 
 
@@ -303,8 +305,10 @@ def user_object(reference: str, purpose: str, *, again: bool = False) -> Any:
         _MODULES[key] = import_user_file(path, purpose)
     module = _MODULES[key]
     if not hasattr(module, name):
-        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        hint = f"it defines {', '.join(sorted(defined))}" if defined else "it defines nothing"
+        defined_names = [
+            key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        ]
+        hint = f"it defines {', '.join(sorted(defined_names))}" if defined_names else "it defines nothing"
         raise InputError(f"{written_path(path)} has no {name}; {hint}")
     return getattr(module, name)
 
@@ -353,10 +357,10 @@ def custom_source(name: str, purpose: str) -> tuple[Path, str]:
 
 def closest_part(group: str, name: str, built_in: Iterable[str]) -> str:
     """A hint for a name that is neither built in nor a custom part."""
-    known = list(built_in)
-    if close := closest_name(name, known):
+    candidates = list(built_in)
+    if close := closest_name(name, candidates):
         return f"did you mean {close}?"
-    return f"known are {listed(known)}; {custom_part_hint(group, name)}"
+    return f"known are {listed(candidates)}; {custom_part_hint(group, name)}"
 
 
 def custom_part_hint(group: str, name: str) -> str:
@@ -374,12 +378,12 @@ def _add_to_path(path: Path) -> None:
 
 
 def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
-    """Redirect what a user's code prints: standard output may have to be a single JSON object."""
+    """Redirect the output of user code: standard output may have to be a single JSON object."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception from a user's code is Ctrl-C, which ends the program.
+    """Whether an exception from user code is Ctrl-C and ends the program.
 
     Not where the program handles the signal itself, as the daemon does: the code then raised it.
     """
@@ -387,10 +391,10 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message of an error on one line, with the file and line if it passed through a file of the user's."""
+    """Type and message of an error on one line, with the file and line if it passed through a user file."""
     try:
         message = str(error)
-    except BaseException:  # noqa: BLE001  of an exception of the user's own
+    except BaseException:  # noqa: BLE001  of an exception in user code
         message = "its message cannot be read"
     text = " ".join(f"{type(error).__name__}: {message}".split())
     frames = own_frames(error)
@@ -404,7 +408,7 @@ def error_text(error: BaseException) -> str:
 def part_name(frame: FrameType) -> str:
     """The part whose code a frame of `own_frames` runs, as the user named it: file.py:Name, or package.module:Name.
 
-    The name is that of the object's class, which may inherit the method.
+    The name is the class of the object, which may inherit the method.
     """
     owner = frame.f_locals.get("self")
     name = frame.f_code.co_name if owner is None else type(owner).__name__
@@ -412,9 +416,9 @@ def part_name(frame: FrameType) -> str:
 
 
 def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Frames and lines in files of the user's own and in packages of imported parts, the innermost last."""
-    walked = traceback.walk_tb(error.__traceback__)
-    return [(x, line) for x, line in walked if _module(x).startswith(MODULE_PREFIX) or _is_packaged(x)]
+    """Frames and lines in user files and in packages of imported parts, the innermost last."""
+    traceback_frames = traceback.walk_tb(error.__traceback__)
+    return [(x, line) for x, line in traceback_frames if _module(x).startswith(MODULE_PREFIX) or _is_packaged(x)]
 
 
 def _is_packaged(frame: FrameType) -> bool:
@@ -427,7 +431,7 @@ def _module(frame: FrameType) -> str:
 
 @contextlib.contextmanager
 def own_failures() -> Iterator[None]:
-    """Raise InputError for an exception from the user's own file or package; others are left as they are."""
+    """Raise InputError for an exception from a user file or package; others are left as they are."""
     try:
         yield
     except (FinrlPodError, MemoryError):
@@ -440,13 +444,15 @@ def own_failures() -> Iterator[None]:
 
 
 def own_failure(error: BaseException) -> str | None:
-    """What failed in the user's own code, and where; None if the exception passed through none of it."""
+    """The failed part of the user code, and where it failed; None if the exception passed through none of it."""
     frames = own_frames(error)
     return f"{part_name(frames[0][0])} failed: {error_text(error)}" if frames else None
 
 
-def check_name(what: str, name: object) -> None:
+def check_name(part_kind: str, name: object) -> None:
     """Raises InputError for a name to register that is not a text, such as the function of a bare decorator."""
     if not isinstance(name, str) or not name.strip():
         example = getattr(name, "__name__", "mine")
-        raise InputError(f'the {what} needs a name in quotes, got {name!r}: write @fp.register_{what}("{example}")')
+        raise InputError(
+            f'the {part_kind} needs a name in quotes, got {name!r}: write @fp.register_{part_kind}("{example}")'
+        )

@@ -27,6 +27,7 @@ from finrl_pod_envs.observation import flat
 from finrl_pod_envs.trading_envs import make_env
 
 Array = NDArray[np.float32]
+VectorInfo = dict[str, NDArray[Any] | dict[str, NDArray[Any]]]
 
 
 def training_bars(market: MarketTensor, first: int | None, last: int | None) -> tuple[int | None, int | None]:
@@ -38,8 +39,8 @@ def training_bars(market: MarketTensor, first: int | None, last: int | None) -> 
     if market.fitted is None or not (first is None and last is None):
         return first, last
     begin, end = market.fitted
-    whole = end >= market.shape[0] - 1  # fitted on all bars: nothing is held out
-    return (begin, None) if whole else (begin, end - REWARD_LAG)
+    fits_all_bars = end >= market.shape[0] - 1  # fitted on all bars: nothing is held out
+    return (begin, None) if fits_all_bars else (begin, end - REWARD_LAG)
 
 
 class _Adapter:
@@ -89,7 +90,7 @@ def _numpy(values: Tensor) -> NDArray[Any]:
 class GymMarketEnv(gymnasium.Env[Array, Array]):
     """One market account as a Gymnasium environment; an episode is one window.
 
-    info: equity and cost in currency, turnover as a fraction of equity, time (of the reached bar, ISO 8601).
+    step_info: equity and cost in currency, turnover as a fraction of equity, time (of the reached bar, ISO 8601).
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012  Gymnasium declares it as an instance variable
@@ -115,14 +116,14 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         self.action_space = self._adapter.action
         self._running = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, float]]:
         """Start a new episode; a seed makes this and later episodes repeatable."""
         super().reset(seed=seed, options=options)
         observation = self._adapter.env.reset(int(self.np_random.integers(2**31)), stagger=False)
         self._running = True
         return self._adapter.rows(observation)[0], {}
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, float | str]]:
         """action: [action_size] in [-1, 1]. Raises InputError for another shape, NaN, or a finished episode."""
         if not self._running:
             raise InputError("the episode is over or was never started: call reset() before step()")
@@ -131,19 +132,19 @@ class GymMarketEnv(gymnasium.Env[Array, Array]):
         truncated = bool(outcome.truncated)
         self._running = not (terminated or truncated)
         market = self._adapter.env.market
-        info = {
+        step_info: dict[str, float | str] = {
             "equity": float(outcome.equity),
             "turnover": float(outcome.turnover),
             "cost": float(outcome.cost),
             "time": str(market.times[int(outcome.final_observation.bar)]),
         }
-        return self._adapter.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, info
+        return self._adapter.rows(outcome.final_observation)[0], float(outcome.reward), terminated, truncated, step_info
 
 
 class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
     """E market accounts as a Gymnasium vector environment, reset in the same step (AutoresetMode.SAME_STEP).
 
-    info: equity, turnover, cost [E]; in steps where episodes end also, as in Gymnasium's own vector environments,
+    step_info: equity, turnover, cost [E]; in steps where episodes end also, as in the vector environments of Gymnasium,
     final_obs [E] (object array, None elsewhere), final_info, and the masks _final_obs, _final_info.
     """
 
@@ -161,8 +162,8 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         stagger: bool = False,
         mandate: MandateConfig | None = None,
     ) -> None:
-        """first, last: as in `GymMarketEnv`. envs: number of accounts, by default the config's; each `group` of them
-        shares a window.
+        """first, last: decision bars, see `GymMarketEnv`. envs: number of accounts, by default the config's; each
+        `group` of them shares a window.
 
         stagger: give first episodes a random length, so that not all end in the same step.
         """
@@ -178,7 +179,7 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, float]]:
         """Start new episodes; a seed makes these and later episodes repeatable."""
         super().reset(seed=seed, options=options)
         observation = self._adapter.env.reset(int(self.np_random.integers(2**31)), stagger=self._stagger)
@@ -186,29 +187,39 @@ class GymVectorEnv(gymnasium.vector.VectorEnv[Array, Array, NDArray[Any]]):
 
     def step(
         self, actions: Array
-    ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    ) -> tuple[Array, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], VectorInfo]:
         """actions: [E, action_size] in [-1, 1]. Raises InputError for another shape or NaN."""
         outcome = self._adapter.step(actions, (self.num_envs, *(self._adapter.action.shape or ())))
         terminated = _numpy(outcome.terminated)
         truncated = _numpy(outcome.truncated)
-        done = terminated | truncated
-        info: dict[str, Any] = {}
+        episode_ends = terminated | truncated
+        step_info: dict[str, NDArray[Any]] = {}
         everywhere = np.ones(self.num_envs, np.bool_)
         for name in ("equity", "turnover", "cost"):
-            info[name] = _numpy(getattr(outcome, name))
-            info[f"_{name}"] = everywhere.copy()
-        if done.any():
-            info = self._with_finals(info, done, self._adapter.rows(outcome.final_observation))
+            step_info[name] = _numpy(getattr(outcome, name))
+            step_info[f"_{name}"] = everywhere.copy()
+        if episode_ends.any():
+            full_info = self._with_finals(step_info, episode_ends, self._adapter.rows(outcome.final_observation))
+        else:
+            full_info = {**step_info}
         reward = _numpy(outcome.reward).astype(np.float64)
-        return self._adapter.rows(outcome.observation), reward, terminated, truncated, info
+        return self._adapter.rows(outcome.observation), reward, terminated, truncated, full_info
 
-    def _with_finals(self, info: dict[str, Any], done: NDArray[np.bool_], rows: Array) -> dict[str, Any]:
-        """Add final observations and info of finished environments, in Gymnasium's layout."""
+    def _with_finals(
+        self, step_info: dict[str, NDArray[Any]], episode_ends: NDArray[np.bool_], rows: Array
+    ) -> VectorInfo:
+        """Add final observations and info of finished environments, in the layout of Gymnasium."""
         finals = np.full(self.num_envs, None, dtype=object)
-        inner: dict[str, Any] = {}
-        for i in np.flatnonzero(done):
+        inner: dict[str, NDArray[Any]] = {}
+        for i in np.flatnonzero(episode_ends):
             finals[i] = rows[i].copy()
         for name in ("equity", "turnover", "cost"):
-            inner[name] = np.where(done, info[name], 0)
-            inner[f"_{name}"] = done.copy()
-        return info | {"final_obs": finals, "_final_obs": done.copy(), "final_info": inner, "_final_info": done.copy()}
+            inner[name] = np.where(episode_ends, step_info[name], 0)
+            inner[f"_{name}"] = episode_ends.copy()
+        return {
+            **step_info,
+            "final_obs": finals,
+            "_final_obs": episode_ends.copy(),
+            "final_info": inner,
+            "_final_info": episode_ends.copy(),
+        }

@@ -1,6 +1,6 @@
 """An environment that slices a parent order over the bars of a session, on recorded or simulated intraday bars.
 
-Fills and costs are those of `finrl_pod.market.intraday`, where benchmark schedules run on the same sessions.
+Fills and costs follow `finrl_pod.market.intraday`, where benchmark schedules run on the same sessions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IntradayExecutionEnv:
     Each episode draws a session.
 
     Observations, 5 numbers: share of bars left, share of the order left, share of the usual volume ahead, logarithm of
-    the last bar's volume and of the session's so far over the usual.
+    the volume of the last bar and of the session so far over the usual.
     Rewards (basis points): what even slices in the same session cost by impact and spread, less what these slices
     cost, less a risk penalty. The price path is left out: observations do not hold it, and it costs a purchase what it
     earns a sale.
@@ -83,81 +83,86 @@ class IntradayExecutionEnv:
             [torch.randint(count, shape, generator=s, device=self.device) for s in self._streams]
         )
         self._step = 0
-        self._order = self.config.order_share * self._of(self.sessions.daily_volume)
+        self._order = self.config.order_share * self._session_values(self.sessions.daily_volume)
         self._left = self._order.clone()
         self._even_left = self._order.clone()
-        self._moved = torch.zeros_like(self._order)
-        self._even_moved = torch.zeros_like(self._order)
+        self._price_move = torch.zeros_like(self._order)
+        self._even_price_move = torch.zeros_like(self._order)
         self._volume = torch.zeros_like(self._order)
-        self._done = torch.zeros_like(self._order)
+        self._session_volume = torch.zeros_like(self._order)
 
-    def _of(self, values: Tensor) -> Tensor:
+    def _session_values(self, values: Tensor) -> Tensor:
         """Values [S, ...] of the drawn sessions: [P, E, ...]."""
         return values.to(self.device)[self._session]
 
     def step(self, action: Tensor) -> EnvStep:
         """Trade by `action` [P, E, 1] in [-1, 1]; values beyond are clipped, NaN acts as 0."""
-        expected = (self.members, self.envs, 1)
-        if action.shape != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, 1)
+        if action.shape != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         sessions = self.sessions
         config = self.config
         b = self._step
         last = b == sessions.bars - 1
-        wanted = self._left * self._usual_share() * self.factor(action[..., 0])
-        arrival = self._of(sessions.arrival)
-        price = self._of(sessions.price[:, b])
-        self._volume = self._of(sessions.volume[:, b])
+        order_size = self._left * self._usual_share() * self.factor(action[..., 0])
+        arrival = self._session_values(sessions.arrival)
+        price = self._session_values(sessions.price[:, b])
+        self._volume = self._session_values(sessions.volume[:, b])
         bar = Bar(
-            price, self._volume, arrival, self._of(sessions.daily_volume), self._of(sessions.volatility), self._moved
+            price,
+            self._volume,
+            arrival,
+            self._session_values(sessions.daily_volume),
+            self._session_values(sessions.volatility),
+            self._price_move,
         )
-        out = fill_slice(wanted, self._left, bar, last, config)
-        even_wanted = self._of(self._even[:, b])
-        even = fill_slice(even_wanted, self._even_left, bar._replace(moved=self._even_moved), last, config)
+        out = fill_slice(order_size, self._left, bar, last, config)
+        even_wanted = self._session_values(self._even[:, b])
+        even = fill_slice(even_wanted, self._even_left, bar._replace(price_move=self._even_price_move), last, config)
         # Less what the slices cost by the price path alone.
         value = self._order * arrival * BASIS_POINT
         reward = (even.cost - out.cost + (out.filled - even.filled) * (price - arrival)) / value
         self._left = self._left - out.filled
         self._even_left = self._even_left - even.filled
-        risk = config.risk_aversion * (self._of(sessions.volatility) / RISK_UNIT).square() / sessions.bars
+        risk = config.risk_aversion * (self._session_values(sessions.volatility) / RISK_UNIT).square() / sessions.bars
         reward = reward - risk * (self._left / self._order).square()
-        self._moved = out.moved
-        self._even_moved = even.moved
-        self._done = self._done + self._volume
+        self._price_move = out.price_move
+        self._even_price_move = even.price_move
+        self._session_volume = self._session_volume + self._volume
         self._step = b + 1
         final = self._observation()
-        over = torch.full((self.members, self.envs), last, device=self.device)
+        episode_ends = torch.full((self.members, self.envs), last, device=self.device)
         if last:
             self._begin()
-        return EnvStep(self._observation(), reward.float(), over, torch.zeros_like(over), final)
+        return EnvStep(self._observation(), reward.float(), episode_ends, torch.zeros_like(episode_ends), final)
 
     def factor(self, action: Tensor) -> Tensor:
         """Multiple of the usual slice that an action [...] in [-1, 1] trades."""
         return torch.exp(math.log(LARGEST_FACTOR) * torch.nan_to_num(action, nan=0.0).clamp(-1, 1).double())
 
     def _usual_share(self) -> Tensor:
-        ahead = self._of(self.sessions.profile)[..., self._step :]
-        return ahead[..., 0] / ahead.sum(-1)
+        remaining_profile = self._session_values(self.sessions.profile)[..., self._step :]
+        return remaining_profile[..., 0] / remaining_profile.sum(-1)
 
     def _observation(self) -> Tensor:
         sessions = self.sessions
-        profile = self._of(sessions.profile)
-        daily = self._of(sessions.daily_volume)
+        profile = self._session_values(sessions.profile)
+        daily = self._session_values(sessions.daily_volume)
         left = self._left / self._order
-        return observe(self._step, sessions.bars, left, profile, self._volume / daily, self._done / daily)
+        return observe(self._step, sessions.bars, left, profile, self._volume / daily, self._session_volume / daily)
 
 
 def observe(step: int, bars: int, left: Tensor, profile: Tensor, last: Tensor, done: Tensor) -> Tensor:
-    """Observations [..., 5]: left [...], share of the order; profile [..., B]; volumes over the usual day's [...]."""
-    ahead = profile[..., step:].sum(-1)
+    """Observations [..., 5]: left [...], share of the order; profile [..., B]; relative volumes [...]."""
+    remaining_profile = profile[..., step:].sum(-1)
     surprises = [torch.zeros_like(left), torch.zeros_like(left)]
     if step:
-        usual = (profile[..., step - 1], profile[..., :step].sum(-1))
+        usual_volumes = (profile[..., step - 1], profile[..., :step].sum(-1))
         surprises = [
             (x / y).clamp(min=1e-12).log().clamp(-MAX_SURPRISE, MAX_SURPRISE)
-            for x, y in zip((last, done), usual, strict=True)
+            for x, y in zip((last, done), usual_volumes, strict=True)
         ]
-    return torch.stack([torch.full_like(left, 1 - step / bars), left, ahead, *surprises], -1).float()
+    return torch.stack([torch.full_like(left, 1 - step / bars), left, remaining_profile, *surprises], -1).float()
 
 
 class AgentSchedule:
@@ -171,8 +176,8 @@ class AgentSchedule:
         sessions = state.sessions
         row = observe(
             state.step, sessions.bars, state.left / state.order, sessions.profile,
-            state.last_volume / sessions.daily_volume, state.done / sessions.daily_volume,
+            state.last_volume / sessions.daily_volume, state.session_volume / sessions.daily_volume,
         )  # fmt: skip
         action = self._act(row.unsqueeze(0))[0, :, 0]
-        ahead = sessions.profile[:, state.step :]
-        return state.left * ahead[:, 0] / ahead.sum(1) * self.env.factor(action)
+        remaining_profile = sessions.profile[:, state.step :]
+        return state.left * remaining_profile[:, 0] / remaining_profile.sum(1) * self.env.factor(action)

@@ -77,13 +77,13 @@ class MarketEnv(ABC):
     ) -> None:
         """Decisions are taken at bars first..last of `market` (inclusive), as far as fills exist.
 
-        config: its `kind` is replaced by that of the class. members: ids that key the P members' random
+        config: its `kind` is replaced by the kind of the class. members: ids that key the random
         generators.
         envs, group: override the config's.
-        starts: for each member, [K] int64 bars at which its episodes start, each as likely as the others; None: every
-        bar that leaves a full window.
-        dtype: of accounts and of step's outputs; None: float32, but accounts are float64 with sequential buys in whole
-        shares, where one share flipped by rounding would change every later purchase.
+        starts: one list per member, [K] int64 bars at which its episodes start, each as likely as the others; None:
+        every bar that leaves a full window.
+        dtype: dtype of accounts and of step outputs; None: float32, but accounts are float64 with sequential buys in
+        whole shares, where one share flipped by rounding would change every later purchase.
         mandate: bounds on what an agent may hold and trade; None or base "none": unconstrained. Raises ConfigError for
         settings that are out of range, in conflict, or do not fit the market.
         """
@@ -154,7 +154,7 @@ class MarketEnv(ABC):
         """Divisor of cash and holdings in the observation; equity: [P, G, A] in currency."""
 
     def target_weights(self, action: Tensor, tradable: Tensor) -> Tensor:
-        """Target weights [P, G, A, N] of actions that can wait under a delay: those of the portfolio environment."""
+        """Target weights [P, G, A, N] of actions that can wait under a delay, of the portfolio environment."""
         raise NotImplementedError(f"{type(self).__name__} has no target weights, so its fills cannot be delayed")
 
     def tilt_scores(self, action: Tensor) -> Tensor:
@@ -164,9 +164,9 @@ class MarketEnv(ABC):
     # ---------------------------------------------------------------- VecEnv
 
     def reset(self, seed: int, *, stagger: bool = True) -> Observation:
-        """Start new episodes: draw every group's windows and set every account to cash.
+        """Start new episodes: draw the windows of every group and set every account to cash.
 
-        stagger: give first episodes a random length, which spreads later resets; False starts with full windows.
+        stagger: give first episodes a random length: this spreads later resets; False starts with full windows.
         """
         p = self.members
         g = self.groups
@@ -205,16 +205,18 @@ class MarketEnv(ABC):
         assert self._state is not None
         native = self._native
         if native is not None and can_use_kernel(self._state, action):
-            written = out if out is not None and native.can_write(out) else None
+            kernel_rows = out if out is not None and native.can_write(out) else None
             bar = self._state.bar
-            self._state, outcome = native(self._state, action, self._starts, RUIN, written, reuse=self._reuses_buffers)
+            self._state, outcome = native(
+                self._state, action, self._starts, RUIN, kernel_rows, reuse=self._reuses_buffers
+            )
             outcome = self._with_reward(outcome, bar)
         else:
-            written = None
+            kernel_rows = None
             next_state, outcome = self.transition(self._state, action)
             in_place = self._reuses_buffers and on_device(self.device)
             self._state = self._in_static_tensors(next_state) if in_place else next_state
-        if out is not written and out is not None:
+        if out is not kernel_rows and out is not None:
             flat(self.market, outcome.observation, out=out)
         self._observation = outcome.observation
         return outcome
@@ -251,15 +253,15 @@ class MarketEnv(ABC):
     def reuse_buffers(self, enabled: bool) -> None:
         """If True, step() overwrites its outputs, and final accounts are filled in for ended episodes only.
 
-        The outputs are two sets of buffers in turn, on a GPU one, which the state shares. For loops that copy what they
+        The outputs are two sets of buffers in turn, on a GPU one, shared with the state. For loops that copy what they
         keep: allocating the outputs of a step takes as long as stepping a thousand accounts.
         """
         self._reuses_buffers = enabled
 
     # ---------------------------------------------------------------- state
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle holds: no kernels, which have addresses of tables, and no gradient graph."""
+    def __getstate__(self) -> Any:
+        """What a copy or a pickle holds: no kernels (they have addresses of tables) and no gradient graph."""
         state = self._state
         observation = self._observation
         if state is not None:
@@ -268,7 +270,7 @@ class MarketEnv(ABC):
             observation = Observation(*(x.detach() for x in observation))
         return {**vars(self), "_native": None, "_gradient": None, "_state": state, "_observation": observation}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Any) -> None:
         self.__dict__ |= state
         if self._uses_kernels:
             self._use_native()
@@ -296,13 +298,13 @@ class MarketEnv(ABC):
         Raises KeyError for a missing entry, InputError before the first reset.
         """
         current = self.checkpoint()
-        saved = {name: state[name].to(x) for name, x in current.items()}
+        saved_state = {name: state[name].to(x) for name, x in current.items()}
         if on_device(self.device):  # a captured graph reads and writes the tensors that are there
             for name, x in current.items():
-                x.copy_(saved[name])
-            saved = current
-        self._observation = Observation(saved.pop("observation.0"), saved.pop("observation.1"))
-        self._state = EnvState(**{"reward_state": None, **saved})  # type: ignore[arg-type]
+                x.copy_(saved_state[name])
+            saved_state = current
+        self._observation = Observation(saved_state.pop("observation.0"), saved_state.pop("observation.1"))
+        self._state = EnvState(**{"reward_state": None, **saved_state})  # type: ignore[arg-type]
         return self._observation
 
     def _checked_starts(self, starts: Sequence[Tensor]) -> list[Tensor]:
@@ -321,8 +323,8 @@ class MarketEnv(ABC):
         """Start bars of this size for the member at this index."""
         if self._allowed_starts is None:
             return torch.randint(self.first, self.last - self.episode_bars + 2, size, generator=generator)
-        allowed = self._allowed_starts[member]
-        return allowed[torch.randint(len(allowed), size, generator=generator)]
+        start_bars = self._allowed_starts[member]
+        return start_bars[torch.randint(len(start_bars), size, generator=generator)]
 
     def _observe_state(self) -> Observation:
         assert self._state is not None
@@ -333,20 +335,22 @@ class MarketEnv(ABC):
         """The state, copied to tensors that stay the same in all steps, as a captured graph needs them."""
         if self._static is None:
             self._static = EnvState(*(None if x is None else x.clone() for x in state))  # type: ignore[arg-type]
-        for x, new in zip(self._static, state, strict=True):
-            if x is not None and new is not None:
-                x.copy_(new)
+        for x, next_value in zip(self._static, state, strict=True):
+            if x is not None and next_value is not None:
+                x.copy_(next_value)
         return self._static
 
     def _check(self, action: Tensor) -> None:
         if self._state is None:
             raise InputError("call reset(seed) before step(action)")
-        expected = (self.members, self.envs, self.action_size)
-        if tuple(action.shape) != expected:
-            raise InputError(f"an action must have shape {expected} (members, envs, action), got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.action_size)
+        if tuple(action.shape) != expected_shape:
+            raise InputError(
+                f"an action must have shape {expected_shape} (members, envs, action), got {tuple(action.shape)}"
+            )
 
     def _with_reward(self, outcome: EnvStep, bar: Tensor) -> EnvStep:
-        """Outcome of a kernel, whose reward is log growth or the change of equity, with the reward of the settings."""
+        """Outcome of a kernel (its reward is log growth or the change of equity) with the reward of the settings."""
         if self.reward.is_kernel_output:
             return outcome
         growth = outcome.reward.view(self.members, self.groups, self.accounts)
@@ -355,7 +359,7 @@ class MarketEnv(ABC):
         return outcome._replace(reward=reward.view_as(outcome.reward).to(self.output_dtype))
 
     def _use_native(self) -> None:
-        """Load the compiled kernels; for built-in classes, whose `trades` and `scale` they implement."""
+        """Load the compiled kernels; they implement `trades` and `scale` of the built-in classes."""
         self._uses_kernels = True
         if self.reward.kernel is None:
             return
@@ -386,7 +390,7 @@ class MarketEnv(ABC):
         else:
             action, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], action.unsqueeze(-2)], -2)
             trades, priority = self._delayed_trades(action, state, close)
-        trades = self._allowed(trades, state, bar)
+        trades = self._allowed_trades(trades, state, bar)
         if self.rules.limited:  # positions that cannot fill still count as exposure
             trades = self.venue.limit_to_volume(bar, trades)
             trades = limit_gross_exposure(trades, state.cash, state.shares, close, self.rules.leverage)
@@ -408,7 +412,7 @@ class MarketEnv(ABC):
         before_state = None if state.reward_state is None else state.reward_state[0]
         reward = self.reward(Interval(before, after, turnover, base_growth.expand_as(before)), before_state)
         reward_state = self._next_reward_state(before, after, equity, before_state)
-        ruined = equity <= RUIN * self.config.cash
+        is_ruined = equity <= RUIN * self.config.cash
         steps_left = state.steps_left - 1
         window_ends = steps_left <= 0  # [P, G]
         virtual, budget = self._next_virtual(decision, close_next / close)
@@ -423,13 +427,13 @@ class MarketEnv(ABC):
             virtual,
             budget,
         )
-        after_reset = self._reset_where(next_state, window_ends, ruined)
+        after_reset = self._reset_where(next_state, window_ends, is_ruined)
         flat = (p, g * a)
         outcome = EnvStep(
             observation=self.observe(after_reset),
             reward=reward.reshape(flat).to(self.output_dtype),
-            terminated=ruined.reshape(flat),
-            truncated=(window_ends.unsqueeze(-1) & ~ruined).reshape(flat),
+            terminated=is_ruined.reshape(flat),
+            truncated=(window_ends.unsqueeze(-1) & ~is_ruined).reshape(flat),
             final_observation=self.observe(next_state, equity),
             equity=equity.reshape(flat).to(self.output_dtype),
             turnover=turnover.reshape(flat).to(self.output_dtype),
@@ -453,11 +457,11 @@ class MarketEnv(ABC):
         account = account.reshape(self.members, self.envs, -1)
         return Observation(state.bar, account.to(self.output_dtype))
 
-    def _observed_extras(self, state: EnvState, held: Tensor) -> Tensor:
-        """Extras [P, G, A, X] of a state (`market.account_extras`). held: [P, G, A, N] weights."""
+    def _observed_extras(self, state: EnvState, weights: Tensor) -> Tensor:
+        """Extras [P, G, A, X] of a state (`market.account_extras`). weights: [P, G, A, N] weights."""
         reward_state = None if state.reward_state is None else self.reward.state.observed(state.reward_state[1])
         virtual = state.virtual if observes_virtual(self.config, self.mandate) else None
-        return joined_extras(held, self._pending_weights(state), virtual, reward_state, state.budget, self.mandate)
+        return joined_extras(weights, self._pending_weights(state), virtual, reward_state, state.budget, self.mandate)
 
     def _pending_weights(self, state: EnvState) -> list[Tensor]:
         """Target weights [P, G, A, N] that wait under the delay, oldest first; NaN where nothing will be traded."""
@@ -466,52 +470,52 @@ class MarketEnv(ABC):
         waiting = self.venue.delay - 1
         weights = []
         for i, target in enumerate(state.pending.unbind(-2)):
-            decided = (state.bar - waiting + i).clamp(min=0)
-            known = ~torch.isnan(target)
+            decision_bar = (state.bar - waiting + i).clamp(min=0)
+            has_target = ~torch.isnan(target)
             if self.mandate is None:
-                known = known.all(-1, keepdim=True)
-                action = torch.where(known, target, 0.0)
-                target = self.target_weights(action, self.market.tradable[decided].unsqueeze(2))
+                has_target = has_target.all(-1, keepdim=True)
+                action = torch.where(has_target, target, 0.0)
+                target = self.target_weights(action, self.market.tradable[decision_bar].unsqueeze(2))
             if self.turbulent is not None:
-                target = torch.where(self.turbulent[decided][..., None, None], 0.0, target)
-            weights.append(torch.where(known, target, torch.nan))
+                target = torch.where(self.turbulent[decision_bar][..., None, None], 0.0, target)
+            weights.append(torch.where(has_target, target, torch.nan))
         return weights
 
-    def _allowed(self, trades: Tensor, state: EnvState, bar: Tensor) -> Tensor:
-        """Apply the market's limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
+    def _allowed_trades(self, trades: Tensor, state: EnvState, bar: Tensor) -> Tensor:
+        """Apply the market limits: unfillable trades are 0; delisted assets, and all in turbulent bars, are sold."""
         if not self._all_fillable:
             fillable = self.market.fillable[bar].unsqueeze(2)
             delisted = self.market.delisted[bar].unsqueeze(2)
             trades = torch.where(fillable, trades, torch.where(delisted, -state.shares, torch.zeros_like(trades)))
         if self.turbulent is not None:
-            decided = (bar - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
-            turbulent = self.turbulent[decided][..., None, None]
-            sold = -state.shares if self._all_fillable else torch.where(fillable | delisted, -state.shares, 0)
-            trades = torch.where(turbulent, sold, trades)
+            decision_bar = (bar - (self.venue.delay - 1)).clamp(min=0)  # delayed like any other decision
+            turbulent = self.turbulent[decision_bar][..., None, None]
+            exit_trades = -state.shares if self._all_fillable else torch.where(fillable | delisted, -state.shares, 0)
+            trades = torch.where(turbulent, exit_trades, trades)
         return trades
 
-    def _reset_where(self, state: EnvState, window_ends: Tensor, ruined: Tensor) -> EnvState:
+    def _reset_where(self, state: EnvState, window_ends: Tensor, is_ruined: Tensor) -> EnvState:
         """Move groups whose window has ended to their next one; reset their accounts, and ruined ones, to cash."""
         bar, steps_left, episode_index = self._next_window(state, window_ends)
-        again = window_ends.unsqueeze(-1) | ruined  # [P, G, A]
-        first = self._initial_reward_state(tuple(again.shape))
+        needs_reset = window_ends.unsqueeze(-1) | is_ruined  # [P, G, A]
+        first = self._initial_reward_state(tuple(needs_reset.shape))
         reward_state = state.reward_state
         reward_state = (
             reward_state
             if reward_state is None or first is None
-            else torch.where(again.unsqueeze(-1), first, reward_state)
+            else torch.where(needs_reset.unsqueeze(-1), first, reward_state)
         )
-        pending = None if state.pending is None else torch.where(again[..., None, None], torch.nan, state.pending)
+        pending = None if state.pending is None else torch.where(needs_reset[..., None, None], torch.nan, state.pending)
         return EnvState(
             bar,
             steps_left,
             episode_index,
-            torch.where(again, self.config.cash, state.cash),
-            torch.where(again.unsqueeze(-1), 0.0, state.shares),
+            torch.where(needs_reset, self.config.cash, state.cash),
+            torch.where(needs_reset.unsqueeze(-1), 0.0, state.shares),
             reward_state,
             pending,
-            None if state.virtual is None else torch.where(again.unsqueeze(-1), 0.0, state.virtual),
-            None if state.budget is None else torch.where(again, self._full_budget, state.budget),
+            None if state.virtual is None else torch.where(needs_reset.unsqueeze(-1), 0.0, state.virtual),
+            None if state.budget is None else torch.where(needs_reset, self._full_budget, state.budget),
         )
 
     def _next_window(self, state: EnvState, window_ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -525,19 +529,19 @@ class MarketEnv(ABC):
 
     def _delayed_trades(self, action: Tensor, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades of an action decided `delay - 1` bars ago; 0 where there is none."""
-        known = ~torch.isnan(action)  # -inf is a valid score
-        decided = (state.bar - (self.venue.delay - 1)).clamp(min=0)
-        tradable = self.market.tradable[decided].unsqueeze(2)
-        trades, priority = self.trades(torch.where(known, action, 0.0), state, close, tradable)
-        return torch.where(known.all(-1, keepdim=True), trades, 0.0), priority
+        has_target = ~torch.isnan(action)  # -inf is a valid score
+        decision_bar = (state.bar - (self.venue.delay - 1)).clamp(min=0)
+        tradable = self.market.tradable[decision_bar].unsqueeze(2)
+        trades, priority = self.trades(torch.where(has_target, action, 0.0), state, close, tradable)
+        return torch.where(has_target.all(-1, keepdim=True), trades, 0.0), priority
 
     def _decide(self, table: MandateTable, action: Tensor, state: EnvState, close: Tensor) -> Decision:
         """Target weights [P, G, A, N] of an action under the mandate, and what is left of its budget."""
         assert state.virtual is not None
         values = state.shares * close
-        held = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
+        weights = values / (state.cash + values.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
         scores = self.tilt_scores(action)
-        return table.decide(state.bar, scores, held, state.virtual, state.budget, self.config.leverage)
+        return table.decide(state.bar, scores, weights, state.virtual, state.budget, self.config.leverage)
 
     def _mandate_trades(self, decision: Decision, state: EnvState, close: Tensor) -> tuple[Tensor, Tensor | None]:
         """Trades [P, G, A, N] of a decision, or of the oldest pending one; and the pending target weights."""
@@ -545,9 +549,9 @@ class MarketEnv(ABC):
         pending = state.pending
         if pending is not None:
             weights, pending = pending[..., 0, :], torch.cat([pending[..., 1:, :], weights.unsqueeze(-2)], -2)
-        known = ~torch.isnan(weights)
-        trades = trades_to_weights(torch.where(known, weights, 0.0), state.cash, state.shares, close)
-        return torch.where(known, trades, 0.0), pending
+        has_target = ~torch.isnan(weights)
+        trades = trades_to_weights(torch.where(has_target, weights, 0.0), state.cash, state.shares, close)
+        return torch.where(has_target, trades, 0.0), pending
 
     def _next_virtual(self, decision: Decision | None, price_relatives: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Virtual holdings and turnover budget at the next close. price_relatives: [P, G, 1, N], next close / close."""
@@ -582,25 +586,33 @@ class MarketEnv(ABC):
         return None if first is None else torch.stack([first, first])
 
     def _next_reward_state(self, before: Tensor, after: Tensor, equity: Tensor, state: Tensor | None) -> Tensor | None:
-        """The reward's state at the interval's end, and as known at the close between its two fills."""
+        """The reward state at the end of the interval, and as known at the close between its two fills."""
         if state is None:
             return None
         advance = self.reward.state.advance
         return torch.stack([advance(before, after, state), advance(before, equity, state)])
 
     def _base_growth_table(self) -> Tensor:
-        """[T] log growth of the base portfolio from the fill of each bar's decision to the next, without costs."""
+        """[T] log growth of the base portfolio from the fill of each decision to the next, without costs."""
         table = self.mandate_table
         dividends = self.market.dividends
         growth = torch.zeros(len(self.fill), dtype=self.dtype, device=self.device)
         for first in range(0, len(growth) - 1, TABLE_ROWS):
-            now = slice(first, min(first + TABLE_ROWS, len(growth) - 1))
-            later = slice(now.start + 1, now.stop + 1)
-            base = equal_base(self.market.tradable[now]).to(self.dtype) if table is None else table.base[now]
-            returns = self.fill[later] / self.fill[now] - 1
+            current_rows = slice(first, min(first + TABLE_ROWS, len(growth) - 1))
+            next_rows = slice(current_rows.start + 1, current_rows.stop + 1)
+            base = (
+                equal_base(self.market.tradable[current_rows]).to(self.dtype)
+                if table is None
+                else table.base[current_rows]
+            )
+            returns = self.fill[next_rows] / self.fill[current_rows] - 1
             if dividends is not None:
-                returns = returns + dividends[now if self.venue.same_close else later].to(self.dtype) / self.fill[now]
-            growth[now] = torch.log1p((base * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
+                returns = (
+                    returns
+                    + dividends[current_rows if self.venue.same_close else next_rows].to(self.dtype)
+                    / self.fill[current_rows]
+                )
+            growth[current_rows] = torch.log1p((base * returns).sum(-1).clamp(min=MIN_GROWTH - 1))
         return growth
 
 

@@ -77,7 +77,7 @@ class _Market(ctypes.Structure):
 
 
 def _is_supported(env: KernelEnv) -> bool:
-    """Whether the kernels on the CPU can be used: it is one, and the rules that all kernels share hold."""
+    """Whether the kernels on the CPU can be used_bars: it is one, and the rules that all kernels share hold."""
     return not on_device(env.device) and _has_shared_rules(env)
 
 
@@ -98,7 +98,7 @@ def _has_shared_rules(env: KernelEnv) -> bool:
 
 
 def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
-    """Fill the kernel's market from the environment; returns the tables, which must outlive it."""
+    """Fill the kernel market from the environment; returns its tables. They must outlive it."""
     config = env.config
     dtype = env.dtype
     market.members = env.members
@@ -111,11 +111,11 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
     market.leverage = config.leverage
     market.change_scale = CHANGE_SCALE
     market.min_growth = MIN_GROWTH
-    used = slice(env.first, env.last + 1)
+    used_bars = slice(env.first, env.last + 1)
     tables = {"close": env.close.contiguous(), "fill": env.fill.contiguous()}
-    if not bool(env.market.tradable[used].all()):
+    if not bool(env.market.tradable[used_bars].all()):
         tables["tradable"] = env.market.tradable.to(dtype).contiguous()
-    if not bool(env.market.fillable[used].all()):
+    if not bool(env.market.fillable[used_bars].all()):
         tables["fillable"] = env.market.fillable.to(dtype).contiguous()
         tables["delisted"] = env.market.delisted.to(dtype).contiguous()
     if env.turbulent is not None:
@@ -131,7 +131,7 @@ def _set_market(market: _Market, env: KernelEnv) -> dict[str, Tensor]:
 
 
 def _set_mandate(mandate: _Mandate, table: MandateTable) -> dict[str, Tensor]:
-    """Fill the kernel's mandate; returns its tables, which must outlive it."""
+    """Fill the kernel mandate; returns its tables. They must outlive it."""
     config = table.config
     mandate.tilt = config.tilt
     mandate.trade_speed = config.trade_speed
@@ -173,13 +173,13 @@ class _StepBuffers(ctypes.Structure):
 
 
 def make_step_kernel(env: KernelEnv, rounds: int) -> StepKernel | None:
-    """The kernel of an environment's step, or None if torch has to be used. rounds: start windows per group."""
+    """The step kernel of an environment, or None if torch has to be used. rounds: start windows per group."""
     library = load(STEP_SOURCE, _Mandate, _Market, _StepMarket, _StepBuffers) if _is_supported(env) else None
     return None if library is None else StepKernel(library, env, rounds)
 
 
 def make_device_step(env: KernelEnv, rounds: int) -> FusedStep | None:
-    """The Triton kernel of an environment's step on a GPU, or None if torch has to be used, which is logged there.
+    """The Triton step kernel of an environment on a GPU, or None (logged) if torch has to be used.
 
     rounds: start windows per group.
     """
@@ -205,7 +205,7 @@ def can_use_kernel(state: EnvState, action: Tensor) -> bool:
 
 
 class StepKernel:
-    """`MarketEnv.transition` for P members, G groups and E accounts in C++; holds the market's tables."""
+    """`MarketEnv.transition` for P members, G groups and E accounts in C++; holds the tables of the market."""
 
     def __init__(self, library: ctypes.CDLL, env: KernelEnv, rounds: int) -> None:
         config = env.config
@@ -222,9 +222,9 @@ class StepKernel:
         market.whole_shares = config.whole_shares
         market.hmax = config.hmax
         features = self._tables["features"] = env.market.features.contiguous()
-        limited = _limited_bars(env)
-        if bool(limited.any()):
-            self._tables["limited"] = limited.to(torch.uint8)
+        restricted_bars = _limited_bars(env)
+        if bool(restricted_bars.any()):
+            self._tables["limited"] = restricted_bars.to(torch.uint8)
             market.limited = self._tables["limited"].data_ptr()
         market.features = features.data_ptr()
         market.width = features[0].numel()
@@ -233,7 +233,7 @@ class StepKernel:
         # The pointers of `StepBuffers` in order: an array is set three times as fast as named fields.
         self._pointers = (ctypes.c_void_p * len(_StepBuffers._fields_))()
         self._sizes = (env.dtype.itemsize, env.output_dtype.itemsize)
-        self._reused: list[_Outputs] = []
+        self._buffers: list[_Outputs] = []
         self._turn = 0
 
     def __call__(
@@ -256,8 +256,8 @@ class StepKernel:
         env = self._env
         if action.dtype != env.dtype:
             action = action.to(env.dtype)
-        given = (*state[:5], action, state.virtual, state.budget)
-        inputs = [None if x is None else x.contiguous() for x in given]
+        tensors = (*state[:5], action, state.virtual, state.budget)
+        inputs = [None if x is None else x.contiguous() for x in tensors]
         outputs = self._next_outputs() if reuse else _Outputs(env)
         self._market.starts = starts.data_ptr()
         self._market.ruin = ruin
@@ -271,10 +271,10 @@ class StepKernel:
 
     def _next_outputs(self) -> _Outputs:
         """Return the two buffers alternately."""
-        if not self._reused:
-            self._reused = [_Outputs(self._env) for _ in range(2)]
+        if not self._buffers:
+            self._buffers = [_Outputs(self._env) for _ in range(2)]
         self._turn = 1 - self._turn
-        return self._reused[self._turn]
+        return self._buffers[self._turn]
 
     def can_write(self, out: Tensor) -> bool:
         """Whether the kernel can write flat observations into this tensor of the right shape."""
@@ -284,10 +284,10 @@ class StepKernel:
 
 def _limited_bars(env: KernelEnv) -> Tensor:
     """[T] bool: bars at which an asset cannot be traded, or everything is sold."""
-    limited = ~(env.market.tradable & env.market.fillable).all(-1)
-    limited[: env.first] = False
-    limited[env.last + 1 :] = False
-    return limited if env.turbulent is None else limited | env.turbulent
+    restricted_bars = ~(env.market.tradable & env.market.fillable).all(-1)
+    restricted_bars[: env.first] = False
+    restricted_bars[env.last + 1 :] = False
+    return restricted_bars if env.turbulent is None else restricted_bars | env.turbulent
 
 
 class _Outputs:
@@ -307,50 +307,54 @@ class _Outputs:
         cash = torch.empty(1, p, g, env.accounts, dtype=env.dtype)
         mandate = env.mandate
         holdings = torch.empty(1 if mandate is None else 2, p, g, env.accounts, n, dtype=env.dtype)
-        limited = mandate is not None and mandate.max_turnover > 0
-        budget = torch.empty(p, g, env.accounts, dtype=env.dtype) if limited else None
+        restricted_bars = mandate is not None and mandate.max_turnover > 0
+        budget = torch.empty(p, g, env.accounts, dtype=env.dtype) if restricted_bars else None
         accounts = torch.empty(2, p, e, n + 1, dtype=dtype)
         flags = torch.empty(2, p, e, dtype=torch.bool)
-        stacked = (bars, cash, holdings[:1], accounts, numbers, flags)
-        self.pointers: list[Any] = [address for x in stacked for address in _addresses(x)]
+        tensor_groups = (bars, cash, holdings[:1], accounts, numbers, flags)
+        self.pointers: list[Any] = [address for x in tensor_groups for address in _addresses(x)]
         virtual = None if mandate is None else holdings[1]
         self._mandate = mandate
-        observed = observes_virtual(env.config, mandate)
-        self._last_virtual = torch.empty_like(virtual) if observed and virtual is not None else None
+        observes_holdings = observes_virtual(env.config, mandate)
+        self._last_virtual = torch.empty_like(virtual) if observes_holdings and virtual is not None else None
         self._last_budget = None if budget is None else torch.empty_like(budget)
         optional = (virtual, budget, self._last_virtual, self._last_budget)
         self.pointers += [None if x is None else x.data_ptr() for x in optional]
-        reached, bar, steps_left, episode_index = bars.unbind()
+        reached_bar, bar, steps_left, episode_index = bars.unbind()
         account, last_account = accounts.unbind()
         reward, equity, turnover, cost = numbers.unbind()
         terminated, truncated = flags.unbind()
         self.state = EnvState(bar, steps_left, episode_index, cash[0], holdings[0], None, None, virtual, budget)
         observation = Observation(bar, account)
-        final = Observation(reached, account)
+        final = Observation(reached_bar, account)
         self.result = EnvStep(observation, reward, terminated, truncated, final, equity, turnover, cost)
-        self.result_with_ends = self.result._replace(final_observation=Observation(reached, last_account))
+        self.result_with_ends = self.result._replace(final_observation=Observation(reached_bar, last_account))
 
     def with_extras(self, result: EnvStep) -> EnvStep:
         """A result with virtual holdings and turnover budget after the accounts, as far as they are observed."""
         state = self.state
         (bar, account) = result.observation
-        (reached, last) = result.final_observation
+        (reached_bar, last) = result.final_observation
         virtual = None if self._last_virtual is None else state.virtual
-        observation = Observation(bar, self._joined(account, virtual, state.budget))
-        ended = last.data_ptr() != account.data_ptr()
-        final = self._joined(last, self._last_virtual, self._last_budget) if ended else observation.account
-        return result._replace(observation=observation, final_observation=Observation(reached, final))
+        observation = Observation(bar, self._with_observed_extras(account, virtual, state.budget))
+        has_ended = last.data_ptr() != account.data_ptr()
+        final = (
+            self._with_observed_extras(last, self._last_virtual, self._last_budget)
+            if has_ended
+            else observation.account
+        )
+        return result._replace(observation=observation, final_observation=Observation(reached_bar, final))
 
-    def _joined(self, account: Tensor, virtual: Tensor | None, budget: Tensor | None) -> Tensor:
+    def _with_observed_extras(self, account: Tensor, virtual: Tensor | None, budget: Tensor | None) -> Tensor:
         extras = joined_extras(account, [], virtual, None, budget, self._mandate)
         return torch.cat([account, extras.view(*account.shape[:-1], -1).to(account.dtype)], -1)
 
 
-def _addresses(stacked: Tensor) -> range:
+def _addresses(tensor_groups: Tensor) -> range:
     """Memory addresses of the slices of a contiguous tensor."""
-    start = stacked.data_ptr()
-    size = stacked.stride(0) * stacked.itemsize
-    return range(start, start + len(stacked) * size, size)
+    start = tensor_groups.data_ptr()
+    size = tensor_groups.stride(0) * tensor_groups.itemsize
+    return range(start, start + len(tensor_groups) * size, size)
 
 
 # ---------------------------------------------------------------------- gradient
@@ -369,14 +373,14 @@ class _GradientBuffers(ctypes.Structure):
 
 
 def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
-    """The kernel of an environment's differentiable step, or None if autograd has to be used.
+    """The kernel of the differentiable step of an environment, or None if autograd has to be used.
 
     Portfolio environments only, with fractional shares and proportional buys; no mandate that limits single weights or
     turnover.
     """
     config = env.config
     mandate = env.mandate
-    supported = (
+    is_supported = (
         _is_supported(env)
         and config.kind == "portfolio"
         and config.buy_allocation == "proportional"
@@ -385,7 +389,7 @@ def make_gradient_kernel(env: KernelEnv) -> GradientKernel | None:
         and (mandate is None or (mandate.max_weight == 1 and not mandate.max_turnover))
         and not any(env.extras)
     )
-    library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if supported else None
+    library = load(GRADIENT_SOURCE, _Mandate, _Market, _GradientBuffers) if is_supported else None
     return None if library is None else GradientKernel(library, env)
 
 
@@ -401,7 +405,7 @@ class GradientKernel:
         self._tables = _set_market(self._market, env)
 
     def run(self, backward: bool, **tensors: Tensor | None) -> None:
-        """Run one pass on contiguous tensors, which the caller keeps alive."""
+        """Run one pass on contiguous tensors that the caller keeps alive."""
         buffers = _GradientBuffers(**{name: x.data_ptr() for name, x in tensors.items() if x is not None})
         self._run(ctypes.addressof(self._market), ctypes.addressof(buffers), self._dtype_bytes, backward)
 
@@ -414,14 +418,14 @@ class GradientKernel:
         self._market.ruin = ruin
         inputs = (state.cash, state.shares, action, state.virtual)
         results = _StepFunction.apply(*inputs, self, state.bar, window_ends)  # type: ignore[no-untyped-call]
-        cash, shares, virtual, account, last, reward, equity, turnover, cost, ruined = results
+        cash, shares, virtual, account, last, reward, equity, turnover, cost, is_ruined = results
         p = cash.shape[0]
         flat = (cash.shape[0], -1)
-        truncated = window_ends.unsqueeze(-1) & ~ruined
+        truncated = window_ends.unsqueeze(-1) & ~is_ruined
         step = EnvStep(
             observation=Observation(state.bar + 1, account.view(*flat, account.shape[-1])),
             reward=reward.view(flat),
-            terminated=ruined.view(flat),
+            terminated=is_ruined.view(flat),
             truncated=truncated.view(flat),
             final_observation=Observation(state.bar + 1, last.view(p, -1, last.shape[-1])),
             equity=equity.view(flat),
@@ -451,10 +455,14 @@ class _StepFunction(torch.autograd.Function):
         read = [None if x is None else x.contiguous() for x in (bar, window_ends, cash, shares, action, virtual)]
         account = cash.new_empty(*cash.shape, shares.shape[-1] + 1)
         numbers = [cash, shares, virtual, account, account, *[cash] * 4]
-        written = [None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in numbers]
-        written += [torch.empty_like(cash, dtype=torch.bool, memory_format=torch.contiguous_format) for _ in range(2)]
-        kernel.run(False, **dict(zip((*_READ, *_WRITTEN), (*read, *written), strict=True)))
-        *results, reset = written
+        output_tensors = [
+            None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in numbers
+        ]
+        output_tensors += [
+            torch.empty_like(cash, dtype=torch.bool, memory_format=torch.contiguous_format) for _ in range(2)
+        ]
+        kernel.run(False, **dict(zip((*_READ, *_WRITTEN), (*read, *output_tensors), strict=True)))
+        *results, reset = output_tensors
         ctx.mark_non_differentiable(*results[len(_DIFFERENTIABLE) :])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*read, reset)
@@ -464,8 +472,8 @@ class _StepFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         *read, reset = ctx.saved_tensors
-        given = [None if x is None else x.contiguous() for x in gradients[: len(_DIFFERENTIABLE)]]
+        tensors = [None if x is None else x.contiguous() for x in gradients[: len(_DIFFERENTIABLE)]]
         out = [None if x is None else torch.empty_like(x) for x in read[2:]]
         names = (*_READ, "reset", *_GRADIENTS_IN, *_GRADIENTS_OUT)
-        ctx.kernel.run(True, **dict(zip(names, (*read, reset, *given, *out), strict=True)))
+        ctx.kernel.run(True, **dict(zip(names, (*read, reset, *tensors, *out), strict=True)))
         return (*out, None, None, None)

@@ -24,12 +24,12 @@ def flat(market: MarketTensor, observation: Observation, out: Tensor | None = No
     """
     bar, account = observation
     p, g = bar.shape
-    _, e, own = account.shape
+    _, e, account_size = account.shape
     if out is None:
-        out = torch.empty(p, e, own + market.features[0].numel(), device=account.device)
+        out = torch.empty(p, e, account_size + market.features[0].numel(), device=account.device)
     if not _write_natively(market.features, bar, account, out):
-        out[..., :own] = account
-        out.view(p, g, e // g, -1)[..., own:] = market.features[bar].flatten(2).unsqueeze(2)
+        out[..., :account_size] = account
+        out.view(p, g, e // g, -1)[..., account_size:] = market.features[bar].flatten(2).unsqueeze(2)
     return out
 
 
@@ -43,13 +43,13 @@ def _write_natively(table: Tensor, bar: Tensor, account: Tensor, out: Tensor) ->
     if library is None:
         return False
     bar = bar.contiguous()
-    (width, own) = (table[0].numel(), account.shape[-1])
+    (width, account_size) = (table[0].numel(), account.shape[-1])
     groups = bar.numel()
     accounts = account.shape[1] // bar.shape[1]
     pointer = ctypes.c_void_p
     size = ctypes.c_int64
     library.flat_rows(
         *(pointer(table.data_ptr()), size(width), pointer(bar.data_ptr()), size(groups), size(accounts)),
-        *(pointer(account.data_ptr()), size(own), pointer(out.data_ptr())),
+        *(pointer(account.data_ptr()), size(account_size), pointer(out.data_ptr())),
     )
     return True

@@ -19,8 +19,8 @@ class EnvState(NamedTuple):
 
     bar: [P, G] int64, the decision bar. steps_left: [P, G] int64, to the end of the window. episode_index: [P, G]
     int64, episodes started so far, the index of the next start window. cash: [P, G, A] and shares: [P, G, A, N], in the
-    environment's dtype. reward_state: [2, P, G, A, S], numbers of the reward, as of the last fill and as known at the
-    close, or None. pending:
+    dtype of the environment. reward_state: [2, P, G, A, S], numbers of the reward, as of the last fill and as known at
+    the close, or None. pending:
     [P, G, A, delay - 1, action_size], actions not yet in effect, oldest first, NaN where there is none; None without a
     delay; target weights under a mandate. virtual: [P, G, A, N], virtual holdings of a mandate as weights, or None.
     budget: [P, G, A], what is left of its turnover budget, or None.
@@ -41,10 +41,11 @@ class KernelEnv(Protocol):
     """Attributes of a market environment that native kernels read: sizes, costs and price tables.
 
     members, envs, groups, accounts, assets: P, E = G * A, G, A and N. episode_bars: bars of an episode. first, last:
-    the range of decision bars. dtype: of accounts; output_dtype: of step's outputs. close, fill: [T, N] in `dtype`.
+    the range of decision bars. dtype: dtype of accounts; output_dtype: dtype of step outputs. close, fill: [T, N] in
+    `dtype`.
     turbulent: [T] bool, bars at which everything is sold, or None. mandate: None if unconstrained; mandate_table: its
-    tables. extras: numbers that are observed besides cash and holdings. reward: of the
-    settings.
+    tables. extras: numbers that are observed besides cash and holdings. reward: reward of
+    the settings.
     """
 
     market: MarketTensor

@@ -1,4 +1,4 @@
-"""A market environment's step as one Triton kernel: a program steps the accounts of one group.
+"""The step of a market environment as one Triton kernel: a program steps the accounts of one group.
 
 `MarketEnv.transition` in torch is the definition, `tests/gpu/test_triton_step.py` compares the two. Rules that the
 kernel lacks (sequential buys, frictions beyond proportional costs, shorts, limits on estimated risk) step in torch.
@@ -11,7 +11,6 @@ Imported only where Triton is installed.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 import triton
@@ -30,39 +29,50 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 
 @triton.jit
-def _capped(x, limit: tl.constexpr, smallest: tl.constexpr):
+def _capped_weights(x, limit: tl.constexpr, smallest: tl.constexpr):
     """`capped` of mandate.py: x [A, N] times at least 1, at most `limit`, with the sum kept as far as possible."""
     total = tl.sum(x, 1)
     factor = total * 0 + 1
     cut = total * 0
     grows = 1
     while grows > 0:  # cutting a weight raises the others, so the set at the limit grows until it is complete
-        above = x * factor[:, None] > limit
-        number = tl.sum(tl.where(above, x * 0 + 1, x * 0), 1)
-        rest = tl.sum(tl.where(above, x * 0, x), 1)
-        more = number > cut
-        grows = tl.max(tl.where(more, 1, 0))
-        scale = tl.maximum((total - limit * number) / tl.maximum(rest, smallest), 1.0)
-        factor = tl.where(more, scale, factor)
-        cut = tl.where(more, number, cut)
+        exceeds_limit = x * factor[:, None] > limit
+        number = tl.sum(tl.where(exceeds_limit, x * 0 + 1, x * 0), 1)
+        free_weight = tl.sum(tl.where(exceeds_limit, x * 0, x), 1)
+        has_grown = number > cut
+        grows = tl.max(tl.where(has_grown, 1, 0))
+        scale = tl.maximum((total - limit * number) / tl.maximum(free_weight, smallest), 1.0)
+        factor = tl.where(has_grown, scale, factor)
+        cut = tl.where(has_grown, number, cut)
     return tl.minimum(x * factor[:, None], limit)
 
 
 @triton.jit
 def _store_account(
-    to, rows, n, own, here, cash, values, virtual, budget, N: tl.constexpr, VIRTUAL: tl.constexpr, BUDGET: tl.constexpr
+    destination,
+    rows,
+    n,
+    account_width,
+    account_mask,
+    cash,
+    values,
+    virtual,
+    budget,
+    N: tl.constexpr,
+    VIRTUAL: tl.constexpr,
+    BUDGET: tl.constexpr,
 ):
     """One observed account a row: cash, N holdings, then the extras."""
-    wide = here[:, None] & (n < N)[None, :]
-    kind = to.dtype.element_ty
-    tl.store(to + rows * own, cash.to(kind), mask=here)
-    tl.store(to + rows[:, None] * own + 1 + n[None, :], values.to(kind), mask=wide)
-    at = 1 + N
+    mask = account_mask[:, None] & (n < N)[None, :]
+    kind = destination.dtype.element_ty
+    tl.store(destination + rows * account_width, cash.to(kind), mask=account_mask)
+    tl.store(destination + rows[:, None] * account_width + 1 + n[None, :], values.to(kind), mask=mask)
+    offsets = 1 + N
     if VIRTUAL:
-        tl.store(to + rows[:, None] * own + at + n[None, :], virtual.to(kind), mask=wide)
-        at += N
+        tl.store(destination + rows[:, None] * account_width + offsets + n[None, :], virtual.to(kind), mask=mask)
+        offsets += N
     if BUDGET:
-        tl.store(to + rows * own + at, budget.to(kind), mask=here)
+        tl.store(destination + rows * account_width + offsets, budget.to(kind), mask=account_mask)
 
 
 @triton.jit
@@ -70,12 +80,12 @@ def market_step(
     # tables of the market, [T, N] or [T]; None where a rule needs none
     close_table, fill_table, tradable_table, fillable_table, delisted_table, turbulent_table, rate_table,
     base_table, decides_table, starts,
-    # state before and after, which may be the same tensors
+    # state before and after; they may be the same tensors
     bar_in, left_in, episode_in, cash_in, shares_in, virtual_in, budget_in, action_in,
     bar_out, left_out, episode_out, cash_out, shares_out, virtual_out, budget_out,
     # results
-    reached, account_out, final_out, reward_out, terminated_out, truncated_out, equity_out, turnover_out, cost_out,
-    groups, rounds, episode_bars, own,
+    reached_bar, account_out, final_out, reward_out, terminated_out, truncated_out, equity_out, turnover_out, cost_out,
+    groups, rounds, episode_bars, account_width,
     N: tl.constexpr, N_BLOCK: tl.constexpr, A: tl.constexpr, A_BLOCK: tl.constexpr,
     PORTFOLIO: tl.constexpr, MANDATE: tl.constexpr, WHOLE: tl.constexpr, CHANGE: tl.constexpr,
     TRADABLE: tl.constexpr, FILLABLE: tl.constexpr, TURBULENT: tl.constexpr, RATES: tl.constexpr,
@@ -118,12 +128,12 @@ def market_step(
 
     for start in range(0, A, A_BLOCK):
         a = start + tl.arange(0, A_BLOCK)
-        here = a < A
+        account_mask = a < A
         rows = group * A + a
-        wide = here[:, None] & assets[None, :]
-        at = rows[:, None] * N + n[None, :]
-        cash = tl.load(cash_in + rows, mask=here, other=1.0)
-        shares = tl.load(shares_in + at, mask=wide, other=0.0)
+        mask = account_mask[:, None] & assets[None, :]
+        offsets = rows[:, None] * N + n[None, :]
+        cash = tl.load(cash_in + rows, mask=account_mask, other=1.0)
+        shares = tl.load(shares_in + offsets, mask=mask, other=0.0)
         values = shares * close[None, :]
         equity_now = cash + tl.sum(values, 1)
         zero = shares * 0
@@ -131,111 +141,111 @@ def market_step(
         virtual = zero
 
         if MANDATE:
-            held = values / tl.maximum(equity_now, min_divisor)[:, None]
-            scores = tl.load(action_in + at, mask=wide, other=0.0).to(shares.dtype)
-            virtual = tl.load(virtual_in + at, mask=wide, other=0.0)
+            held_weights = values / tl.maximum(equity_now, min_divisor)[:, None]
+            scores = tl.load(action_in + offsets, mask=mask, other=0.0).to(shares.dtype)
+            virtual = tl.load(virtual_in + offsets, mask=mask, other=0.0)
             mass = base[None, :] * tl.exp(tilt * (1 - 2 / (tl.exp(2 * scores) + 1)))
-            stuck = tl.where(can_trade[None, :], zero, held)
-            blocked = tl.sum(stuck, 1)
-            investable = tl.maximum(leverage - blocked, 0.0)
-            desired = mass * (base_sum * investable / tl.maximum(tl.sum(mass, 1), smallest))[:, None]
+            blocked_holdings = tl.where(can_trade[None, :], zero, held_weights)
+            blocked_weight = tl.sum(blocked_holdings, 1)
+            investable = tl.maximum(leverage - blocked_weight, 0.0)
+            desired_weights = mass * (base_sum * investable / tl.maximum(tl.sum(mass, 1), smallest))[:, None]
             entry = base[None, :] * investable[:, None]
             if LIMIT:
-                desired = _capped(desired, max_weight, smallest)
-                entry = _capped(entry, max_weight, smallest)
+                desired_weights = _capped_weights(desired_weights, max_weight, smallest)
+                entry = _capped_weights(entry, max_weight, smallest)
             # `trade_towards` of mandate.py
-            fresh = tl.max(tl.where(held != 0, 1, 0), 1) == 0
-            before = tl.where(can_trade[None, :], virtual, zero)
-            remaining = tl.sum(before, 1)
-            available = tl.maximum(tl.sum(virtual, 1) - blocked, 0.0)
-            lost = (virtual != 0) & ((can_trade == 0) & assets)[None, :] & (held == 0)
-            freed = tl.max(tl.where(lost, 1, 0), 1) > 0
-            some = remaining > 0
-            spread = before * (available / tl.where(some, remaining, remaining * 0 + 1))[:, None]
-            enters = fresh | (remaining <= 0)
-            before = tl.where(enters[:, None], tl.where(can_trade[None, :], entry, zero), spread)
-            change = tl.where((can_trade & decides)[None, :], trade_speed * (desired - before), zero)
+            is_new = tl.max(tl.where(held_weights != 0, 1, 0), 1) == 0
+            previous_weights = tl.where(can_trade[None, :], virtual, zero)
+            remaining = tl.sum(previous_weights, 1)
+            available = tl.maximum(tl.sum(virtual, 1) - blocked_weight, 0.0)
+            lost_holdings = (virtual != 0) & ((can_trade == 0) & assets)[None, :] & (held_weights == 0)
+            has_freed_money = tl.max(tl.where(lost_holdings, 1, 0), 1) > 0
+            has_holdings = remaining > 0
+            spread = previous_weights * (available / tl.where(has_holdings, remaining, remaining * 0 + 1))[:, None]
+            enters = is_new | (remaining <= 0)
+            previous_weights = tl.where(enters[:, None], tl.where(can_trade[None, :], entry, zero), spread)
+            change = tl.where((can_trade & decides)[None, :], trade_speed * (desired_weights - previous_weights), zero)
             if BUDGET:
-                budget = tl.load(budget_in + rows, mask=here, other=0.0)
-                budget = tl.where(fresh, budget * 0 + full_budget, budget)
+                budget = tl.load(budget_in + rows, mask=account_mask, other=0.0)
+                budget = tl.where(is_new, budget * 0 + full_budget, budget)
                 spent_budget = tl.sum(tl.abs(change), 1) / 2
                 factor = tl.minimum(budget / tl.maximum(spent_budget, smallest), 1.0)
                 change = change * factor[:, None]
                 budget = tl.maximum(budget - spent_budget * factor, 0.0)
                 budget = tl.minimum(budget + budget_per_bar, full_budget)
-            weights = before + change + stuck
+            weights = previous_weights + change + blocked_holdings
             trades = weights * equity_now[:, None] / close[None, :] - shares
-            acts = ((decides | freed) | fresh)[:, None] & (weights == weights)
+            acts = ((decides | has_freed_money) | is_new)[:, None] & (weights == weights)
             trades = tl.where(acts, trades, zero)
-            drifted = weights * (close_next / close)[None, :]
-            growth = 1 + tl.sum(tl.where(wide, drifted - weights, zero), 1)
-            virtual = drifted / tl.maximum(growth, min_divisor)[:, None]
+            drifted_weights = weights * (close_next / close)[None, :]
+            growth = 1 + tl.sum(tl.where(mask, drifted_weights - weights, zero), 1)
+            virtual = drifted_weights / tl.maximum(growth, min_divisor)[:, None]
         elif PORTFOLIO:
             first = action_in + rows * (N + 1)
-            cash_score = tl.load(first, mask=here, other=0.0).to(shares.dtype)
-            scores = tl.load(first[:, None] + 1 + n[None, :], mask=wide, other=0.0).to(shares.dtype)
+            cash_score = tl.load(first, mask=account_mask, other=0.0).to(shares.dtype)
+            scores = tl.load(first[:, None] + 1 + n[None, :], mask=mask, other=0.0).to(shares.dtype)
             scores = tl.where(can_trade[None, :], scores, zero - float("inf"))
             top = tl.maximum(tl.max(scores, 1), cash_score)
             mass = tl.exp(scores - top[:, None])
             total = tl.sum(mass, 1) + tl.exp(cash_score - top)
             trades = mass * (equity_now * leverage / total)[:, None] / close[None, :] - shares
         else:
-            action = tl.load(action_in + at, mask=wide, other=0.0).to(shares.dtype)
+            action = tl.load(action_in + offsets, mask=mask, other=0.0).to(shares.dtype)
             trades = tl.minimum(tl.maximum(action, -1.0), 1.0) * hmax
 
         if TURBULENT:
             trades = tl.where(sells_all, -shares, trades)
         if FILLABLE:
             trades = tl.where(can_fill[None, :], trades, tl.where(delisted[None, :], -shares, zero))
-        trades = tl.where(wide, trades, zero)
+        trades = tl.where(mask, trades, zero)
 
         # `execute` of execution.py: sells first, then buys as far as the cash goes
         if WHOLE:
             trades = tl.where(trades < 0, -tl.floor(-trades), tl.floor(trades))
         sell = tl.minimum(tl.maximum(-trades, 0.0), shares)
-        requested = tl.maximum(trades, 0.0)
-        sold = sell * fill[None, :]
-        wanted = requested * fill[None, :]
+        requested_shares = tl.maximum(trades, 0.0)
+        sale_value = sell * fill[None, :]
+        requested_value = requested_shares * fill[None, :]
         if RATES:
-            funds = cash + tl.sum(sold * (1 - rates)[None, :], 1)
-            need = tl.sum(wanted * (1 + rates)[None, :], 1)
+            funds = cash + tl.sum(sale_value * (1 - rates)[None, :], 1)
+            need = tl.sum(requested_value * (1 + rates)[None, :], 1)
         else:
-            funds = cash + tl.sum(sold, 1) * (1 - rate)
-            need = tl.sum(wanted, 1) * (1 + rate)
+            funds = cash + tl.sum(sale_value, 1) * (1 - rate)
+            need = tl.sum(requested_value, 1) * (1 + rate)
         usable = tl.maximum(funds, 0.0)
-        buy = requested * (usable / tl.maximum(tl.maximum(need, usable), smallest))[:, None]
+        buy = requested_shares * (usable / tl.maximum(tl.maximum(need, usable), smallest))[:, None]
         if WHOLE:
             buy = tl.floor(buy)
-        spent = buy * fill[None, :]
-        traded = tl.sum(sold, 1) + tl.sum(spent, 1)
+        purchase_value = buy * fill[None, :]
+        traded_value = tl.sum(sale_value, 1) + tl.sum(purchase_value, 1)
         if RATES:
-            paid = tl.sum(spent * (1 + rates)[None, :], 1)
-            cost = tl.sum((sold + spent) * rates[None, :], 1)
+            payment = tl.sum(purchase_value * (1 + rates)[None, :], 1)
+            cost = tl.sum((sale_value + purchase_value) * rates[None, :], 1)
         else:
-            paid = tl.sum(spent, 1) * (1 + rate)
-            cost = traded * rate
-        cash_left = tl.maximum(funds - paid, tl.minimum(funds, 0.0))
-        worth_before = cash + tl.sum(tl.where(wide, shares * fill[None, :], zero), 1)
+            payment = tl.sum(purchase_value, 1) * (1 + rate)
+            cost = traded_value * rate
+        cash_left = tl.maximum(funds - payment, tl.minimum(funds, 0.0))
+        worth_before = cash + tl.sum(tl.where(mask, shares * fill[None, :], zero), 1)
         shares = shares - sell + buy
-        values = tl.where(wide, shares * close_next[None, :], zero)
-        worth_after = cash_left + tl.sum(tl.where(wide, shares * fill_next[None, :], zero), 1)
+        values = tl.where(mask, shares * close_next[None, :], zero)
+        worth_after = cash_left + tl.sum(tl.where(mask, shares * fill_next[None, :], zero), 1)
         equity = cash_left + tl.sum(values, 1)
-        ruined = equity <= ruin * start_cash
+        is_ruined = equity <= ruin * start_cash
         if CHANGE:
             reward = (worth_after - worth_before) * change_scale
         else:
             solvent = worth_before > 0
             ratio = tl.where(solvent, worth_after, cash * 0) / tl.where(solvent, worth_before, cash * 0 + 1)
             reward = tl.log(tl.maximum(ratio, min_growth))
-        turnover = traded / tl.maximum(worth_before, min_divisor)
+        turnover = traded_value / tl.maximum(worth_before, min_divisor)
 
         kind = reward_out.dtype.element_ty
-        tl.store(reward_out + rows, reward.to(kind), mask=here)
-        tl.store(equity_out + rows, equity.to(kind), mask=here)
-        tl.store(turnover_out + rows, turnover.to(kind), mask=here)
-        tl.store(cost_out + rows, cost.to(kind), mask=here)
-        tl.store(terminated_out + rows, ruined.to(tl.int8), mask=here)
-        tl.store(truncated_out + rows, (ends & (ruined == 0)).to(tl.int8), mask=here)
+        tl.store(reward_out + rows, reward.to(kind), mask=account_mask)
+        tl.store(equity_out + rows, equity.to(kind), mask=account_mask)
+        tl.store(turnover_out + rows, turnover.to(kind), mask=account_mask)
+        tl.store(cost_out + rows, cost.to(kind), mask=account_mask)
+        tl.store(terminated_out + rows, is_ruined.to(tl.int8), mask=account_mask)
+        tl.store(truncated_out + rows, (ends & (is_ruined == 0)).to(tl.int8), mask=account_mask)
 
         unit = cash * 0 + start_cash
         if PORTFOLIO:
@@ -245,8 +255,8 @@ def market_step(
             final_out,
             rows,
             n,
-            own,
-            here,
+            account_width,
+            account_mask,
             cash_left / unit,
             values / unit[:, None],
             virtual,
@@ -257,21 +267,21 @@ def market_step(
         )
 
         # reset
-        again = ruined | ends
-        cash_left = tl.where(again, cash * 0 + start_cash, cash_left)
-        shares = tl.where(again[:, None], zero, shares)
-        values = tl.where(again[:, None], zero, values)
-        virtual = tl.where(again[:, None], zero, virtual)
-        budget = tl.where(again, cash * 0 + full_budget, budget)
+        needs_reset = is_ruined | ends
+        cash_left = tl.where(needs_reset, cash * 0 + start_cash, cash_left)
+        shares = tl.where(needs_reset[:, None], zero, shares)
+        values = tl.where(needs_reset[:, None], zero, values)
+        virtual = tl.where(needs_reset[:, None], zero, virtual)
+        budget = tl.where(needs_reset, cash * 0 + full_budget, budget)
         if PORTFOLIO:
-            unit = tl.where(again, cash * 0 + start_cash, unit)
+            unit = tl.where(needs_reset, cash * 0 + start_cash, unit)
         seen_budget = budget / full_budget
         _store_account(
             account_out,
             rows,
             n,
-            own,
-            here,
+            account_width,
+            account_mask,
             cash_left / unit,
             values / unit[:, None],
             virtual,
@@ -280,24 +290,24 @@ def market_step(
             VIRTUAL,
             BUDGET,
         )
-        tl.store(cash_out + rows, cash_left, mask=here)
-        tl.store(shares_out + at, shares, mask=wide)
+        tl.store(cash_out + rows, cash_left, mask=account_mask)
+        tl.store(shares_out + offsets, shares, mask=mask)
         if MANDATE:
-            tl.store(virtual_out + at, virtual, mask=wide)
+            tl.store(virtual_out + offsets, virtual, mask=mask)
         if BUDGET:
-            tl.store(budget_out + rows, budget, mask=here)
+            tl.store(budget_out + rows, budget, mask=account_mask)
 
     member = group // groups
     next_start = tl.load(starts + (member * rounds + episode % rounds) * groups + group % groups)
     tl.debug_barrier()  # the state may be written in place: every thread has read the bar
-    tl.store(reached + group, bar + 1)
+    tl.store(reached_bar + group, bar + 1)
     tl.store(bar_out + group, tl.where(ends, next_start, bar + 1))
     tl.store(left_out + group, tl.where(ends, left * 0 + episode_bars, left))
     tl.store(episode_out + group, episode + tl.where(ends, 1, 0))
 
 
 class TritonStep:
-    """`MarketEnv.transition` for P members, G groups and E accounts in one launch; holds the market's tables."""
+    """`MarketEnv.transition` for P members, G groups and E accounts in one launch; holds the tables of the market."""
 
     def __init__(self, env: KernelEnv, rounds: int) -> None:
         """rounds: start windows of each group."""
@@ -305,11 +315,11 @@ class TritonStep:
         self._rounds = rounds
         config = env.config
         mandate = env.mandate
-        used = slice(env.first, env.last + 1)
+        used_bars = slice(env.first, env.last + 1)
         market = env.market
         table = env.mandate_table
-        all_tradable = bool(market.tradable[used].all())
-        all_fillable = bool(market.fillable[used].all())
+        all_tradable = bool(market.tradable[used_bars].all())
+        all_fillable = bool(market.fillable[used_bars].all())
         rates = env.venue.cost_rates
         self._tables = [
             env.close.contiguous(),
@@ -328,9 +338,9 @@ class TritonStep:
         tilt, trade_speed, max_weight = (
             (0.0, 1.0, 1.0) if mandate is None else (mandate.tilt, mandate.trade_speed, mandate.max_weight)
         )
-        self._own = 1 + env.assets + env.extras.size(env.assets)
+        self._account_width = 1 + env.assets + env.extras.size(env.assets)
         n_block = block_size(env.assets)
-        self._constants: dict[str, Any] = {
+        self._constants: dict[str, float] = {
             "N": env.assets,
             "N_BLOCK": n_block,
             "A": env.accounts,
@@ -379,9 +389,9 @@ class TritonStep:
         """
         env = self._env
         if reuse and self._static is None:
-            self._static = _Outputs(env, self._own)
-        outputs = self._static if reuse and self._static is not None else _Outputs(env, self._own)
-        given = (*state[:5], state.virtual, state.budget, action)
+            self._static = _Outputs(env, self._account_width)
+        outputs = self._static if reuse and self._static is not None else _Outputs(env, self._account_width)
+        inputs = (*state[:5], state.virtual, state.budget, action)
         next_state = outputs.state
         result = outputs.result
         launch(
@@ -389,7 +399,7 @@ class TritonStep:
             (env.members * env.groups,),
             *self._tables,
             starts,
-            *(None if x is None else x.contiguous() for x in given),
+            *(None if x is None else x.contiguous() for x in inputs),
             *(*next_state[:5], next_state.virtual, next_state.budget),
             result.final_observation.bar,
             result.observation.account,
@@ -400,7 +410,7 @@ class TritonStep:
             result.equity,
             result.turnover,
             result.cost,
-            *(env.groups, self._rounds, env.episode_bars, self._own),
+            *(env.groups, self._rounds, env.episode_bars, self._account_width),
             ruin=ruin,
             **self._constants,
         )
@@ -414,28 +424,30 @@ class TritonStep:
 class _Outputs:
     """Tensors that a step writes: the next state and the results."""
 
-    def __init__(self, env: KernelEnv, own: int) -> None:
+    def __init__(self, env: KernelEnv, account_width: int) -> None:
         p = env.members
         g = env.groups
         a = env.accounts
         e = env.envs
-        kept, shown = (torch.empty(0, dtype=x, device=env.device) for x in (env.dtype, env.output_dtype))
-        reached, bar, steps_left, episode_index = torch.empty(4, p, g, dtype=torch.int64, device=env.device).unbind()
-        shares = kept.new_empty(p, g, a, env.assets)
+        state_like, output_like = (torch.empty(0, dtype=x, device=env.device) for x in (env.dtype, env.output_dtype))
+        reached_bar, bar, steps_left, episode_index = torch.empty(
+            4, p, g, dtype=torch.int64, device=env.device
+        ).unbind()
+        shares = state_like.new_empty(p, g, a, env.assets)
         mandate = env.mandate
         virtual = None if mandate is None else torch.empty_like(shares)
-        budget = kept.new_empty(p, g, a) if mandate is not None and mandate.max_turnover > 0 else None
-        cash = kept.new_empty(p, g, a)
+        budget = state_like.new_empty(p, g, a) if mandate is not None and mandate.max_turnover > 0 else None
+        cash = state_like.new_empty(p, g, a)
         self.state = EnvState(bar, steps_left, episode_index, cash, shares, None, None, virtual, budget)
-        account, final = shown.new_empty(2, p, e, own).unbind()
-        reward, equity, turnover, cost = shown.new_empty(4, p, e).unbind()
+        account, final = output_like.new_empty(2, p, e, account_width).unbind()
+        reward, equity, turnover, cost = output_like.new_empty(4, p, e).unbind()
         terminated, truncated = torch.empty(2, p, e, dtype=torch.bool, device=env.device).unbind()
         self.result = EnvStep(
             observation=Observation(bar, account),
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            final_observation=Observation(reached, final),
+            final_observation=Observation(reached_bar, final),
             equity=equity,
             turnover=turnover,
             cost=cost,

@@ -16,7 +16,7 @@ TRADE_FRACTION = 0.25  # of equity that a discrete action buys or sells
 def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage: float) -> Tensor:
     """Convert scores [..., 1 + N] (cash first) to target weights [..., N] of equity; cash is the rest.
 
-    Long-only: softmax over cash and the tradable assets, times leverage. With `short`: the assets' scores, scaled down
+    Long-only: softmax over cash and the tradable assets, times leverage. With `short`: the asset scores, scaled down
     so that their absolute values add up to at most `leverage`. Untradable assets get weight 0.
     """
     assets = scores[..., 1:]
@@ -24,13 +24,13 @@ def scores_to_weights(scores: Tensor, tradable: Tensor, *, short: bool, leverage
         open_scores = torch.where(tradable, assets, 0.0)
         gross = open_scores.abs().sum(-1, keepdim=True)
         return open_scores * leverage / gross.clamp(min=leverage)
-    masked = torch.where(tradable, assets, -torch.inf)
-    return torch.softmax(torch.cat([scores[..., :1], masked], -1), -1)[..., 1:] * leverage
+    asset_scores = torch.where(tradable, assets, -torch.inf)
+    return torch.softmax(torch.cat([scores[..., :1], asset_scores], -1), -1)[..., 1:] * leverage
 
 
 def trades_as_weights(
     actions: Tensor,
-    held: Tensor,
+    weights: Tensor,
     tradable: Tensor,
     prices: Tensor,
     equity: Tensor,
@@ -41,21 +41,21 @@ def trades_as_weights(
 ) -> Tensor:
     """Convert share trades, actions [..., N] in [-1, 1] times hmax, to the target weights [..., N] they result in.
 
-    held: [..., N] weights; tradable, prices: [..., N]; equity: [...] in currency. The environment's limits apply
-    at these prices: untradable positions stay, sales come first, and buys beyond the cash or the gross-exposure limit
-    are reduced. An account above its limit is scaled down to it.
+    weights: [..., N] weights; tradable, prices: [..., N]; equity: [...] in currency. The limits of the environment
+    apply at these prices: untradable positions stay, sales come first, and buys beyond the cash or the gross-exposure
+    limit are reduced. An account above its limit is scaled down to it.
     """
     actions = actions.clamp(-1, 1)
     trades = torch.where(tradable, actions * hmax * prices / equity.unsqueeze(-1), 0.0)
-    cash = 1 - held.sum(-1)
-    units = torch.ones_like(held)  # for an account of equity 1, shares are weights
+    cash = 1 - weights.sum(-1)
+    units = torch.ones_like(weights)  # for an account of equity 1, shares are weights
     if rules.limited:
-        trades = limit_gross_exposure(trades, cash, held, units, leverage)
+        trades = limit_gross_exposure(trades, cash, weights, units, leverage)
     fractions = replace(rules, whole_shares=False)
-    target = execute(cash, held, trades, units, fractions, actions).shares
+    target = execute(cash, weights, trades, units, fractions, actions).shares
     gross = target.abs().sum(-1, keepdim=True)
-    most = 1.0 + rules.borrow
-    return target * (most / gross.clamp(min=most))
+    limit = 1.0 + rules.borrow
+    return target * (limit / gross.clamp(min=limit))
 
 
 def number_of_choices(assets: int) -> int:
@@ -78,12 +78,12 @@ def choice_scores(choice: Tensor, assets: int) -> Tensor:
     return choice_directions(choice, assets) * TILT_SCALE
 
 
-def choices_as_weights(choice: Tensor, held: Tensor, tradable: Tensor, *, rules: ExecutionRules) -> Tensor:
-    """Target weights [..., N] after a discrete action [...] at today's prices.
+def choices_as_weights(choice: Tensor, weights: Tensor, tradable: Tensor, *, rules: ExecutionRules) -> Tensor:
+    """Target weights [..., N] after a discrete action [...] at current prices.
 
-    held: [..., N] weights. Sales are limited to the holdings, buys to the cash, costs included.
+    weights: [..., N] weights. Sales are limited to the holdings, buys to the cash, costs included.
     """
-    change = torch.where(tradable, choice_directions(choice, held.shape[-1]) * TRADE_FRACTION, 0.0)
-    change = torch.maximum(change, -held)
+    change = torch.where(tradable, choice_directions(choice, weights.shape[-1]) * TRADE_FRACTION, 0.0)
+    change = torch.maximum(change, -weights)
     fractions = replace(rules, whole_shares=False)
-    return execute(1 - held.sum(-1), held, change, torch.ones_like(held), fractions).shares
+    return execute(1 - weights.sum(-1), weights, change, torch.ones_like(weights), fractions).shares

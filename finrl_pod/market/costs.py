@@ -17,8 +17,8 @@ from finrl_pod.types import Tensor
 class BarLiquidity(NamedTuple):
     """Liquidity of the bar in which a trade fills, [..., N] each, or None if unknown.
 
-    volume: shares traded, inf where a delisted ticker is paid out. volatility: standard deviation of one bar's log
-    return, as known at the decision. half_spread: half the quoted spread as a fraction of the price.
+    volume: shares traded, inf where a delisted ticker is paid out. volatility: standard deviation of the log return of
+    a bar, as known at the decision. half_spread: half the quoted spread as a fraction of the price.
     """
 
     volume: Tensor | None = None
@@ -37,7 +37,7 @@ class CostModel(Protocol):
 
     @property
     def needs_volume(self) -> bool:
-        """Whether it needs the bar's volume and volatility."""
+        """Whether it needs volume and volatility of the bar."""
         ...
 
     def cost(self, amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
@@ -104,7 +104,7 @@ class SquareRootImpact:
     """The square-root law: filling Q shares in a bar of volume V moves the price by coefficient * volatility *
     sqrt(Q/V).
 
-    Volatility is that of one bar; the whole order pays the moved price. Coefficients near 1 fit stocks and futures over
+    Volatility is per bar; the whole order pays the moved price. Coefficients near 1 fit stocks and futures over
     many decades of size (Toth et al. 2011; Almgren et al. 2005 fit a power of 3/5).
     """
 
@@ -122,8 +122,8 @@ class SquareRootImpact:
         """Cost divided by amount ** 1.5. Unused at zero volume, where the volume limit prevents any fill."""
         if liquidity.volume is None or liquidity.volatility is None:
             raise ValueError("square-root impact needs the volume and the volatility of the bar")
-        traded = liquidity.volume.clamp(min=torch.finfo(prices.dtype).tiny)
-        return self.coefficient * liquidity.volatility * prices / traded**0.5
+        volume = liquidity.volume.clamp(min=torch.finfo(prices.dtype).tiny)
+        return self.coefficient * liquidity.volatility * prices / volume**0.5
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Frictions:
     """Frictions beyond a proportional cost.
 
     costs: models charged on every fill, on top of the proportional rate.
-    participation: maximum fill as a fraction of the bar's volume, the rest of the order is cancelled; 0: no limit.
+    participation: maximum fill as a fraction of the bar volume, the rest of the order is cancelled; 0: no limit.
     borrow_fee: annual fee on the value of short positions, charged overnight (actual/365).
     cash_rates: (date, annual rate), sorted by date: interest on cash, and on borrowed cash, from each date on; 0
         before the first.

@@ -94,27 +94,31 @@ def execute(
     sell = (-trades).clamp(min=0)
     if not rules.short:
         sell = torch.minimum(sell, shares)
-    sold = sell * prices
-    held = shares - sell
-    funds = cash + _scaled_sum(sold, 1 - rate)
+    sale_value = sell * prices
+    remaining_shares = shares - sell
+    funds = cash + _scaled_sum(sale_value, 1 - rate)
     floor = (
-        -rules.borrow * account_equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+        -rules.borrow * account_equity(funds, remaining_shares, prices).clamp(min=0)
+        if rules.borrow
+        else torch.zeros_like(funds)
     )
-    cover, requested = split_purchases(trades, held, rules)
-    paid = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
+    cover, purchases = split_purchases(trades, remaining_shares, rules)
+    cash_after_cover = funds if cover is None else funds - _scaled_sum(cover * prices, 1 + rate)
     if rules.buy_allocation == "sequential":
-        buy = _sequential(paid - floor, requested, prices * (1 + rate), rules, trades if priority is None else priority)
+        buy = _sequential(
+            cash_after_cover - floor, purchases, prices * (1 + rate), rules, trades if priority is None else priority
+        )
     else:
-        buy = _proportional(paid - floor, requested, _scaled_sum(requested * prices, 1 + rate), rules)
+        buy = _proportional(cash_after_cover - floor, purchases, _scaled_sum(purchases * prices, 1 + rate), rules)
     if cover is not None:
         buy = buy + cover
-    spent = buy * prices
-    left = funds - _scaled_sum(spent, 1 + rate)
+    purchase_value = buy * prices
+    left = funds - _scaled_sum(purchase_value, 1 + rate)
     # Rounding can leave scaled-down purchases a few ulps below the floor.
-    left = torch.maximum(left, torch.minimum(floor, paid))
-    traded = sold.sum(-1) + spent.sum(-1)
-    cost = traded * rate if cost_rates is None else _scaled_sum(sold + spent, cost_rates)
-    return Fills(left, held + buy, cost, traded)
+    left = torch.maximum(left, torch.minimum(floor, cash_after_cover))
+    traded = sale_value.sum(-1) + purchase_value.sum(-1)
+    cost = traded * rate if cost_rates is None else _scaled_sum(sale_value + purchase_value, cost_rates)
+    return Fills(left, remaining_shares + buy, cost, traded)
 
 
 def _scaled_sum(values: Tensor, factor: float | Tensor) -> Tensor:
@@ -122,42 +126,45 @@ def _scaled_sum(values: Tensor, factor: float | Tensor) -> Tensor:
     return (values * factor).sum(-1) if isinstance(factor, Tensor) else values.sum(-1) * factor
 
 
-def split_purchases(trades: Tensor, held: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
-    """Split purchases [..., N] into those that cover shorts (None without shorts) and the rest. held: after sales."""
-    requested = trades.clamp(min=0)
+def split_purchases(trades: Tensor, remaining_shares: Tensor, rules: ExecutionRules) -> tuple[Tensor | None, Tensor]:
+    """Split purchases [..., N] into those that cover shorts (None without shorts) and the rest.
+
+    remaining_shares: after sales.
+    """
+    purchases = trades.clamp(min=0)
     if not rules.short:
-        return None, requested
-    cover = torch.minimum(requested, (-held).clamp(min=0))
+        return None, purchases
+    cover = torch.minimum(purchases, (-remaining_shares).clamp(min=0))
     if rules.whole_shares:
         cover = torch.floor(cover)
-    return cover, requested - cover
+    return cover, purchases - cover
 
 
-def _proportional(funds: Tensor, requested: Tensor, need: Tensor, rules: ExecutionRules) -> Tensor:
+def _proportional(funds: Tensor, purchases: Tensor, need: Tensor, rules: ExecutionRules) -> Tensor:
     """Scale all buys by one factor so that what they need, fees included, is at most `funds`."""
     funds = funds.clamp(min=0)
     # Keep the quotient at most 1: for tiny needs it would overflow and its gradient become NaN.
     scale = funds / torch.maximum(need, funds).clamp(min=torch.finfo(need.dtype).tiny)
-    buy = requested * scale.unsqueeze(-1)
+    buy = purchases * scale.unsqueeze(-1)
     return torch.floor(buy) if rules.whole_shares else buy
 
 
-def _sequential(funds: Tensor, requested: Tensor, units: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
+def _sequential(funds: Tensor, purchases: Tensor, units: Tensor, rules: ExecutionRules, priority: Tensor) -> Tensor:
     """Fill buys one asset after the other, highest priority first, each as far as the remaining funds go.
 
     units: [..., N], price of one share with fees.
     """
     order = torch.argsort(priority, dim=-1, descending=True, stable=True)
-    ranked = requested.gather(-1, order)
-    units = units.expand_as(requested).gather(-1, order)
+    ranked_purchases = purchases.gather(-1, order)
+    units = units.expand_as(purchases).gather(-1, order)
     funds = funds.clamp(min=0)
     fills = []
     for i in range(order.shape[-1]):
         affordable = funds / units[..., i]
-        fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, ranked[..., i])
+        fill = torch.minimum(torch.floor(affordable) if rules.whole_shares else affordable, ranked_purchases[..., i])
         funds = (funds - fill * units[..., i]).clamp(min=0)
         fills.append(fill)
-    return torch.zeros_like(requested).scatter(-1, order, torch.stack(fills, -1))
+    return torch.zeros_like(purchases).scatter(-1, order, torch.stack(fills, -1))
 
 
 def limit_gross_exposure(trades: Tensor, cash: Tensor, shares: Tensor, prices: Tensor, leverage: float) -> Tensor:
@@ -189,14 +196,14 @@ def weights_error(
     largest = -math.inf if math.isinf(max_weight) else float(weights.max())
     if gross <= limit + WEIGHT_TOLERANCE and lowest >= -WEIGHT_TOLERANCE and largest <= max_weight + WEIGHT_TOLERANCE:
         return None
-    broken = ~torch.isfinite(weights)
-    if bool(broken.any()):
-        at = int(broken.nonzero()[0, -1])
-        return f"must be finite, got {float(weights[broken][0])} for {symbols[at]}"
+    is_invalid = ~torch.isfinite(weights)
+    if bool(is_invalid.any()):
+        asset = int(is_invalid.nonzero()[0, -1])
+        return f"must be finite, got {float(weights[is_invalid][0])} for {symbols[asset]}"
     if gross > limit + WEIGHT_TOLERANCE:
         return f"may add up to {limit:g} at most (absolute values), got {gross:.6g}; scale them down"
     if largest > max_weight + WEIGHT_TOLERANCE:
-        at = int(weights.reshape(-1, weights.shape[-1]).max(0).values.argmax())
-        return f"must be at most {max_weight:g} (mandate.max_weight), got {largest:.6g} for {symbols[at]}"
-    at = int(weights.reshape(-1, weights.shape[-1]).min(0).values.argmin())
-    return f"must not be negative without short selling, got {lowest:.6g} for {symbols[at]}"
+        asset = int(weights.reshape(-1, weights.shape[-1]).max(0).values.argmax())
+        return f"must be at most {max_weight:g} (mandate.max_weight), got {largest:.6g} for {symbols[asset]}"
+    asset = int(weights.reshape(-1, weights.shape[-1]).min(0).values.argmin())
+    return f"must not be negative without short selling, got {lowest:.6g} for {symbols[asset]}"

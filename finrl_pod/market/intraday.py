@@ -2,7 +2,7 @@
 
 Shapes: S sessions, B bars of a session. Tensors are float64. Implementation shortfall (Perold 1988) is what an order
 costs over its arrival price, in basis points of its value at that price. Only what was known before a bar decides its
-slice; the bar's own price and volume decide how it fills.
+slice; price and volume of the bar decide how it fills.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ RISK_UNIT = 0.01  # volatility at which `risk_aversion` is stated
 class IntradaySessions:
     """Sessions of one symbol with equally many bars.
 
-    price, volume: [S, B], the bars' average price and shares traded. arrival: [S], the first bar's open. profile:
-    [S, B], usual share of the day's volume in each bar; daily_volume, volatility: [S], usual shares a day and standard
+    price, volume: [S, B], average price and traded shares of the bars. arrival: [S], open of the first bar. profile:
+    [S, B], usual share of the daily volume in each bar; daily_volume, volatility: [S], usual shares a day and standard
     deviation of a daily return: of the HISTORY sessions before. dates: [S].
     """
 
@@ -61,8 +61,8 @@ class IntradaySessions:
 def sessions_of(panel: Panel, symbol: str, history: int = HISTORY) -> IntradaySessions:
     """Sessions of a symbol of an intraday panel; shortened ones and the first `history` are left out.
 
-    A bar's average price is (high + low + close) / 3, or its close. Raises ConfigError for an unknown symbol, a panel
-    without volumes or opens, daily bars, and too few sessions.
+    The average price of a bar is (high + low + close) / 3, or its close. Raises ConfigError for an unknown symbol, a
+    panel without volumes or opens, daily bars, and too few sessions.
     """
     if symbol not in panel.symbols:
         raise ConfigError(f"the panel has no symbol {symbol!r}; it has {', '.join(panel.symbols[:10])}")
@@ -71,16 +71,18 @@ def sessions_of(panel: Panel, symbol: str, history: int = HISTORY) -> IntradaySe
     n = panel.symbols.index(symbol)
     days = panel.times.astype("datetime64[D]")
     dates, counts = np.unique(days[panel.tradable[:, n]], return_counts=True)
-    usual = int(np.bincount(counts).argmax()) if len(counts) else 0
-    if usual < 2:
-        raise ConfigError(f"execution within a session needs several bars a day, {symbol} has {usual}; import minutes")
-    whole = dates[counts == usual]
-    if len(whole) <= history:
-        raise ConfigError(f"{symbol} has {len(whole)} whole sessions, more than {history} are needed")
-    rows = np.isin(days, whole) & panel.tradable[:, n]
+    usual_bars = int(np.bincount(counts).argmax()) if len(counts) else 0
+    if usual_bars < 2:
+        raise ConfigError(
+            f"execution within a session needs several bars a day, {symbol} has {usual_bars}; import minutes"
+        )
+    full_sessions = dates[counts == usual_bars]
+    if len(full_sessions) <= history:
+        raise ConfigError(f"{symbol} has {len(full_sessions)} whole sessions, more than {history} are needed")
+    rows = np.isin(days, full_sessions) & panel.tradable[:, n]
 
     def column(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values[rows, n], np.float64)).view(-1, usual)
+        return torch.from_numpy(np.ascontiguousarray(values[rows, n], np.float64)).view(-1, usual_bars)
 
     close = column(panel.close)
     volume = column(panel.volume)
@@ -90,7 +92,7 @@ def sessions_of(panel: Panel, symbol: str, history: int = HISTORY) -> IntradaySe
         price = (column(panel.high) + column(panel.low) + close) / 3
     if bool((volume.sum(1) <= 0).any()):
         raise ConfigError(f"{symbol} has sessions without volume; leave them out of the panel")
-    return _with_history(price, volume, first, close[:, -1], tuple(map(str, whole)), history)
+    return _with_history(price, volume, first, close[:, -1], tuple(map(str, full_sessions)), history)
 
 
 def _with_history(
@@ -113,8 +115,8 @@ def _with_history(
 def simulated_sessions(count: int, bars: int = 26, seed: int = 0) -> IntradaySessions:
     """Sessions of a random walk whose volume is U-shaped over the day and persistent within it.
 
-    26 bars are the 15-minute bars of a US session. Daily volatility 2%; the logarithm of a session's volume has a
-    standard deviation of 0.3, that of a bar's 0.4 with a correlation of 0.7 from bar to bar.
+    26 bars are the 15-minute bars of a US session. Daily volatility 2%; the logarithm of the session volume has a
+    standard deviation of 0.3, of the bar volume 0.4 with a correlation of 0.7 from bar to bar.
     """
     rng = np.random.default_rng(seed)
     total = count + HISTORY
@@ -143,46 +145,46 @@ class Slice(NamedTuple):
 
     filled: Tensor
     cost: Tensor
-    moved: Tensor
+    price_move: Tensor
 
 
 class Bar(NamedTuple):
-    """A bar as its slice meets it, [...] each. moved: fraction by which earlier slices moved the price."""
+    """A bar as its slice meets it, [...] each. price_move: fraction by which earlier slices moved the price."""
 
     price: Tensor
     volume: Tensor
     arrival: Tensor
     daily_volume: Tensor
     volatility: Tensor
-    moved: Tensor
+    price_move: Tensor
 
 
-def fill_slice(wanted: Tensor, left: Tensor, bar: Bar, last: bool, config: IntradayExecutionConfig) -> Slice:
-    """Fill a buy slice of `wanted` shares [...] of the `left` ones; the last bar fills all that is left.
+def fill_slice(order_size: Tensor, left: Tensor, bar: Bar, last: bool, config: IntradayExecutionConfig) -> Slice:
+    """Fill a buy slice of `order_size` shares [...] of the `left` ones; the last bar fills all that is left.
 
     Selling is the mirror image: pass prices reflected at the arrival price.
     """
-    limited = torch.minimum(wanted.clamp(min=0), config.max_participation * bar.volume)
-    filled = left if last else torch.minimum(limited, left)
+    limited_size = torch.minimum(order_size.clamp(min=0), config.max_participation * bar.volume)
+    filled = left if last else torch.minimum(limited_size, left)
     share = filled / bar.volume.clamp(min=1.0)
-    own = config.gamma * bar.volatility * filled / bar.daily_volume
+    own_impact = config.gamma * bar.volatility * filled / bar.daily_volume
     temporary = config.eta * bar.volatility * share**config.exponent + config.half_spread_bps * BASIS_POINT
     # A slice pays half of the permanent impact that it causes.
-    paid = bar.price + bar.arrival * (bar.moved + own / 2 + torch.where(filled > 0, temporary, 0.0))
-    return Slice(filled, filled * (paid - bar.arrival), bar.moved + own)
+    price_paid = bar.price + bar.arrival * (bar.price_move + own_impact / 2 + torch.where(filled > 0, temporary, 0.0))
+    return Slice(filled, filled * (price_paid - bar.arrival), bar.price_move + own_impact)
 
 
 class SliceState(NamedTuple):
-    """What a schedule knows before bar `step`, [S] each: shares of the order, still left, last bar's volume.
+    """What a schedule knows before bar `step`, [S] each: shares of the order, still left, volume of the last bar.
 
-    done: volume of the session so far; sessions: whose profile, daily_volume and volatility are known in advance.
+    session_volume: volume of the session so far; sessions: their profile, daily_volume and
     """
 
     step: int
     order: Tensor
     left: Tensor
     last_volume: Tensor
-    done: Tensor
+    session_volume: Tensor
     sessions: IntradaySessions
 
 
@@ -205,19 +207,19 @@ def execute(
     order = config.order_share * sessions.daily_volume
     left = order.clone()
     cost = torch.zeros_like(order)
-    moved = torch.zeros_like(order)
+    price_move = torch.zeros_like(order)
     volume = torch.zeros_like(order)
-    done = torch.zeros_like(order)
+    session_volume = torch.zeros_like(order)
     slices = []
     for b in range(sessions.bars):
-        wanted = schedule(SliceState(b, order, left, volume, done, sessions))
+        order_size = schedule(SliceState(b, order, left, volume, session_volume, sessions))
         volume = sessions.volume[:, b]
-        bar = Bar(price[:, b], volume, sessions.arrival, sessions.daily_volume, sessions.volatility, moved)
-        out = fill_slice(wanted, left, bar, b == sessions.bars - 1, config)
+        bar = Bar(price[:, b], volume, sessions.arrival, sessions.daily_volume, sessions.volatility, price_move)
+        out = fill_slice(order_size, left, bar, b == sessions.bars - 1, config)
         left = left - out.filled
         cost = cost + out.cost
-        moved = out.moved
-        done = done + volume
+        price_move = out.price_move
+        session_volume = session_volume + volume
         slices.append(out.filled)
     return ExecutionResult(cost / (order * sessions.arrival) / BASIS_POINT, torch.stack(slices, 1))
 
@@ -232,15 +234,15 @@ def twap(state: SliceState) -> Tensor:
 
 def vwap(state: SliceState) -> Tensor:
     """What is left, in proportion to the usual volume of the bars that are left."""
-    ahead = state.sessions.profile[:, state.step :]
-    return state.left * ahead[:, 0] / ahead.sum(1)
+    remaining_profile = state.sessions.profile[:, state.step :]
+    return state.left * remaining_profile[:, 0] / remaining_profile.sum(1)
 
 
 @dataclass(frozen=True)
 class Participation:
-    """A fixed share of the volume expected in each bar, from the last bar's and the usual profile.
+    """A fixed share of the volume expected in each bar, from the last bar and the usual profile.
 
-    rate: of the volume; None for that at which the order completes on a usual day.
+    rate: share of the volume; None for the rate at which the order completes on a usual day.
     """
 
     rate: float | None = None
@@ -248,12 +250,12 @@ class Participation:
     def __call__(self, state: SliceState) -> Tensor:
         profile = state.sessions.profile
         step = state.step
-        usual = profile[:, step] * state.sessions.daily_volume
-        surprise = torch.ones_like(usual)
+        usual_bars = profile[:, step] * state.sessions.daily_volume
+        surprise = torch.ones_like(usual_bars)
         if step:
             surprise = state.last_volume / (profile[:, step - 1] * state.sessions.daily_volume)
         rate = state.order / state.sessions.daily_volume if self.rate is None else self.rate
-        return rate * usual * surprise
+        return rate * usual_bars * surprise
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class AlmgrenChriss:
     urgency: float = 1.5
 
     def __call__(self, state: SliceState) -> Tensor:
-        # Holdings as a function of the usual share of the day's volume that is done, interpolated on a fine grid.
+        # Holdings as a function of the finished share of the usual daily volume, interpolated on a fine grid.
         fine = 1000
         grid = torch.from_numpy(almgren_chriss_holdings(1.0, 1.0, fine, self.urgency))
         time = state.sessions.profile[:, : state.step + 1].sum(1).clamp(0, 1) * fine

@@ -1,4 +1,4 @@
-"""Investment mandates: from an agent's scores to bounded, slowly traded target weights.
+"""Investment mandates: from the scores of an agent to bounded, slowly traded target weights.
 
 A mandate starts from a base portfolio, allows a bounded tilt of every weight, applies limits on positions and risk, and
 trades a share of the remaining gap at each decision. Action 0 holds the base. The functions are pure, batched
@@ -31,7 +31,7 @@ from finrl_pod.types import Bools, MarketTensor, Tensor, Times
 
 TILT_SCALE = 2.0  # actions in [-1, 1] times this are scores: tanh(2) is 0.96 of the largest tilt
 RISK_BARS = 252  # trailing returns from which tracking error and volatility are estimated
-BUDGET_MONTHS = 12  # the turnover budget holds at most one month's allowance
+BUDGET_MONTHS = 12  # the turnover budget holds at most the allowance of one month
 
 
 class MandateBar(NamedTuple):
@@ -75,8 +75,8 @@ def validate_mandate(config: MandateConfig, environment: EnvironmentConfig, asse
         )
     if environment.kind == "stock_trading":
         raise ConfigError(
-            f'environment.kind "stock_trading" trades numbers of shares, which mandate.base = {config.base!r} cannot '
-            'bound; set mandate.base = "none", or environment.kind = "portfolio"'
+            f'environment.kind "stock_trading" trades numbers of shares and cannot be bounded by mandate.base = '
+            f'{config.base!r}; set mandate.base = "none", or environment.kind = "portfolio"'
         )
     if config.max_weight * assets < environment.leverage - 1e-9:
         raise ConfigError(
@@ -99,33 +99,36 @@ def largest_weight(config: MandateConfig, assets: int) -> float:
 
 
 def desired_weights(
-    scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
+    scores: Tensor, bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
 ) -> Tensor:
-    """Desired weights [.., N] of scores [.., N]: tilted base within the mandate's limits. held: [.., N] weights."""
-    desired = tilted(scores, bar, held, config, leverage)
-    return _at_volatility(desired, bar, config, bars_per_year)
+    """Desired weights [.., N] of scores [.., N]: tilted base within the limits of the mandate.
+
+    held_weights: [.., N] weights.
+    """
+    target = tilted(scores, bar, held_weights, config, leverage)
+    return _at_volatility(target, bar, config, bars_per_year)
 
 
 def entry_weights(
-    bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
+    bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float, bars_per_year: float
 ) -> Tensor:
-    """Weights [.., N] that an account in cash buys at once: the base within the mandate's limits."""
-    return _at_volatility(base_weights(bar, held, config, leverage), bar, config, bars_per_year)
+    """Weights [.., N] that an account in cash buys at once: the base within the limits of the mandate."""
+    return _at_volatility(base_weights(bar, held_weights, config, leverage), bar, config, bars_per_year)
 
 
-def base_weights(bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float) -> Tensor:
+def base_weights(bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float) -> Tensor:
     """Base weights [.., N] scaled to what can be invested, within max_weight."""
-    return capped(bar.base * _investable(bar, held, leverage), config.max_weight)
+    return capped(bar.base * _investable(bar, held_weights, leverage), config.max_weight)
 
 
-def tilted(scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig, leverage: float) -> Tensor:
+def tilted(scores: Tensor, bar: MandateBar, held_weights: Tensor, config: MandateConfig, leverage: float) -> Tensor:
     """Tilted base weights [.., N] within max_weight; a base weight of 0 stays 0.
 
     Relative to the base, two weights differ by a factor of at most exp(2 tilt) before the limit.
     """
     mass = bar.base * torch.exp(config.tilt * torch.tanh(scores))
     total = mass.sum(-1, keepdim=True)
-    share = bar.base.sum(-1, keepdim=True) * _investable(bar, held, leverage)
+    share = bar.base.sum(-1, keepdim=True) * _investable(bar, held_weights, leverage)
     weights = mass * (share / total.clamp(min=torch.finfo(mass.dtype).tiny))
     return capped(weights, config.max_weight)
 
@@ -133,17 +136,17 @@ def tilted(scores: Tensor, bar: MandateBar, held: Tensor, config: MandateConfig,
 def capped(weights: Tensor, limit: float) -> Tensor:
     """min(limit, c w) for weights [.., N], with c >= 1 such that the sum is kept as far as possible.
 
-    c is found by sorting. Its gradient is that of the active set: capped weights are constant, the others share the
+    c is found by sorting. The gradient follows the active set: capped weights are constant, the others share the
     rest in proportion.
     """
     if limit >= 1.0:
         return weights
     total = weights.sum(-1, keepdim=True)
-    ordered = weights.detach().sort(-1, descending=True).values
-    below = ordered.flip(-1).cumsum(-1).flip(-1)  # sums of the k-th largest and all smaller weights
+    sorted_weights = weights.detach().sort(-1, descending=True).values
+    tail_sums = sorted_weights.flip(-1).cumsum(-1).flip(-1)  # sums of the k-th largest and all smaller weights
     k = torch.arange(weights.shape[-1], dtype=weights.dtype, device=weights.device)
-    scale = (total.detach() - limit * k).clamp(min=0) / below.clamp(min=torch.finfo(weights.dtype).tiny)
-    fits = (ordered * scale <= limit) & (below > 0)  # True from the number of capped weights on
+    scale = (total.detach() - limit * k).clamp(min=0) / tail_sums.clamp(min=torch.finfo(weights.dtype).tiny)
+    fits = (sorted_weights * scale <= limit) & (tail_sums > 0)  # True from the number of capped weights on
     count = torch.where(fits.any(-1, keepdim=True), fits.int().argmax(-1, keepdim=True), weights.shape[-1])
     rank = weights.detach().argsort(stable=True, dim=-1, descending=True).argsort(-1)
     at_limit = (rank < count) & (weights > 0)
@@ -153,10 +156,10 @@ def capped(weights: Tensor, limit: float) -> Tensor:
     return torch.where(at_limit, limit, torch.where(count > 0, free * c, free))
 
 
-def _investable(bar: MandateBar, held: Tensor, leverage: float) -> Tensor:
+def _investable(bar: MandateBar, held_weights: Tensor, leverage: float) -> Tensor:
     """[.., 1]: the leverage limit less the weight of holdings that cannot be traded."""
-    blocked = torch.where(bar.tradable, 0.0, held).sum(-1, keepdim=True)
-    return (leverage - blocked).clamp(min=0)
+    blocked_weights = torch.where(bar.tradable, 0.0, held_weights).sum(-1, keepdim=True)
+    return (leverage - blocked_weights).clamp(min=0)
 
 
 def _at_volatility(weights: Tensor, bar: MandateBar, config: MandateConfig, bars_per_year: float) -> Tensor:
@@ -168,7 +171,7 @@ def _at_volatility(weights: Tensor, bar: MandateBar, config: MandateConfig, bars
 def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: float) -> Tensor:
     """min(1, limit / estimate) [.., 1], the estimate being the annualised volatility of weights [.., N] on returns.
 
-    returns: [.., L, N]; the variance is that of the sample (divisor L). 1 where the estimate is below the limit, so
+    returns: [.., L, N]; the variance has the divisor L. 1 where the estimate is below the limit, so
     that the square root is never differentiated at 0.
     """
     path = (returns @ weights.unsqueeze(-1)).squeeze(-1)
@@ -181,40 +184,40 @@ def _risk_factor(weights: Tensor, returns: Tensor, limit: float, bars_per_year: 
 
 
 def trade_towards(
-    desired: Tensor,
+    target: Tensor,
     entry: Tensor,
     bar: MandateBar,
-    held: Tensor,
+    held_weights: Tensor,
     virtual: Tensor,
     budget: Tensor | None,
     config: MandateConfig,
 ) -> Decision:
     """Move the virtual holdings [.., N] towards the desired weights [.., N].
 
-    entry: [.., N], what an account in cash holds at once. held: [.., N] weights of the actual holdings. budget: [..] of
-    one-sided turnover (half the sum of absolute changes), or None without a limit.
+    entry: [.., N], what an account in cash holds at once. held_weights: [.., N] weights of the actual holdings. budget:
+    [..] of one-sided turnover (half the sum of absolute changes), or None without a limit.
     Holdings that cannot be traded keep their weight. Money freed by a delisting is spread over the others in
     proportion.
     """
     zero = torch.zeros_like(virtual)
-    fresh = ~(held != 0).any(-1, keepdim=True)
-    blocked = torch.where(bar.tradable, zero, held)
-    before = torch.where(bar.tradable, virtual, zero)
+    is_new = ~(held_weights != 0).any(-1, keepdim=True)
+    blocked_weights = torch.where(bar.tradable, zero, held_weights)
+    previous_weights = torch.where(bar.tradable, virtual, zero)
     mass = virtual.sum(-1, keepdim=True)
-    left = before.sum(-1, keepdim=True)
-    available = (mass - blocked.sum(-1, keepdim=True)).clamp(min=0)
-    freed = ((virtual != 0) & ~bar.tradable & (held == 0)).any(-1, keepdim=True)
+    left = previous_weights.sum(-1, keepdim=True)
+    available = (mass - blocked_weights.sum(-1, keepdim=True)).clamp(min=0)
+    has_freed_money = ((virtual != 0) & ~bar.tradable & (held_weights == 0)).any(-1, keepdim=True)
     has_left = left > 0
-    spread = before * (available / torch.where(has_left, left, 1.0))
-    before = torch.where(fresh | ~has_left, torch.where(bar.tradable, entry, zero), spread)
-    change = torch.where(bar.tradable & bar.decides, config.trade_speed * (desired - before), zero)
+    spread = previous_weights * (available / torch.where(has_left, left, 1.0))
+    previous_weights = torch.where(is_new | ~has_left, torch.where(bar.tradable, entry, zero), spread)
+    change = torch.where(bar.tradable & bar.decides, config.trade_speed * (target - previous_weights), zero)
     if budget is not None:
-        budget = torch.where(fresh[..., 0], initial_budget(config), budget)
-        spent = change.abs().sum(-1) / 2
-        factor = (budget / spent.clamp(min=torch.finfo(spent.dtype).tiny)).clamp(max=1)
+        budget = torch.where(is_new[..., 0], initial_budget(config), budget)
+        turnover = change.abs().sum(-1) / 2
+        factor = (budget / turnover.clamp(min=torch.finfo(turnover.dtype).tiny)).clamp(max=1)
         change = change * factor.unsqueeze(-1)
-        budget = (budget - spent * factor).clamp(min=0)
-    return Decision(before + change + blocked, bar.decides | freed | fresh, budget)
+        budget = (budget - turnover * factor).clamp(min=0)
+    return Decision(previous_weights + change + blocked_weights, bar.decides | has_freed_money | is_new, budget)
 
 
 def drift(weights: Tensor, price_relatives: Tensor) -> Tensor:
@@ -224,7 +227,7 @@ def drift(weights: Tensor, price_relatives: Tensor) -> Tensor:
 
 
 def initial_budget(config: MandateConfig) -> float:
-    """Turnover budget of a new account: one month's allowance, which is also the largest."""
+    """Turnover budget of a new account: the allowance of one month. It is also the largest budget."""
     return config.max_turnover / BUDGET_MONTHS
 
 
@@ -237,9 +240,9 @@ def replenish_budget(budget: Tensor, bars: int, config: MandateConfig, bars_per_
 
 
 class MandateTable:
-    """A mandate's view of a market: base weights, decision bars and trailing returns of every bar, in one dtype.
+    """A mandate on a market: base weights, decision bars and trailing returns of every bar, in one dtype.
 
-    bars_per_year: of the market's bars, for annualised limits.
+    bars_per_year: number of bars per year, for annualised limits.
     """
 
     def __init__(self, market: MarketTensor, config: MandateConfig, bars_per_year: float, dtype: torch.dtype) -> None:
@@ -273,14 +276,20 @@ class MandateTable:
         )
 
     def decide(
-        self, t: int | Tensor, scores: Tensor, held: Tensor, virtual: Tensor, budget: Tensor | None, leverage: float
+        self,
+        t: int | Tensor,
+        scores: Tensor,
+        held_weights: Tensor,
+        virtual: Tensor,
+        budget: Tensor | None,
+        leverage: float,
     ) -> Decision:
         """Decision at bar t, or bars t [P, G], of scores [.., N]; other arguments as for `trade_towards`."""
         bar = self.at(t)
         rules = (self.config, leverage, self.bars_per_year)
-        desired = desired_weights(scores, bar, held, *rules)
-        entry = entry_weights(bar, held, *rules)
-        return trade_towards(desired, entry, bar, held, virtual, budget, self.config)
+        target = desired_weights(scores, bar, held_weights, *rules)
+        entry = entry_weights(bar, held_weights, *rules)
+        return trade_towards(target, entry, bar, held_weights, virtual, budget, self.config)
 
 
 def needs_returns(config: MandateConfig) -> bool:
@@ -297,44 +306,44 @@ def equal_base(tradable: Tensor) -> Tensor:
 def trailing_returns(market: MarketTensor, dtype: torch.dtype) -> Tensor:
     """Simple returns [T, L, N] of the `RISK_BARS` bars up to each bar, as a view; 0 before the first bar."""
     returns = bar_returns(market.close.double(), market.tradable).to(dtype)
-    padded = torch.cat([returns.new_zeros(RISK_BARS - 1, returns.shape[1]), returns])
-    return padded.unfold(0, RISK_BARS, 1).transpose(1, 2)
+    padded_returns = torch.cat([returns.new_zeros(RISK_BARS - 1, returns.shape[1]), returns])
+    return padded_returns.unfold(0, RISK_BARS, 1).transpose(1, 2)
 
 
 def bar_returns(close: Tensor, tradable: Tensor) -> Tensor:
     """Simple returns [T, N] of closes [T, N]; 0 where an asset is not tradable at both bars, and at the first bar."""
-    both = tradable[1:] & tradable[:-1]
+    tradable_twice = tradable[1:] & tradable[:-1]
     returns = torch.zeros_like(close)
-    returns[1:] = torch.where(both, close[1:] / torch.where(both, close[:-1], 1.0) - 1, 0.0)
+    returns[1:] = torch.where(tradable_twice, close[1:] / torch.where(tradable_twice, close[:-1], 1.0) - 1, 0.0)
     return returns
 
 
-def decision_bars(times: Times, every: int | str) -> Bools:
+def decision_bars(times: Times, interval: int | str) -> Bools:
     """[T] bool: bars at which a mandate decides.
 
-    every: a number of bars (of business days where bars are daily or longer), or the first bar of each "week" or
+    interval: a number of bars (of business days where bars are daily or longer), or the first bar of each "week" or
     "month". Derived from the dates alone, so that any part of a series gives the same bars, except that its first bar
     decides.
     """
-    if every == 1:
+    if interval == 1:
         return np.ones(len(times), dtype=bool)
-    number = _period_numbers(times, every)
+    number = _period_numbers(times, interval)
     result: Bools = np.ones(len(times), dtype=bool)
     result[1:] = number[1:] != number[:-1]
     return result
 
 
-def _period_numbers(times: Times, every: int | str) -> np.ndarray:
+def _period_numbers(times: Times, interval: int | str) -> np.ndarray:
     days = times.astype("datetime64[D]")
-    if every == "month":
+    if interval == "month":
         return days.astype("datetime64[M]").astype(np.int64)
-    if every == "week":
+    if interval == "week":
         return (days.astype(np.int64) + 3) // 7  # 1970-01-01 was a Thursday: weeks start on Monday
     step = np.diff(times.astype("datetime64[s]").astype(np.int64))
-    usual = int(np.median(step)) if len(step) else 86_400
-    if usual >= 86_400:
-        return np.busday_count(np.datetime64("1970-01-01"), days) // int(every)
-    return times.astype("datetime64[s]").astype(np.int64) // usual // int(every)
+    usual_seconds = int(np.median(step)) if len(step) else 86_400
+    if usual_seconds >= 86_400:
+        return np.busday_count(np.datetime64("1970-01-01"), days) // int(interval)
+    return times.astype("datetime64[s]").astype(np.int64) // usual_seconds // int(interval)
 
 
 class MandateAccounts:
@@ -345,22 +354,22 @@ class MandateAccounts:
         self._leverage = leverage
         self._state: VirtualHoldings | None = None
 
-    def state(self, held: Tensor, close: Tensor) -> VirtualHoldings:
+    def state(self, held_weights: Tensor, close: Tensor) -> VirtualHoldings:
         """Virtual holdings and turnover budget at the bar after the last decision; arguments as for `decide`."""
         table = self._table
         config = self._table.config
-        state = self._state or VirtualHoldings.initial(held, close, config)
+        state = self._state or VirtualHoldings.initial(held_weights, close, config)
         return state.moved(close, 1, config, table.bars_per_year)
 
-    def decide(self, t: int, scores: Tensor, held: Tensor, close: Tensor) -> Tensor | None:
+    def decide(self, t: int, scores: Tensor, held_weights: Tensor, close: Tensor) -> Tensor | None:
         """Target weights [B, N] at bar t of scores [B, N], None if no account trades.
 
-        held: [B, N] weights; close: [N]. Must be called for each bar in turn.
+        held_weights: [B, N] weights; close: [N]. Must be called for each bar in turn.
         """
-        state = self.state(held, close)
-        decision = self._table.decide(t, scores, held, state.weights, state.budget, self._leverage)
+        state = self.state(held_weights, close)
+        decision = self._table.decide(t, scores, held_weights, state.weights, state.budget, self._leverage)
         self._state = VirtualHoldings(decision.weights, close, decision.budget)
-        return torch.where(decision.trades, decision.weights, held) if bool(decision.trades.any()) else None
+        return torch.where(decision.trades, decision.weights, held_weights) if bool(decision.trades.any()) else None
 
 
 class VirtualHoldings(NamedTuple):
@@ -371,10 +380,10 @@ class VirtualHoldings(NamedTuple):
     budget: Tensor | None
 
     @classmethod
-    def initial(cls, held: Tensor, close: Tensor, config: MandateConfig) -> VirtualHoldings:
+    def initial(cls, held_weights: Tensor, close: Tensor, config: MandateConfig) -> VirtualHoldings:
         """The state of accounts whose past is unknown: the actual holdings [.., N], and a full budget."""
-        budget = torch.full_like(held[..., 0], initial_budget(config)) if config.max_turnover else None
-        return cls(held, close, budget)
+        budget = torch.full_like(held_weights[..., 0], initial_budget(config)) if config.max_turnover else None
+        return cls(held_weights, close, budget)
 
     def moved(self, close: Tensor, bars: int, config: MandateConfig, bars_per_year: float) -> VirtualHoldings:
         """The state at later closes [N], some bars on."""

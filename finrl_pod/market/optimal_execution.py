@@ -30,9 +30,9 @@ CONTINUOUS_LIMIT = 0.5  # permanent impact grows evenly during a step, so that i
 class LinearImpact:
     """Coefficients of linear impact.
 
-    permanent: price per share (gamma). temporary: price per share and unit of time, by the traders' total rate of
-    trading (eta; lambda in Carlin, Lobo and Viswanathan). own: the same, by a trader's own rate alone.
-    within_step: share of a step's permanent impact that its own trades pay: 1/2 approaches the continuous limit
+    permanent: price per share (gamma). temporary: price per share and unit of time, by the total trading rate
+    of all traders (eta; lambda in Carlin, Lobo and Viswanathan). own: the same, by the rate of one trader alone.
+    within_step: share of the permanent impact of a step that its own trades pay: 1/2 approaches the continuous limit
     fastest, Almgren and Chriss take 0.
     """
 
@@ -50,11 +50,13 @@ class LinearImpact:
 
     def shared_kernel(self, steps: int, tau: float) -> Floats:
         """[N, N] matrix K: the flow V [N] moves the fill prices of the steps by K V."""
-        earlier = np.tril(np.ones((steps, steps)), -1)
-        return self.permanent * earlier + (self.permanent * self.within_step + self.temporary / tau) * np.eye(steps)
+        earlier_steps = np.tril(np.ones((steps, steps)), -1)
+        return self.permanent * earlier_steps + (self.permanent * self.within_step + self.temporary / tau) * np.eye(
+            steps
+        )
 
     def own_kernel(self, steps: int, tau: float) -> Floats:
-        """[N, N] matrix by which a trader's own flow moves his fill prices besides."""
+        """[N, N] matrix by which the flow of one trader moves only its fill prices."""
         return self.own / tau * np.eye(steps)
 
 
@@ -64,13 +66,13 @@ def execution_cost(trades: Floats, impact: LinearImpact, tau: float) -> Floats:
     trades: shares that each trader buys in each step, negative for sales.
     """
     steps = trades.shape[-1]
-    shared = trades.sum(-2, keepdims=True) @ impact.shared_kernel(steps, tau).T  # [..., 1, N]
-    own = trades @ impact.own_kernel(steps, tau).T  # [..., M, N]
-    return np.asarray((trades * (shared + own)).sum(-1))
+    shared_kernel = trades.sum(-2, keepdims=True) @ impact.shared_kernel(steps, tau).T  # [..., 1, N]
+    own_kernel = trades @ impact.own_kernel(steps, tau).T  # [..., M, N]
+    return np.asarray((trades * (shared_kernel + own_kernel)).sum(-1))
 
 
 def inventory_risk(orders: Floats, trades: Floats, volatility: float, tau: float) -> Floats:
-    """Variance of the cost by the price's noise: orders [..., M], trades [..., M, N] -> [..., M].
+    """Variance of the cost by price noise: orders [..., M], trades [..., M, N] -> [..., M].
 
     volatility: standard deviation of the price over one unit of time. Shares still to trade after step j bear the noise
     of that step: volatility^2 tau sum_j x_j^2.
@@ -82,7 +84,7 @@ def inventory_risk(orders: Floats, trades: Floats, volatility: float, tau: float
 def effective_temporary(impact: LinearImpact, tau: float) -> float:
     """Coefficient eta~ of the quadratic cost sum_j v_j^2 / tau that a schedule can influence.
 
-    The rest of the permanent impact's cost, permanent X^2 / 2, is the same for every schedule. Raises ConfigError
+    The remaining cost of permanent impact, permanent X^2 / 2, is the same for every schedule. Raises ConfigError
     unless it is positive: the cost would not be convex.
     """
     value = impact.temporary + impact.own + impact.permanent * tau * (impact.within_step - 0.5)
@@ -119,8 +121,8 @@ def almgren_chriss_holdings(order: float, horizon: float, steps: int, kappa: flo
 
 def quadratic_form(kernel: Floats, order: float, risk: float) -> tuple[Floats, Floats]:
     """Hessian [N, N] and linear term [N] of v K v + risk sum_j x_j^2 with x_j = order - sum of v up to j."""
-    done = np.tril(np.ones_like(kernel))
-    return kernel + kernel.T + 2 * risk * done.T @ done, -2 * risk * order * done.sum(0)
+    cumulative = np.tril(np.ones_like(kernel))
+    return kernel + kernel.T + 2 * risk * cumulative.T @ cumulative, -2 * risk * order * cumulative.sum(0)
 
 
 def constrained_minimum(hessian: Floats, linear: Floats, total: float) -> Floats:
@@ -168,48 +170,50 @@ def predatory_holdings(moves: Floats, horizon: float, ratio: float, times: Float
     decay = (n - 1) / (n + 1) * ratio
     if ratio <= 0:
         raise ConfigError(f"the ratio of permanent to temporary impact must be above 0, got {ratio:g}")
-    shared = times / horizon if n == 1 else np.expm1(-decay * times) / math.expm1(-decay * horizon)
+    shared_kernel = times / horizon if n == 1 else np.expm1(-decay * times) / math.expm1(-decay * horizon)
     apart = np.expm1(ratio * times) / math.expm1(ratio * horizon)
-    return np.asarray(mean * shared + (moves - mean)[:, None] * apart)
+    return np.asarray(mean * shared_kernel + (moves - mean)[:, None] * apart)
 
 
 def equilibrium(orders: Floats, game: ExecutionGame, cooperation: float = 0.0) -> Floats:
-    """Trades [M, N] at which no trader gains by changing its own: orders [M] -> [M, N].
+    """Trades [M, N] at which no trader gains by changing its own_kernel: orders [M] -> [M, N].
 
     With cooperation = 1 all share one objective and this is the optimum of the team. The first-order conditions of all
     traders with their constraints sum_j v_ij = order_i form one linear system of M (N + 1) unknowns.
     """
     m = len(orders)
     n = game.steps
-    shared = game.impact.shared_kernel(n, game.tau)
-    own = game.impact.own_kernel(n, game.tau)
-    mine, _ = quadratic_form(shared + own, 0.0, game.risk)
-    others = shared + cooperation * shared.T
-    linear = np.stack([quadratic_form(shared + own, x, game.risk)[1] for x in orders])  # [M, N]
+    shared_kernel = game.impact.shared_kernel(n, game.tau)
+    own_kernel = game.impact.own_kernel(n, game.tau)
+    own_block, _ = quadratic_form(shared_kernel + own_kernel, 0.0, game.risk)
+    cross_block = shared_kernel + cooperation * shared_kernel.T
+    linear = np.stack([quadratic_form(shared_kernel + own_kernel, x, game.risk)[1] for x in orders])  # [M, N]
     rows = np.zeros((m, n + 1, m, n + 1))
     for i in range(m):
         for k in range(m):
-            rows[i, :n, k, :n] = mine if i == k else others
+            rows[i, :n, k, :n] = own_block if i == k else cross_block
         rows[i, :n, i, n] = -1.0
         rows[i, n, i, :n] = 1.0
     right = np.concatenate([-linear, orders[:, None]], 1).reshape(-1)
-    solved = np.linalg.solve(rows.reshape(m * (n + 1), -1), right)
-    return np.asarray(solved.reshape(m, n + 1)[:, :n])
+    solution = np.linalg.solve(rows.reshape(m * (n + 1), -1), right)
+    return np.asarray(solution.reshape(m, n + 1)[:, :n])
 
 
 def best_response(trader: int, orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
     """Trades [N] of one competitor that minimise his cost + risk while the others keep `trades` [M, N]."""
-    shared, own = (kernel(game.steps, game.tau) for kernel in (game.impact.shared_kernel, game.impact.own_kernel))
+    shared_kernel, own_kernel = (
+        kernel(game.steps, game.tau) for kernel in (game.impact.shared_kernel, game.impact.own_kernel)
+    )
     flow = trades.sum(0) - trades[trader]
-    hessian, linear = quadratic_form(shared + own, orders[trader], game.risk)
-    return constrained_minimum(hessian, linear + shared @ flow, float(orders[trader]))
+    hessian, linear = quadratic_form(shared_kernel + own_kernel, orders[trader], game.risk)
+    return constrained_minimum(hessian, linear + shared_kernel @ flow, float(orders[trader]))
 
 
 def best_response_gains(orders: Floats, trades: Floats, game: ExecutionGame) -> Floats:
-    """What each competitor would save by his best response to the others' `trades` [M, N]: [M] >= 0, in currency."""
+    """Savings of each competitor by the best response to the other `trades` [M, N]: [M] >= 0, in currency."""
     gains = []
     for i in range(len(orders)):
-        changed = trades.copy()
-        changed[i] = best_response(i, orders, trades, game)
-        gains.append(game.objectives(orders, trades)[i] - game.objectives(orders, changed)[i])
+        changed_trades = trades.copy()
+        changed_trades[i] = best_response(i, orders, trades, game)
+        gains.append(game.objectives(orders, trades)[i] - game.objectives(orders, changed_trades)[i])
     return np.asarray(gains)

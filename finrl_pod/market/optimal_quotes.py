@@ -26,9 +26,10 @@ TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class MakerProblem:
-    """A market maker's problem.
+    """The problem of a market maker.
 
-    intensity, decay: A (orders per unit of time) and k (per price). volatility: of the mid-price over one unit of time.
+    intensity, decay: A (orders per unit of time) and k (per price). volatility: standard deviation of the mid-price
+    over one unit of time.
     risk_aversion: gamma of exponential utility, or 0 for the additive objective with `running_penalty` phi (currency
     per unit of time and squared share).
     """
@@ -98,13 +99,13 @@ def solve_quotes(problem: MakerProblem, steps: int) -> Quotes:
     start = np.full(n, 1 / problem.decay)
     quotes = (start, start)
     for j in range(steps - 1, -1, -1):
-        ahead = _carried(problem, value[j + 1], dt)
+        next_value = _value_after_fills(problem, value[j + 1], dt)
         for _ in range(SWEEPS):
-            quotes = (_best_side(problem, ahead, quotes, 0, dt), quotes[1])
-            quotes = (quotes[0], _best_side(problem, ahead, quotes, 1, dt))
+            quotes = (_best_side(problem, next_value, quotes, 0, dt), quotes[1])
+            quotes = (quotes[0], _best_side(problem, next_value, quotes, 1, dt))
         bid[j, :-1] = quotes[0][:-1]
         ask[j, 1:] = quotes[1][1:]
-        value[j] = _expected(problem, ahead, quotes, dt)
+        value[j] = _expected_value(problem, next_value, quotes, dt)
     return Quotes(bid, ask, value)
 
 
@@ -114,7 +115,7 @@ def evaluate_quotes(problem: MakerProblem, bid: Floats, ask: Floats) -> Floats:
     dt = problem.horizon / steps
     value = np.zeros((steps + 1, len(problem.inventories)))
     for j in range(steps - 1, -1, -1):
-        value[j] = _expected(problem, _carried(problem, value[j + 1], dt), (bid[j], ask[j]), dt)
+        value[j] = _expected_value(problem, _value_after_fills(problem, value[j + 1], dt), (bid[j], ask[j]), dt)
     return value
 
 
@@ -139,20 +140,20 @@ def visited_inventories(problem: MakerProblem, bid: Floats, ask: Floats) -> Floa
     """Share of time [2Q + 1] spent at each inventory with quotes [N, 2Q + 1], from inventory 0 at the start."""
     dt = problem.horizon / len(bid)
     share = np.zeros(len(problem.inventories))
-    now = np.zeros_like(share)
-    now[problem.max_inventory] = 1.0
+    inventory_shares = np.zeros_like(share)
+    inventory_shares[problem.max_inventory] = 1.0
     for j in range(len(bid)):
-        share += now
+        share += inventory_shares
         buys, sells = _fill_probabilities(problem, (bid[j], ask[j]), dt)
-        after = now * (buys * sells + (1 - buys) * (1 - sells))
-        after[1:] += (now * buys * (1 - sells))[:-1]
-        after[:-1] += (now * (1 - buys) * sells)[1:]
-        now = after
+        next_shares = inventory_shares * (buys * sells + (1 - buys) * (1 - sells))
+        next_shares[1:] += (inventory_shares * buys * (1 - sells))[:-1]
+        next_shares[:-1] += (inventory_shares * (1 - buys) * sells)[1:]
+        inventory_shares = next_shares
     return share / len(bid)
 
 
-def _carried(problem: MakerProblem, value: Floats, dt: float) -> Floats:
-    """Value after a step's fills: that of the next step less the cost of holding the inventory for dt."""
+def _value_after_fills(problem: MakerProblem, value: Floats, dt: float) -> Floats:
+    """Value after the fills of a step: value of the next step less the cost of holding the inventory for dt."""
     rate = problem.running_penalty or problem.risk_aversion * problem.volatility**2 / 2
     return value - rate * problem.inventories**2 * dt
 
@@ -164,14 +165,14 @@ def _fill_probabilities(problem: MakerProblem, quotes: tuple[Floats, Floats], dt
     return buys, sells
 
 
-def _expected(problem: MakerProblem, ahead: Floats, quotes: tuple[Floats, Floats], dt: float) -> Floats:
-    """Value [2Q + 1] of a step with these quotes, from the values `ahead` [2Q + 1] after it."""
+def _expected_value(problem: MakerProblem, next_value: Floats, quotes: tuple[Floats, Floats], dt: float) -> Floats:
+    """Value [2Q + 1] of a step with these quotes, from the values `next_value` [2Q + 1] after it."""
     buys, sells = _fill_probabilities(problem, quotes, dt)
     bid, ask = (np.nan_to_num(quote) for quote in quotes)
-    up = np.append(ahead[1:], 0.0)
-    down = np.append(0.0, ahead[:-1])
+    value_above = np.append(next_value[1:], 0.0)
+    value_below = np.append(0.0, next_value[:-1])
     chances = ((1 - buys) * (1 - sells), buys * (1 - sells), (1 - buys) * sells, buys * sells)
-    outcomes = (ahead, up + bid, down + ask, ahead + bid + ask)
+    outcomes = (next_value, value_above + bid, value_below + ask, next_value + bid + ask)
     return _certainty_equivalent(problem, chances, outcomes)
 
 
@@ -184,24 +185,28 @@ def _certainty_equivalent(problem: MakerProblem, chances: tuple[Floats, ...], ou
     return np.asarray(base - np.log(total) / gamma)
 
 
-def _best_side(problem: MakerProblem, ahead: Floats, quotes: tuple[Floats, Floats], side: int, dt: float) -> Floats:
-    """Best quote [2Q + 1] of a side (0 bid, 1 ask), the other side's given.
+def _best_side(
+    problem: MakerProblem, next_value: Floats, quotes: tuple[Floats, Floats], side: int, dt: float
+) -> Floats:
+    """Best quote [2Q + 1] of a side (0 bid, 1 ask), given the quote of the other side.
 
     A fill is worth delta + gain, where gain is the difference of values with and without it. With x = A exp(-k delta)
-    dt the first-order condition is delta + gain = ln(1 + gamma f / k) / gamma, f = (exp(x) - 1) / x, which tends to
-    1 + x / 2 in small steps.
+    dt the first-order condition is delta + gain = ln(1 + gamma f / k) / gamma, f = (exp(x) - 1) / x. In small steps f
+    tends to 1 + x / 2.
     """
     k = problem.decay
     gamma = problem.risk_aversion
-    other = 1 - side
-    sells = _fill_probabilities(problem, quotes, dt)[other]
-    paid = np.nan_to_num(quotes[other])
-    up = np.append(ahead[1:], 0.0)
-    down = np.append(0.0, ahead[:-1])
-    near, far = (up, down) if side == 0 else (down, up)  # inventory after a fill of this side, of the other
-    with_fill = _certainty_equivalent(problem, (1 - sells, sells), (near, ahead + paid))
-    without = _certainty_equivalent(problem, (1 - sells, sells), (ahead, far + paid))
-    gain = with_fill - without
+    other_side = 1 - side
+    sells = _fill_probabilities(problem, quotes, dt)[other_side]
+    other_quote = np.nan_to_num(quotes[other_side])
+    value_above = np.append(next_value[1:], 0.0)
+    value_below = np.append(0.0, next_value[:-1])
+    side_value, other_side_value = (
+        (value_above, value_below) if side == 0 else (value_below, value_above)
+    )  # inventory after a fill of this side, of the other
+    with_fill = _certainty_equivalent(problem, (1 - sells, sells), (side_value, next_value + other_quote))
+    value_without = _certainty_equivalent(problem, (1 - sells, sells), (next_value, other_side_value + other_quote))
+    gain = with_fill - value_without
     delta = 1 / k - gain
     for _ in range(NEWTON_STEPS):
         x = np.minimum(problem.intensity * np.exp(-k * delta) * dt, 50.0)

@@ -35,11 +35,11 @@ class OrderLimits:
 class SizingRules:
     """Rules of order sizing.
 
-    cash_buffer: fraction of equity kept in cash at the decision's prices. fractional: nine decimals, else whole shares.
+    cash_buffer: fraction of equity kept in cash at decision prices. fractional: nine decimals, else whole shares.
     min_value: smaller orders, in currency, are dropped. cost_rate: trading cost as a fraction of traded value.
-    collar: distance of limit prices from the decision's price, as a fraction; 0: market orders. limits: that weights
-    and purchases are cut to, None without any. target_sessions: sessions after a decision's first in which shares that
-    are still missing are ordered again.
+    collar: distance of limit prices from the decision price, as a fraction; 0: market orders. limits: bounds of
+    weights and purchases, None without any. target_sessions: sessions after the first one of a decision in which shares
+    that are still missing are ordered again.
     """
 
     cash_buffer: Decimal = Decimal("0.02")
@@ -83,18 +83,18 @@ def limited_weights(weights: Sequence[float], rules: SizingRules) -> list[float]
 
 def target_positions(
     weights: Sequence[float], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
-    fixed: Sequence[bool], rules: SizingRules,
+    fixed_flags: Sequence[bool], rules: SizingRules,
 ) -> list[PositionTarget | None]:  # fmt: skip
     """Target positions [N] at `weights` of equity less the cash buffer, cut to the limits (`limited_weights`).
 
-    cash: currency; shares, prices: [N], prices above 0. fixed: [N], positions that cannot be traded now: None. Shares
-    are rounded down.
+    cash: currency; shares, prices: [N], prices above 0. fixed_flags: [N], positions that cannot be traded now: None.
+    Shares are rounded down.
     """
     investable = _investable(cash, shares, prices, rules)
     step = _step(rules)
     return [
         None if is_fixed else PositionTarget(_shares_of(weight, investable, price, step), weight)
-        for weight, price, is_fixed in zip(limited_weights(weights, rules), prices, fixed, strict=True)
+        for weight, price, is_fixed in zip(limited_weights(weights, rules), prices, fixed_flags, strict=True)
     ]
 
 
@@ -104,24 +104,24 @@ def missing_shares(
 ) -> list[Decimal]:  # fmt: skip
     """Signed shares [N] that the holdings lack to reach their targets; 0 without a target.
 
-    Where prices have risen since the decision, no more is bought than the target's weight of equity today.
+    Where prices have risen since the decision, no more is bought than the target weight of current equity.
     """
     investable = _investable(cash, shares, prices, rules)
     step = _step(rules)
-    found = []
-    for target, held, price in zip(targets, shares, prices, strict=True):
+    quantities = []
+    for target, held_shares, price in zip(targets, shares, prices, strict=True):
         if target is None:
-            found.append(ZERO)
+            quantities.append(ZERO)
             continue
-        change = (target.shares - held).quantize(step, ROUND_DOWN)
+        change = (target.shares - held_shares).quantize(step, ROUND_DOWN)
         if change > 0:
-            change = max(min(change, _shares_of(target.weight, investable, price, step) - held), ZERO)
+            change = max(min(change, _shares_of(target.weight, investable, price, step) - held_shares), ZERO)
             change = change.quantize(step, ROUND_DOWN)
-        if target.shares == 0 and held > 0:
+        if target.shares == 0 and held_shares > 0:
             # Close the whole position: whole shares in the auction, then a fraction left by a split.
-            change = -(held.quantize(step, ROUND_DOWN) or held)
-        found.append(change if abs(change) * price >= rules.min_value else ZERO)
-    return found
+            change = -(held_shares.quantize(step, ROUND_DOWN) or held_shares)
+        quantities.append(change if abs(change) * price >= rules.min_value else ZERO)
+    return quantities
 
 
 def distance_to_target(missing: Sequence[Decimal], equity: Decimal, prices: Sequence[Decimal]) -> Decimal:
@@ -133,7 +133,7 @@ def distance_to_target(missing: Sequence[Decimal], equity: Decimal, prices: Sequ
 
 def orders_within_limits(
     missing: Sequence[Decimal], cash: Decimal, shares: Sequence[Decimal], prices: Sequence[Decimal],
-    fixed: Sequence[bool], rules: SizingRules,
+    fixed_flags: Sequence[bool], rules: SizingRules,
 ) -> list[Decimal]:  # fmt: skip
     """Signed order quantities [N] for missing shares: single purchases cut to the limit, all of them to the funds.
 
@@ -144,11 +144,11 @@ def orders_within_limits(
     step = _step(rules)
     largest = None if rules.limits is None else rules.limits.max_order * equity
     quantities = []
-    for change, price, is_fixed in zip(missing, prices, fixed, strict=True):
-        allowed = ZERO if is_fixed else change
-        if largest is not None and allowed * price > largest:
-            allowed = (largest / price).quantize(step, ROUND_DOWN)
-        quantities.append(allowed if abs(allowed) * price >= rules.min_value else ZERO)
+    for change, price, is_fixed in zip(missing, prices, fixed_flags, strict=True):
+        quantity = ZERO if is_fixed else change
+        if largest is not None and quantity * price > largest:
+            quantity = (largest / price).quantize(step, ROUND_DOWN)
+        quantities.append(quantity if abs(quantity) * price >= rules.min_value else ZERO)
     sales = sum((-q * p for q, p in zip(quantities, prices, strict=True) if q < 0), ZERO)
     buys = sum((q * p for q, p in zip(quantities, prices, strict=True) if q > 0), ZERO)
     funds = cash + sales * (1 - rules.cost_rate) - equity * rules.cash_buffer
@@ -176,7 +176,7 @@ def _shares_of(weight: float, investable: Decimal, price: Decimal, step: Decimal
 
 
 def limit_price(price: Decimal, quantity: Decimal, collar: Decimal) -> Decimal:
-    """Limit price of an order of that signed quantity: the edge of the collar, rounded to the broker's tick.
+    """Limit price of an order of that signed quantity: the edge of the collar, rounded to the tick of the broker.
 
     Prices of 1 and above have two decimals, lower ones four.
     """

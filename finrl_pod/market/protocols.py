@@ -14,8 +14,8 @@ from finrl_pod.types import EnvStep, MarketTensor, Observation, Tensor
 class MarketVecEnv(ResumableVecEnv, Protocol):
     """A VecEnv on a market of N assets, with E = G * A accounts per member.
 
-    Observations are (bar, account): the A accounts of each of G groups share a bar, whose features are read from the
-    market's table instead of being copied into every row.
+    Observations are (bar, account): the A accounts of each of G groups share a bar. Its features are read from the
+    market table instead of being copied into every row.
     mandate: bounds on holdings and trades, or None. extras: numbers of an account that are observed after cash and
     holdings, per asset and per account (`market.account_extras`). groups, accounts: G and A. episode_bars: bars of an
     episode. first, last: range of decision bars.
@@ -32,7 +32,7 @@ class MarketVecEnv(ResumableVecEnv, Protocol):
     last: int
 
     def reset(self, seed: int, *, stagger: bool = True) -> Observation:
-        """Start new episodes; with `stagger` the first ones have random lengths, which spreads later resets."""
+        """Start new episodes; with `stagger` the first ones have random lengths: this spreads later resets."""
         ...
 
     def reuse_buffers(self, enabled: bool) -> None:
@@ -60,7 +60,7 @@ def group_shape(env: VecEnv) -> tuple[int, int, int]:
 
 @runtime_checkable
 class MandatedStrategy(Strategy, Protocol):
-    """A strategy that may have a mandate, whose virtual holdings outlive the process."""
+    """A strategy that may have a mandate. Its virtual holdings outlive the process."""
 
     @property
     def mandate(self) -> MandateConfig | None:
@@ -72,5 +72,5 @@ class MandatedStrategy(Strategy, Protocol):
         ...
 
     def restore(self, state: Mapping[str, Any] | None, symbols: Sequence[str]) -> None:
-        """Continue from `state` with the account's symbols; None forgets what was before."""
+        """Continue from `state` with the symbols of the account; None resets it."""
         ...

@@ -33,7 +33,7 @@ NOTHING = torch.empty(0)
 class Interval(NamedTuple):
     """The interval between two fills, as custom rewards receive it: tensors [P, G, A], one number per account.
 
-    before, after: equity in currency at the fill prices of both bars, `before` ahead of the first fill's trades.
+    before, after: equity in currency at the fill prices of both bars, `before` ahead of the trades of the first fill.
     turnover: value traded at the first fill, both sides, over `before`. base_growth: log growth over
     the interval of the base portfolio, rebalanced without costs; the mandate's, else equal weights.
     """
@@ -49,7 +49,7 @@ class RewardStep(NamedTuple):
 
     growth, base_growth: log growth of the account and of its base portfolio. risk_aversion: the setting. gain: change
     of equity in currency. simple_return: gain over equity. moments: [P, G, A, 2], moving first and second moment of the
-    simple return before the step, for rewards with `has_moments`. The last three are missing after a kernel, which
+    simple return before the step, for rewards with `has_moments`. The last three are missing after a kernel: it
     computes log growth only.
     """
 
@@ -164,10 +164,10 @@ class RewardState:
 
 
 class StepReward:
-    """The reward of an environment's steps.
+    """The reward of the steps of an environment.
 
-    state: the numbers that it keeps for each account. kernel, uses_base: see `Reward`; a custom reward uses the base
-    and no kernel. is_kernel_output: whether a kernel computes the reward itself.
+    state: the numbers that it keeps for each account. kernel, uses_base: attributes of `Reward`; a custom reward uses
+    the base and no kernel. is_kernel_output: whether a kernel computes the reward itself.
     """
 
     def __init__(self, config: EnvironmentConfig) -> None:
@@ -209,7 +209,7 @@ class StepReward:
 
 
 class CustomReward:
-    """A function of an `Interval`, named file.py:function or package.module:function, whose results are checked."""
+    """A function of an `Interval`, named file.py:function or package.module:function, with checked results."""
 
     # The function is tried on it before anything runs.
     TRIAL = Interval(*(torch.tensor([[[x, y]]]) for x, y in ((1e6, 2e6), (1.01e6, 1.9e6), (0.5, 0.0), (0.01, 0.01))))
@@ -231,9 +231,10 @@ class CustomReward:
         except Exception as error:
             raise InputError(f"the reward {self._name} failed: {error_text(error)}") from error
         if not isinstance(reward, torch.Tensor) or tuple(reward.shape) != shape:
-            got = tuple(reward.shape) if isinstance(reward, torch.Tensor) else type(reward).__name__
+            description = tuple(reward.shape) if isinstance(reward, torch.Tensor) else type(reward).__name__
             raise InputError(
-                f"the reward {self._name} must return a tensor of shape {shape}, one number per account, got {got}"
+                f"the reward {self._name} must return a tensor of shape {shape}, one number per account, got "
+                f"{description}"
             )
         wrong = int((~torch.isfinite(reward)).sum())
         if wrong:
@@ -250,7 +251,7 @@ class CustomReward:
 
 
 def log_growth(before: Tensor, after: Tensor) -> Tensor:
-    """log(after / before), bounded below at log(1e-6), which is also returned for equity at or below zero."""
+    """log(after / before), bounded below at log(1e-6), also for equity at or below zero."""
     return growth_ratio(before, after).clamp(min=MIN_GROWTH).log()
 
 

@@ -62,11 +62,11 @@ def custom_cost(name: str) -> CostModel:
 
     Raises ConfigError for an object that is no `CostModel`, InputError for a file that cannot be used.
     """
-    found = custom_object(name, f"the cost {name}")
-    if found is None:
+    custom_part = custom_object(name, f"the cost {name}")
+    if custom_part is None:
         raise ConfigError(f"environment.cost_model must be file.py:Class of a cost, got {name!r}")
     try:
-        model = found() if isinstance(found, type) else found
+        model = custom_part() if isinstance(custom_part, type) else custom_part
     except Exception as error:
         raise InputError(f"the cost {unpinned(name)} could not be created: {error_text(error)}") from error
     if not isinstance(model, CostModel):
@@ -94,7 +94,7 @@ def _validate(config: EnvironmentConfig) -> None:
         )
     if config.impact and not config.participation:
         raise ConfigError(
-            "environment.impact needs environment.participation, a limit such as 0.1 of a bar's volume: beyond it the "
+            "environment.impact needs environment.participation, a limit such as 0.1 of the bar volume: beyond it the "
             "square-root law is not validated"
         )
     if config.buy_allocation == "sequential" and (
@@ -120,8 +120,9 @@ def _validate_cash_rates(rates: tuple[tuple[str, float], ...]) -> None:
             ) from None
         if not -0.5 < rate < 1:
             raise ConfigError(f"environment.cash_rates are annual rates such as 0.02 for 2%, got {rate:g} from {day}")
-    for earlier, later in itertools.pairwise(days):
-        if later <= earlier:
+    for previous_day, next_day in itertools.pairwise(days):
+        if next_day <= previous_day:
             raise ConfigError(
-                f"environment.cash_rates must be in order of their dates, got {later} after {earlier}: sort them"
+                f"environment.cash_rates must be in order of their dates, got {next_day} after {previous_day}: "
+                "sort them"
             )

@@ -16,9 +16,10 @@ ScheduleName = Literal["twap", "vwap", "participation", "almgren_chriss"]
 class SlicePlan:
     """How an order is spread over the slices of a window.
 
-    profile: usual share of the window's volume in each slice, adding up to 1. volume: usual shares traded in the
+    profile: usual share of the window volume in each slice, adding up to 1. volume: usual shares traded in the
     window, 0 if unknown. participation: share of the volume to trade, 0 for that at which the order completes on a
-    usual day; read by the participation schedule alone. urgency: of Almgren and Chriss, kappa times the window.
+    usual day; read by the participation schedule alone. urgency: decay rate kappa of Almgren and Chriss times the
+    window.
     """
 
     schedule: ScheduleName
@@ -44,20 +45,20 @@ class SlicePlan:
 
         from finrl_pod.market.intraday import IntradaySessions, SliceState
 
-        usual = self.volume or 1.0  # cancels out where no rate of participation is set
+        usual_volume = self.volume or 1.0  # cancels out where no rate of participation is set
         zeros = torch.zeros(1, self.steps, dtype=torch.float64)
         profile = torch.tensor([self.profile]).double()
         sessions = IntradaySessions(
-            price=zeros, volume=zeros, arrival=zeros[:, 0], profile=profile, daily_volume=_scalar(usual),
+            price=zeros, volume=zeros, arrival=zeros[:, 0], profile=profile, daily_volume=_scalar(usual_volume),
             volatility=zeros[:, 0], dates=("",),
         )  # fmt: skip
-        before = self.profile[step - 1] * usual if step else 0.0
+        usual_last_volume = self.profile[step - 1] * usual_volume if step else 0.0
         state = SliceState(
-            step, _scalar(order), _scalar(left), _scalar(before if last_volume is None else last_volume),
-            _scalar(sum(self.profile[:step]) * usual), sessions,
+            step, _scalar(order), _scalar(left), _scalar(usual_last_volume if last_volume is None else last_volume),
+            _scalar(sum(self.profile[:step]) * usual_volume), sessions,
         )  # fmt: skip
-        wanted = max(float(self._function()(state)), 0.0)
-        shares = min((Decimal(repr(wanted)) / unit).quantize(Decimal(1), ROUND_HALF_UP) * unit, left)
+        order_size = max(float(self._function()(state)), 0.0)
+        shares = min((Decimal(repr(order_size)) / unit).quantize(Decimal(1), ROUND_HALF_UP) * unit, left)
         return left if left - shares < unit else shares
 
     def _function(self) -> Schedule:
@@ -76,17 +77,17 @@ def even_profile(steps: int) -> tuple[float, ...]:
 
 
 def fill_on_path(
-    first: float, last: float, part: float, limit: Decimal | None, *, buys: bool
+    first: float, last: float, session_share: float, limit: Decimal | None, *, buys: bool
 ) -> tuple[float, float] | None:
-    """Part of a session (0 to 1, from `part` on) at which an order fills, and the price; None if it does not.
+    """Part of a session (0 to 1, from `session_share` on) at which an order fills, and the price; None if it does not.
 
     The price moves on a straight line from `first` at the open to `last` at the close, the mean of a Brownian bridge
     between them. Prices are rounded to 6 decimals; a line that reaches the limit later fills at the limit.
     """
-    price = round(first + (last - first) * part, 6)
+    price = round(first + (last - first) * session_share, 6)
     if limit is None or (Decimal(repr(price)) <= limit if buys else Decimal(repr(price)) >= limit):
-        return part, price
-    if first == last or not part <= (crossing := (float(limit) - first) / (last - first)) <= 1:
+        return session_share, price
+    if first == last or not session_share <= (crossing := (float(limit) - first) / (last - first)) <= 1:
         return None
     return crossing, float(limit)
 

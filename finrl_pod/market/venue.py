@@ -29,19 +29,19 @@ Total = Callable[[Tensor], Tensor]
 
 
 class Venue:
-    """Fills, liquidity and overnight carry of a market under a rule set, in one dtype, on the market's device.
+    """Fills, liquidity and overnight carry of a market under a rule set, in one dtype, on the device of the market.
 
     fill: [T, N], `market.fill` with delisted tickers at their delisting price. delay: bars from decision to fill.
     risk_free: [T], return of cash from bar t to t+1, 0 for the last; None if cash earns nothing.
-    cost_rate: proportional cost of all assets. cost_rates: [T, N], that of each asset for decisions of bar t if it
-        depends on quoted spreads or on the bar's cost factor, else None.
+    cost_rate: proportional cost of all assets. cost_rates: [T, N], rate of each asset for decisions of bar t if it
+        depends on quoted spreads, else None.
     In the methods, `t` is a bar or a tensor of bars with the leading shape of the accounts: with bars [P, G] and
     accounts [P, G, A], prices are [P, G, 1, N].
     """
 
     def __init__(self, market: MarketTensor, rules: ExecutionRules, dtype: torch.dtype) -> None:
-        """Raises InputError if the rules need volumes or spreads that the market lacks, delay fills at the same close,
-        or have costs that the market's cost factors do not apply to.
+        """Raises InputError if the rules need volumes or spreads that the market lacks, or delay fills at the
+        same close.
         """
         frictions = rules.frictions
         self.rules = rules
@@ -54,7 +54,7 @@ class Venue:
         self._volatility: Tensor | None = None
         self._half_spread: Tensor | None = None
         self._dividends = None if market.dividends is None else in_dtype(market.dividends, dtype)
-        self._plain = replace(rules, frictions=None)
+        self._plain_rules = replace(rules, frictions=None)
         self._general = False
         self.cost_rate = rules.cost_rate
         self.cost_rates: Tensor | None = None
@@ -91,7 +91,7 @@ class Venue:
         self._general = not proportional or frictions.participation > 0
         if not self._general:  # proportional costs add up to one rate
             self.cost_rate += sum(model.share for model in spreads)
-            self._plain = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
+            self._plain_rules = replace(self.rules, cost_rate=self.cost_rate, frictions=None)
             if (half_spread := self._half_spread) is not None:
                 self.cost_rates = rows_table(lambda rows: half_spread[rows] + self.cost_rate, half_spread, dtype)
 
@@ -108,7 +108,7 @@ class Venue:
         frictions = self.rules.frictions
         if not self._general or frictions is None:
             rates = None if self.cost_rates is None else _rows(self.cost_rates, t)
-            return execute(cash, shares, trades, prices, self._plain, priority, rates)
+            return execute(cash, shares, trades, prices, self._plain_rules, priority, rates)
         return execute_with_frictions(cash, shares, trades, prices, self.rules, frictions, self.liquidity(t))
 
     def limit_to_volume(self, t: int | Tensor, trades: Tensor) -> Tensor:
@@ -122,9 +122,9 @@ class Venue:
         The fee is charged at these closes; shorts pay the dividends.
         """
         if self.risk_free is not None:
-            cash = cash * (1 + _at(self.risk_free, t))
+            cash = cash * (1 + _bar_value(self.risk_free, t))
         if self._fees is not None:
-            cash = cash - _at(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
+            cash = cash - _bar_value(self._fees, t) * (shares.clamp(max=0) * -close).sum(-1)
         return cash if self._dividends is None else cash + self.dividends(t, shares)
 
     def dividends(self, t: int | Tensor, shares: Tensor) -> Tensor:
@@ -182,15 +182,15 @@ def years_between_bars(times: Times) -> Floats:
     return np.append(seconds / (SECONDS_PER_DAY * DAYS_PER_YEAR), 0.0)
 
 
-def rates_at(times: Times, dated: tuple[tuple[str, float], ...]) -> Floats:
-    """[T] annual rate in force at each bar: that of the last date at or before it, 0 before the first."""
-    starts = np.array([np.datetime64(date, "ns") for date, _ in dated])
-    known = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
-    return np.concatenate([[0.0], [rate for _, rate in dated]])[known]
+def rates_at(times: Times, dated_rates: tuple[tuple[str, float], ...]) -> Floats:
+    """[T] annual rate at each bar: rate of the last date at or before it, 0 before the first."""
+    starts = np.array([np.datetime64(date, "ns") for date, _ in dated_rates])
+    rate_indices = np.searchsorted(starts, times.astype("datetime64[ns]"), side="right")
+    return np.concatenate([[0.0], [rate for _, rate in dated_rates]])[rate_indices]
 
 
 def known_half_spreads(market: MarketTensor) -> Tensor:
-    """The market's half spreads. Raises InputError without them, and for a symbol that lacks one at a fill."""
+    """The half spreads of the market. Raises InputError without them, and for a symbol that lacks one at a fill."""
     spreads = market.half_spread
     if spreads is None:
         raise InputError(
@@ -213,7 +213,7 @@ def _rows(table: Tensor, t: int | Tensor) -> Tensor:
     return table[t] if isinstance(t, int) else table[t].unsqueeze(-2)
 
 
-def _at(table: Tensor, t: int | Tensor) -> Tensor:
+def _bar_value(table: Tensor, t: int | Tensor) -> Tensor:
     """table[t], with a last dimension of 1 for the accounts that share a bar."""
     return table[t] if isinstance(t, int) else table[t].unsqueeze(-1)
 
@@ -229,51 +229,53 @@ def execute_with_frictions(
 ) -> Fills:
     """Fill trades under all models of `frictions`; shapes and guarantees as in `execute`.
 
-    Trades are first limited to the bar's volume. Sells come before buys, and no sale costs more than its proceeds.
+    Trades are first limited to the bar volume. Sells come before buys, and no sale costs more than its proceeds.
     Purchases that cover shorts always fill. Buys beyond the cash, costs included, are scaled by one factor; if the
     cash is below the minimum fees of all buys, none fills.
     """
     charge = all_cost_models(rules.cost_rate, frictions.costs)
     trades = limit_to_volume(trades, frictions, liquidity)
     if any(isinstance(model, PerShare) and model.minimum > 0 for model in frictions.costs):
-        least = DUST * account_equity(cash, shares, prices).abs().unsqueeze(-1)
-        dust = (trades.abs() * prices < least) & (trades != -shares)  # closing a position is not rounding
+        minimum_value = DUST * account_equity(cash, shares, prices).abs().unsqueeze(-1)
+        dust = (trades.abs() * prices < minimum_value) & (trades != -shares)  # closing a position is not rounding
         trades = torch.where(dust, torch.zeros_like(trades), trades)
     if rules.whole_shares:
         trades = torch.trunc(trades)
     sell = (-trades).clamp(min=0)
     if not rules.short:
         sell = torch.minimum(sell, shares)
-    brought = sell * prices
-    sale_costs = torch.minimum(_summed(charge, sell, prices, liquidity), brought)
-    held = shares - sell
-    funds = cash + (brought - sale_costs).sum(-1)
+    sale_value = sell * prices
+    sale_costs = torch.minimum(_total_cost(charge, sell, prices, liquidity), sale_value)
+    remaining_shares = shares - sell
+    funds = cash + (sale_value - sale_costs).sum(-1)
     floor = (
-        -rules.borrow * account_equity(funds, held, prices).clamp(min=0) if rules.borrow else torch.zeros_like(funds)
+        -rules.borrow * account_equity(funds, remaining_shares, prices).clamp(min=0)
+        if rules.borrow
+        else torch.zeros_like(funds)
     )
-    cover, requested = split_purchases(trades, held, rules)
-    scale = _affordable(funds - floor, cover, requested, prices, charge, liquidity)
-    buy = requested * scale.unsqueeze(-1)
+    cover, purchases = split_purchases(trades, remaining_shares, rules)
+    scale = _affordable(funds - floor, cover, purchases, prices, charge, liquidity)
+    buy = purchases * scale.unsqueeze(-1)
     if rules.whole_shares:
         buy = torch.floor(buy)
-    paid = funds
+    cash_after_cover = funds
     if cover is not None:
         buy = buy + cover
-        paid = funds - (cover * prices + _summed(charge, cover, prices, liquidity)).sum(-1)
-    spent = buy * prices
-    buy_costs = _summed(charge, buy, prices, liquidity)
-    left = funds - (spent + buy_costs).sum(-1)
+        cash_after_cover = funds - (cover * prices + _total_cost(charge, cover, prices, liquidity)).sum(-1)
+    purchase_value = buy * prices
+    buy_costs = _total_cost(charge, buy, prices, liquidity)
+    left = funds - (purchase_value + buy_costs).sum(-1)
     # Rounding can leave scaled-down purchases a few ulps below the floor.
-    left = torch.maximum(left, torch.minimum(floor, paid))
-    return Fills(left, held + buy, (sale_costs + buy_costs).sum(-1), (brought + spent).sum(-1))
+    left = torch.maximum(left, torch.minimum(floor, cash_after_cover))
+    return Fills(left, remaining_shares + buy, (sale_costs + buy_costs).sum(-1), (sale_value + purchase_value).sum(-1))
 
 
 def limit_to_volume(trades: Tensor, frictions: Frictions, liquidity: BarLiquidity) -> Tensor:
-    """Limit trades [..., N] to the participation rate times the bar's volume."""
+    """Limit trades [..., N] to the participation rate times the bar volume."""
     if frictions.participation == 0 or liquidity.volume is None:
         return trades
-    most = frictions.participation * liquidity.volume
-    return torch.minimum(torch.maximum(trades, -most), most)
+    limit = frictions.participation * liquidity.volume
+    return torch.minimum(torch.maximum(trades, -limit), limit)
 
 
 def all_cost_models(cost_rate: float, costs: Sequence[CostModel]) -> tuple[CostModel, ...]:
@@ -286,28 +288,30 @@ def costs_by_model(
 ) -> dict[str, Tensor]:
     """Attribute the costs of fills of `change` shares [..., N]: currency [...] by model name.
 
-    If a sale's costs were capped at its proceeds, every model's part is reduced in proportion.
+    If the costs of a sale were capped at its proceeds, all models are reduced in proportion.
     """
     amount = change.abs()
-    parts = [model.cost(amount, prices, liquidity) for model in models]
-    total = torch.stack(parts).sum(0)
-    charged = torch.where(change < 0, torch.minimum(total, amount * prices), total)
-    cut = torch.where(total > 0, charged / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
-    named: dict[str, Tensor] = {}
-    for model, part in zip(models, parts, strict=True):
-        paid = (part * cut).sum(-1)
-        named[model.name] = named[model.name] + paid if model.name in named else paid
-    return named
+    model_costs = [model.cost(amount, prices, liquidity) for model in models]
+    total = torch.stack(model_costs).sum(0)
+    charged_cost = torch.where(change < 0, torch.minimum(total, amount * prices), total)
+    cut = torch.where(total > 0, charged_cost / total.clamp(min=torch.finfo(total.dtype).tiny), torch.ones_like(total))
+    costs_by_name: dict[str, Tensor] = {}
+    for model, model_cost in zip(models, model_costs, strict=True):
+        cash_after_cover = (model_cost * cut).sum(-1)
+        costs_by_name[model.name] = (
+            costs_by_name[model.name] + cash_after_cover if model.name in costs_by_name else cash_after_cover
+        )
+    return costs_by_name
 
 
 def costs_by_asset(change: Tensor, prices: Tensor, models: Sequence[CostModel], liquidity: BarLiquidity) -> Tensor:
     """Costs of fills of `change` shares [..., N] in currency [..., N]; a sale costs at most its proceeds."""
     amount = change.abs()
-    total = _summed(models, amount, prices, liquidity)
+    total = _total_cost(models, amount, prices, liquidity)
     return torch.where(change < 0, torch.minimum(total, amount * prices), total)
 
 
-def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
+def _total_cost(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidity: BarLiquidity) -> Tensor:
     total = models[0].cost(amount, prices, liquidity)
     for model in models[1:]:
         total = total + model.cost(amount, prices, liquidity)
@@ -317,12 +321,12 @@ def _summed(models: Sequence[CostModel], amount: Tensor, prices: Tensor, liquidi
 def _affordable(
     funds: Tensor,
     cover: Tensor | None,
-    requested: Tensor,
+    purchases: Tensor,
     prices: Tensor,
     models: Sequence[CostModel],
     liquidity: BarLiquidity,
 ) -> Tensor:
-    """Largest factor [...] in [0, 1] such that it times `requested`, plus `cover` and costs, is at most `funds`.
+    """Largest factor [...] in [0, 1] such that it times `purchases`, plus `cover` and costs, is at most `funds`.
 
     The bill is convex and increasing in the factor. Newton steps from 1 stay to the right of the root; the chord from
     there to the smallest purchase lies above the bill, so the factor on the chord is affordable. The gradient is that
@@ -331,41 +335,43 @@ def _affordable(
     funds = funds.clamp(min=0)
 
     def amounts(factor: Tensor) -> Tensor:
-        part = requested * factor.unsqueeze(-1)
-        return part if cover is None else part + cover
+        model_cost = purchases * factor.unsqueeze(-1)
+        return model_cost if cover is None else model_cost + cover
 
     def bill(factor: Tensor) -> Tensor:
         amount = amounts(factor)
-        return (amount * prices + _summed(models, amount, prices, liquidity)).sum(-1)
+        return (amount * prices + _total_cost(models, amount, prices, liquidity)).sum(-1)
 
     def steepness(factor: Tensor) -> Tensor:
         amount = amounts(factor)
-        slopes = prices.expand_as(requested)
+        slopes = prices.expand_as(purchases)
         for model in models:
             slopes = slopes + model.slope(amount, prices, liquidity)
-        return (slopes * requested).sum(-1)
+        return (slopes * purchases).sum(-1)
 
-    one = torch.ones_like(funds)
+    full_factor = torch.ones_like(funds)
     with torch.no_grad():
-        smallest = one * MIN_BUY_FRACTION
-        whole = bill(one)
-        least = bill(smallest)
-        enough = whole <= funds
+        smallest = full_factor * MIN_BUY_FRACTION
+        full_bill = bill(full_factor)
+        minimum_value = bill(smallest)
+        enough = full_bill <= funds
         if not on_device(funds.device) and bool(enough.all()):  # a GPU would have to be waited for
-            return one
-        tiny = torch.finfo(requested.dtype).tiny
-        factor = one
-        price = whole
+            return full_factor
+        tiny = torch.finfo(purchases.dtype).tiny
+        factor = full_factor
+        price = full_bill
         for _ in range(NEWTON_STEPS):
             step = (price - funds).clamp(min=0) / steepness(factor).clamp(min=tiny)
             factor = torch.maximum(factor - step, smallest)
             price = bill(factor)
-        chord = smallest + (factor - smallest) * ((funds - least) / (price - least).clamp(min=tiny)).clamp(0, 1)
-        scale = torch.where(funds > least, torch.minimum(chord, factor), torch.zeros_like(one))
-        scale = torch.where(enough, one, scale)
-        moves = ~enough & (funds > least)
+        chord = smallest + (factor - smallest) * (
+            (funds - minimum_value) / (price - minimum_value).clamp(min=tiny)
+        ).clamp(0, 1)
+        scale = torch.where(funds > minimum_value, torch.minimum(chord, factor), torch.zeros_like(full_factor))
+        scale = torch.where(enough, full_factor, scale)
+        moves = ~enough & (funds > minimum_value)
         steep = steepness(factor).clamp(min=tiny)
     if not torch.is_grad_enabled():
         return scale
     slack = (funds - bill(factor)) / steep
-    return scale + torch.where(moves, slack - slack.detach(), torch.zeros_like(one))
+    return scale + torch.where(moves, slack - slack.detach(), torch.zeros_like(full_factor))

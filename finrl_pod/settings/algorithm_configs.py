@@ -24,7 +24,7 @@ from finrl_pod.settings.constraints import (
 
 CriticRule = Literal["min", "mean", "subset"]
 
-MAX_GRADIENT_STEPS = 1_000_000  # of one iteration, which cannot be interrupted
+MAX_GRADIENT_STEPS = 1_000_000  # per iteration; it cannot be interrupted
 MAX_LOG_STD = 20.0
 MAX_LOOKBACK = 256  # bars
 LAYER_SIZES = Constraint("one or more sizes, each 1 or more", lambda sizes: len(sizes) >= 1 and min(sizes) >= 1)
@@ -41,8 +41,8 @@ class AgentConfig:
     )
     policy: str = setting(
         "equivariant",
-        "equivariant: one network for every asset; linear: scores linear in an asset's features; mlp: on the "
-        "flat observation; or file.py:Class of one's own",
+        "equivariant: one network for every asset; linear: scores linear in the features of an asset; mlp: an "
+        "MLP of the flat observation; or a custom file.py:Class",
     )
     hidden: tuple[int, ...] = setting((32, 32), "units of each hidden layer", LAYER_SIZES)
 
@@ -65,12 +65,13 @@ class TrainedAgentConfig(AgentConfig):
         "and five folds of training choose the number of updates",
     )
     encoder: Literal["none", "convolution", "gru", "attention"] = setting(
-        "none", "encoder of each asset's last `lookback` bars; its code stands beside the features of the decision bar"
+        "none",
+        "encoder of the last `lookback` bars of each asset; its code stands beside the features of the decision bar",
     )
     lookback: int = setting(32, "bars that the encoder reads, the decision bar included", between(2, MAX_LOOKBACK))
-    encoder_size: int = setting(16, "numbers of an asset's code", at_least(1))
+    encoder_size: int = setting(16, "numbers in the code of an asset", at_least(1))
     dropout: float = setting(
-        0.0, "share of the code's numbers dropped in training, drawn for each iteration", at_least_and_below(0, 1)
+        0.0, "share of the code dropped in training, drawn for each iteration", at_least_and_below(0, 1)
     )
     weight_decay: float = setting(
         0.0,
@@ -90,7 +91,7 @@ class TrainedAgentConfig(AgentConfig):
 
 @dataclass(frozen=True)
 class OnPolicyConfig(TrainedAgentConfig):
-    """Settings shared by the on-policy algorithms, which learn from the rollout just collected."""
+    """Settings shared by the on-policy algorithms: they learn from the rollout just collected."""
 
     horizon: int = setting(32, "steps of each environment per iteration", at_least(1))
     group_baseline: bool = setting(
@@ -101,7 +102,7 @@ class OnPolicyConfig(TrainedAgentConfig):
     entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", FINITE)
     value_coefficient: float = setting(0.5, "weight of the value loss", at_least(0))
     max_grad_norm: float = setting(0.5, "gradient norm limit per member", POSITIVE)
-    h_term: float = setting(0.0, "weight of the H-term, which keeps good trajectories likely; 0: off", at_least(0))
+    h_term: float = setting(0.0, "weight of the H-term: it keeps good trajectories likely; 0: off", at_least(0))
     h_steps: int = setting(8, "steps per H-term trajectory", at_least(1))
     h_trajectories: int = setting(32, "H-term trajectories per rollout and per gradient step", at_least(1))
     h_buffer: int = setting(512, "best trajectories kept for the H-term", at_least(1))
@@ -117,7 +118,7 @@ class OnPolicyConfig(TrainedAgentConfig):
         False, "normalise observations and rewards by running statistics; for Gymnasium environments"
     )
     optimiser: Literal["adam", "rmsprop"] = setting("adam", "gradient descent method")
-    optimiser_epsilon: float = setting(1e-8, "constant added to the optimiser's denominator", POSITIVE)
+    optimiser_epsilon: float = setting(1e-8, "constant added to the denominator of the optimiser", POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class PPOConfig(OnPolicyConfig):
     algorithm: Literal["ppo"] = "ppo"
     epochs: int = setting(2, "passes over a rollout", at_least(1))
     minibatches: int = setting(8, "minibatches per pass", at_least(1))
-    clip_range: float = setting(0.2, "limit on the change of an action's probability ratio", POSITIVE)
+    clip_range: float = setting(0.2, "limit on the change of the probability ratio of an action", POSITIVE)
     clip_range_schedule: Literal["constant", "linear"] = setting(
         "constant", "constant, or linear decay with the learning rate"
     )
@@ -157,8 +158,7 @@ class OffPolicyConfig(TrainedAgentConfig):
     horizon: int = setting(1, "steps of each environment per iteration", at_least(1))
     gradient_steps: int = setting(
         2,
-        "gradient steps per iteration, which collects horizon x envs samples of a member; their ratio is the "
-        "update-to-data ratio",
+        "gradient steps per iteration of horizon x envs samples of a member; their ratio is the update-to-data ratio",
         between(1, MAX_GRADIENT_STEPS),
     )
     batch_size: int = setting(256, "transitions per gradient step", at_least(1))
@@ -269,5 +269,5 @@ class SHACConfig(DifferentiableConfig):
     algorithm: Literal["shac"] = "shac"
     epochs: int = setting(2, "passes of the critic over each trajectory", at_least(1))
     minibatches: int = setting(4, "minibatches of the critic per pass", at_least(1))
-    gae_lambda: float = setting(0.95, "lambda of the critic's TD(lambda) returns", FRACTION)
+    gae_lambda: float = setting(0.95, "lambda of the TD(lambda) returns of the critic", FRACTION)
     tau: float = setting(0.5, "share by which the target critic moves per iteration (Polyak)", above_and_at_most(0, 1))

@@ -32,8 +32,8 @@ class AlgorithmInfo:
     """Summary of one algorithm.
 
     kind: "solved" computes its weights, "on-policy" learns from its current rollout, "off-policy" from a replay buffer,
-    "simulator" from the market's derivative. actions: "continuous", "discrete" or "both". config_class: class of its
-    settings.
+    "simulator" from the derivative of the market. actions: "continuous", "discrete" or "both". config_class: class of
+    its settings.
     """
 
     name: str
@@ -126,7 +126,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "dueling_dqn",
-            "dueling DQN: one stream for the state's value, one for the actions' advantages",
+            "dueling DQN: one stream for the state value, one for the action advantages",
             "Wang et al. 2016, arXiv:1511.06581",
             "off-policy",
             "discrete",
@@ -150,7 +150,7 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = {
         ),
         AlgorithmInfo(
             "shac",
-            "short-horizon actor-critic: the market's derivative plus a terminal critic",
+            "short-horizon actor-critic: the derivative of the market plus a terminal critic",
             "Xu et al. 2022, arXiv:2204.07137",
             "simulator",
             "continuous",
@@ -168,32 +168,35 @@ def algorithm_class(name: str) -> Any | None:
     """
     if name in _CLASSES:
         return _CLASSES[name]
-    found = custom_object(name, f"the algorithm {name}")
-    if found is not None:
-        _check_class(name, found)
-    return found
+    custom_class = custom_object(name, f"the algorithm {name}")
+    if custom_class is not None:
+        _check_class(name, custom_class)
+    return custom_class
 
 
-def _check_class(name: str, found: object) -> None:
+def _check_class(name: str, custom_class: object) -> None:
     """Raises ConfigError for an object that is no algorithm."""
-    if not (isinstance(found, type) and hasattr(found, "iterate") and hasattr(found, "Config")):
+    if not (isinstance(custom_class, type) and hasattr(custom_class, "iterate") and hasattr(custom_class, "Config")):
         raise ConfigError(
             f"the algorithm {unpinned(name)} must be a class derived from finrl_pod.rl.algorithms.loss_algorithm."
-            f"LossAlgorithm, as finrl-pod new algorithm writes it, got {found!r}"
+            f"LossAlgorithm, as finrl-pod new algorithm writes it, got {custom_class!r}"
         )
 
 
 def algorithm_info(name: str) -> AlgorithmInfo:
-    """What an algorithm is, by name, also of one's own. Raises ConfigError for an unknown one, else as the class."""
+    """Summary of an algorithm by name, also of a custom one.
+
+    Raises ConfigError for an unknown one, else as the class.
+    """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    found = algorithm_class(name)
-    if found is None:
+    custom_class = algorithm_class(name)
+    if custom_class is None:
         raise ConfigError(
             f"there is no algorithm {name!r}; {closest_part('algorithms', name, (*ALGORITHMS, *_CLASSES))}"
         )
-    summary = (inspect.getdoc(found) or "").partition("\n")[0]
-    return AlgorithmInfo(name, summary, "", "on-policy", getattr(found, "ACTIONS", "both"), found.Config)
+    summary = (inspect.getdoc(custom_class) or "").partition("\n")[0]
+    return AlgorithmInfo(name, summary, "", "on-policy", getattr(custom_class, "ACTIONS", "both"), custom_class.Config)
 
 
 def register_algorithm(name: str) -> Callable[[type], type]:
@@ -223,7 +226,7 @@ _CLASSES: dict[str, type] = {}
 
 @dataclass(frozen=True)
 class AlgorithmExtension:
-    """Optional part of algorithms. settings: those that enable and configure it."""
+    """Optional part of algorithms. settings: settings that enable and configure it."""
 
     name: str
     summary: str
@@ -236,8 +239,8 @@ _TRAINED = tuple(name for name, info in ALGORITHMS.items() if info.kind != "solv
 _POLICY_GRADIENTS = ("ppo", "a2c")
 _CRITICS = ("ddpg", "td3", "sac", "redq")
 EXTENSIONS: Mapping[str, AlgorithmExtension] = {
-    part.name: part
-    for part in (
+    extension.name: extension
+    for extension in (
         AlgorithmExtension(
             "h-term",
             "a regulariser of the policy gradient that keeps good trajectories likely",
@@ -261,7 +264,7 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
         ),
         AlgorithmExtension(
             "look-back",
-            "codes of each asset's last bars by dilated convolutions, a GRU or attention, beside its features",
+            "codes of the last bars of each asset by dilated convolutions, a GRU or attention, beside its features",
             "van den Oord et al. 2016, arXiv:1609.03499; Cho et al. 2014, arXiv:1406.1078; Vaswani et al. 2017, "
             "arXiv:1706.03762",
             _TRAINED,
@@ -276,7 +279,7 @@ EXTENSIONS: Mapping[str, AlgorithmExtension] = {
         ),
         AlgorithmExtension(
             "solved-start",
-            "training from the solved weights of a linear policy, which weight decay then pulls towards",
+            "training from the solved weights of a linear policy; weight decay then pulls towards them",
             "Li, Grandvalet and Davoine 2018 (L2-SP), arXiv:1802.01483",
             tuple(name for name in _TRAINED if ALGORITHMS[name].actions != "discrete"),
             ("start",),

@@ -4,7 +4,7 @@
 class EnvironmentConfig:
     cost_bps: float = setting(10.0, "cost of a trade in basis points of its value", at_least_and_below(0, 10_000))
 
-Validation, the commented TOML, the reference page and the dashboard's form are derived from `describe_settings`.
+Validation, the commented TOML, the reference page and the dashboard form are derived from `describe_settings`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FRACTION = between(0, 1)
 
 @dataclass(frozen=True)
 class Setting:
-    """A declared setting. type: as written in TOML, such as "float"; choices: allowed texts, empty for any."""
+    """A declared setting. type: type in TOML, such as "float"; choices: allowed texts, empty for any."""
 
     name: str
     type: str
@@ -86,7 +86,7 @@ def setting(default: T, comment: str, constraint: Constraint | None = None) -> T
 
 
 def setting_of(record: type[Any], name: str, default: T) -> T:
-    """A field with the comment and the constraint of another record's setting, and a default of its own."""
+    """A field with the comment and the constraint of the same setting of another record, and another default."""
     return setting(default, *_declaration(record, name))
 
 
@@ -101,7 +101,7 @@ def describe_settings(record: type[Any]) -> Mapping[str, Setting]:
     if record in _DESCRIBED:
         return _DESCRIBED[record]
     hints = typing.get_type_hints(record)
-    found = {}
+    settings = {}
     for field in dataclasses.fields(record):
         comment, constraint = _declaration(record, field.name)
         hint = hints[field.name]
@@ -109,9 +109,9 @@ def describe_settings(record: type[Any]) -> Mapping[str, Setting]:
         choices = tuple(map(str, typing.get_args(hint))) if is_choice else ()
         kind = "str" if is_choice else getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
         default = field.default if field.default is not dataclasses.MISSING else None
-        found[field.name] = Setting(field.name, kind, default, comment, choices, constraint)
-    _DESCRIBED[record] = found
-    return found
+        settings[field.name] = Setting(field.name, kind, default, comment, choices, constraint)
+    _DESCRIBED[record] = settings
+    return settings
 
 
 def _declaration(record: type[Any], name: str) -> tuple[str, Constraint | None]:
@@ -121,9 +121,9 @@ def _declaration(record: type[Any], name: str) -> tuple[str, Constraint | None]:
         if field is not None and _KEY in field.metadata:
             comment, constraint = field.metadata[_KEY]
             return comment, constraint
-    own, *bases = (cls.__module__.startswith("finrl_pod.") for cls in record.__mro__)
-    if not own and any(bases):
-        return "", None  # a user's algorithm extends our settings: its fields may be plain
+    is_ours, *bases = (cls.__module__.startswith("finrl_pod.") for cls in record.__mro__)
+    if not is_ours and any(bases):
+        return "", None  # a custom algorithm extends our settings: its fields may be plain
     raise TypeError(f"{record.__name__}.{name} is not declared with setting()")
 
 
@@ -146,7 +146,7 @@ def check_value(prefix: str, config: object, name: str, value: object, constrain
     """Check against a constraint that depends on other settings. Raises ConfigError."""
     if not constraint.check(value):
         default = getattr(type(config), name, None)
-        usual = "" if default is None else f"; the default is {default!r}"
+        default_text = "" if default is None else f"; the default is {default!r}"
         raise ConfigError(
-            f"{prefix}{name} is out of its range, got {value!r}: it must be {constraint.description}{usual}"
+            f"{prefix}{name} is out of its range, got {value!r}: it must be {constraint.description}{default_text}"
         )

@@ -25,7 +25,7 @@ ORDERS = Constraint("one or more finite numbers of shares", lambda x: len(x) >= 
 class ExecutionMarketConfig:
     """A market in which each agent has an order to execute until the horizon.
 
-    Impact, volatility, order and horizon are those of the example of Almgren and Chriss (2000, table 1): a share of 50
+    Impact, volatility, order and horizon follow the example of Almgren and Chriss (2000, table 1): a share of 50
     dollars with a bid-ask spread of 1/8, 5 million shares a day, 30% annual volatility; a tenth of the daily volume
     moves the price by one spread, permanent impact costs one spread at a tenth of the daily volume. The unit of time is
     a day.
@@ -42,15 +42,15 @@ class ExecutionMarketConfig:
     temporary: float = setting(
         2.5e-6, "temporary impact, price per share and unit of time, by all orders", NOT_NEGATIVE
     )
-    own: float = setting(0.0, "temporary impact by an agent's own orders, paid by it alone", NOT_NEGATIVE)
-    within_step: float = setting(0.5, "share of a step's permanent impact that its own orders pay", FRACTION)
+    own: float = setting(0.0, "temporary impact of the orders of one agent, paid by it alone", NOT_NEGATIVE)
+    within_step: float = setting(0.5, "share of the permanent impact of a step that its own orders pay", FRACTION)
     volatility: float = setting(0.95, "standard deviation of a price over one unit of time", NOT_NEGATIVE)
     risk_aversion: float = setting(1e-6, "weight of the variance of cost, per currency", NOT_NEGATIVE)
     cooperation: float = setting(
-        0.0, "weight of the other agents' objectives in an agent's own: 0 competitors, 1 one desk", FRACTION
+        0.0, "weight of the other objectives in the objective of an agent: 0 competitors, 1 one desk", FRACTION
     )
     max_rate: float = setting(
-        6.0, "largest deviation of a step's order from even slices of what is left, in even slices", POSITIVE_FINITE
+        6.0, "largest deviation of an order from even slices of what is left, in even slices", POSITIVE_FINITE
     )
     observe_price: bool = setting(False, "whether agents observe the price; without it they play open-loop strategies")
     observe_total: bool = setting(False, "whether agents observe what is left of all orders together")
@@ -92,7 +92,7 @@ class MakingMarketConfig:
         0.5, "mean size of those jumps (exponential); they trade if the jump exceeds the quote", POSITIVE_FINITE
     )
     expected_rewards: bool = setting(
-        True, "reward the expected revenue of the quotes, not that of the fills drawn: the same objective, less noise"
+        True, "reward the expected revenue of the quotes, not the drawn fills: the same objective, less noise"
     )
     random_start: bool = setting(True, "start episodes at random inventories and times, to explore all states")
 
@@ -124,14 +124,14 @@ MULTI_AGENT_MARKETS = {"execution": ExecutionMarketConfig, "making": MakingMarke
 class IntradayExecutionConfig:
     """A parent order that is sliced over the bars of one session.
 
-    Impact is that of Almgren, Thum, Hauptmann and Li (2005), estimated on 29,509 orders in US stocks: trading a share x
-    of a bar's volume costs eta sigma x^(3/5), and the order's share of the daily volume moves the price by gamma sigma
-    times it, sigma being the daily volatility.
+    Impact follows Almgren, Thum, Hauptmann and Li (2005), estimated on 29,509 orders in US stocks: trading a share x
+    of the bar volume costs eta sigma x^(3/5), and the order as a share of the daily volume moves the price by gamma
+    sigma times it, sigma being the daily volatility.
     """
 
     order_share: float = setting(0.05, "size of the parent order over the usual daily volume", POSITIVE_FINITE)
     max_participation: float = setting(
-        0.25, "largest share of a bar's volume; what is left at the end fills in the last bar", above_and_at_most(0, 1)
+        0.25, "largest share of the bar volume; what is left at the end fills in the last bar", above_and_at_most(0, 1)
     )
     eta: float = setting(0.142, "coefficient of temporary impact", NOT_NEGATIVE)
     exponent: float = setting(0.6, "exponent of temporary impact", FRACTION)

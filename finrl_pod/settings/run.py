@@ -1,7 +1,7 @@
 """Settings of a run: one TOML file, frozen records, unknown keys refused.
 
 All settings have defaults; the presets of `finrl-pod init` differ from them in features, rewards and agents. Files are
-validated by pydantic, which is imported only then; the records are plain dataclasses.
+validated by pydantic, imported only then; the records are plain dataclasses.
 """
 
 # ruff: noqa: RUF009 (setting() and section() return dataclass fields)
@@ -120,7 +120,7 @@ class EnvironmentConfig:
     kind: Literal["portfolio", "stock_trading", "discrete", "custom"] = setting(
         "portfolio",
         "actions: target weights, shares to trade scaled by hmax, or one choice (hold, buy one, sell one); custom: no "
-        "market, but an environment of your own, of which only source, evaluation_episodes and envs are settings",
+        "market, but a custom environment; only source, evaluation_episodes and envs are settings",
     )
     source: str = setting("", "custom: the environment as file.py:Class; see docs/environments.md")
     evaluation_episodes: int = setting(32, "custom: episodes whose mean return scores an agent", at_least(1))
@@ -135,7 +135,7 @@ class EnvironmentConfig:
     )
     risk_aversion: float = setting(5.0, "mean_variance: relative risk aversion; 1: log growth", at_least(1))
     fill: Literal["next", "same_close"] = setting(
-        "next", "next: at the next open (close if there are no opens); same_close: for comparison only"
+        "next", "next: fills at the next open (close if there are no opens); same_close: only for comparisons"
     )
     buy_allocation: Literal["proportional", "sequential"] = setting(
         "proportional", "if buys exceed the cash: scale all by one factor, or fill one by one, the largest first"
@@ -154,12 +154,12 @@ class EnvironmentConfig:
     )
     per_share: float = setting(0.0, "commission per share, in currency", at_least(0))
     per_share_minimum: float = setting(0.0, "minimum commission per order, in currency", at_least(0))
-    cost_model: str = setting("", "a further cost of every fill: file.py:Class of one's own; empty: none")
+    cost_model: str = setting("", "a further cost of every fill: a custom file.py:Class; empty: none")
     impact: float = setting(
         0.0, "square-root market impact: impact * volatility * sqrt(order / volume of the bar)", at_least(0)
     )
     participation: float = setting(
-        0.0, "maximum share of a bar's volume that fills, the rest lapses; 0: no limit", FRACTION
+        0.0, "maximum share of the bar volume that fills, the rest lapses; 0: no limit", FRACTION
     )
     borrow_fee: float = setting(0.0, "annual fee as a share of the value of short positions", at_least(0))
     delisting_return: float = setting(
@@ -171,7 +171,7 @@ class EnvironmentConfig:
     )
     adjusted_shares: bool = setting(
         False,
-        "allow whole shares and costs per share on adjusted prices, whose share counts are not the real ones",
+        "allow whole shares and costs per share on adjusted prices; their share counts are not the real ones",
     )
     envs: int = setting(256, "environments per member", at_least(1))
     group: int = setting(16, "environments that share a window of time", at_least(1))
@@ -307,61 +307,64 @@ def describe_setting(path: str) -> Setting:
     if section_name != "agent":
         return describe_settings(type(getattr(RunConfig(), section_name)))[name]
     for info in ALGORITHMS.values():
-        if name in (declared := describe_settings(info.config_class)):
-            return declared[name]
+        if name in (settings := describe_settings(info.config_class)):
+            return settings[name]
     raise KeyError(path)
 
 
-def parse(values: dict[str, Any], where: str = "config") -> RunConfig:
+def parse(values: dict[str, Any], source: str = "config") -> RunConfig:
     """Build a config from plain values (of TOML or JSON). Raises ConfigError for the first invalid one.
 
     Keys, types, seed and threads are checked here; `check_settings` checks the other constraints before a run.
-    where: source of the values, for messages.
+    source: source of the values, for messages.
     """
-    given = dict(values)
-    if theirs := [name for name in OF_DAEMONS if name in given]:
+    config_values = dict(values)
+    if daemon_sections := [name for name in OF_DAEMONS if name in config_values]:
         raise ConfigError(
-            f"{where} is the config of the paper-trading daemon: it has {theirs[0]}. Run it with finrl-pod paper run; "
+            f"{source} is the config of the paper-trading daemon: it has {daemon_sections[0]}. Run it with "
+            "finrl-pod paper run; "
             "a config for training is written by finrl-pod init"
         )
-    if "agent" in given:
-        given["agent"] = _parse_agent(given["agent"], "agent", where)
-    if isinstance(given.get("cohorts"), list | tuple):
-        given["cohorts"] = tuple(_parse_agent(agent, f"cohorts.{i}", where) for i, agent in enumerate(given["cohorts"]))
-    data = given.get("data")
-    splits = given.get("splits", {})
+    if "agent" in config_values:
+        config_values["agent"] = _parse_agent(config_values["agent"], "agent", source)
+    if isinstance(config_values.get("cohorts"), list | tuple):
+        config_values["cohorts"] = tuple(
+            _parse_agent(agent, f"cohorts.{i}", source) for i, agent in enumerate(config_values["cohorts"])
+        )
+    data = config_values.get("data")
+    splits = config_values.get("splits", {})
     if isinstance(data, dict) and isinstance(splits, dict) and data.get("name") in BUILT_IN_SPLITS:
-        given["splits"] = {**dataclasses.asdict(BUILT_IN_SPLITS[data["name"]]), **splits}
-    config: RunConfig = build_record(RunConfig, given, where)
+        config_values["splits"] = {**dataclasses.asdict(BUILT_IN_SPLITS[data["name"]]), **splits}
+    config: RunConfig = build_record(RunConfig, config_values, source)
     if not config.features.names:
-        raise ConfigError(f"{where}: features.names is empty; name at least one feature, or leave it out")
+        raise ConfigError(f"{source}: features.names is empty; name at least one feature, or leave it out")
     for name in ("seed", "threads"):
-        check_setting(f"{where}: ", config, name, getattr(config, name))
+        check_setting(f"{source}: ", config, name, getattr(config, name))
     return config
 
 
-def _parse_agent(values: Any, place: str, where: str) -> AgentConfig:
+def _parse_agent(values: Any, setting_name: str, source: str) -> AgentConfig:
     """The settings record of the algorithm that the values name."""
     if isinstance(values, AgentConfig):
         return values
     if not isinstance(values, dict):
-        raise ConfigError(f"{where}: {place} must be a table of settings, got {values!r}")
+        raise ConfigError(f"{source}: {setting_name} must be a table of settings, got {values!r}")
     name = values.get("algorithm", RunConfig().agent.algorithm)
     try:
         if not isinstance(name, str):
             raise ConfigError(f"there is no algorithm {name!r}; give one name")
         record = algorithm_info(name).config_class
     except ConfigError as error:
-        raise ConfigError(f"{where}: {place}.algorithm: {error}") from None
+        raise ConfigError(f"{source}: {setting_name}.algorithm: {error}") from None
     for key in values:
-        others = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.config_class)]
-        if others and key not in describe_settings(record):
+        owners = [info.name for info in ALGORITHMS.values() if key in describe_settings(info.config_class)]
+        if owners and key not in describe_settings(record):
             raise ConfigError(
-                f"{where}: unknown key {place}.{key}; it is a setting of {', '.join(others)}, "
+                f"{source}: unknown key {setting_name}.{key}; it is a setting of {', '.join(owners)}, "
                 f"and {name} has no such setting"
             )
-    given = {**values, "algorithm": name}
-    agent: AgentConfig = build_record(record, given, where, place=place)
+    config_values = {**values, "algorithm": name}
+    agent: AgentConfig = build_record(record, config_values, source, section_name=setting_name)
     return agent
 
 

@@ -48,47 +48,49 @@ def read_toml(path: Path) -> dict[str, Any]:
     return parse_toml(text, f"config {path}")
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Values of a TOML text. Raises ConfigError if it is not TOML. where: source of the text, for messages."""
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Values of a TOML text. Raises ConfigError if it is not TOML. source: source of the text, for messages."""
     try:
         return tomllib.loads(text, parse_float=WrittenFloat)
     except (ValueError, RecursionError) as error:  # not TOML, huge numbers, or nested too deeply
-        raise ConfigError(f"{where} is not TOML: {error}") from None
+        raise ConfigError(f"{source} is not TOML: {error}") from None
 
 
 def build_record(
     record: type[Any],
     values: Mapping[str, Any],
-    where: str,
+    source: str,
     *,
-    place: str = "",
+    section_name: str = "",
 ) -> Any:
     """Build a dataclass of settings from plain values, with unknown keys and wrong types refused.
 
-    where: source of the values, for messages. place: dotted name of the section that `record` is, empty for the root.
-    Raises ConfigError naming key and value, an unknown key with the closest known one.
+    source: source of the values, for messages. section_name: dotted name of the section that `record` is, empty for the
+    root. Raises ConfigError naming key and value, an unknown key with the closest known one.
     """
     from pydantic import ValidationError
 
-    _check_types(record, values, where, [place] if place else [])
+    _check_types(record, values, source, [section_name] if section_name else [])
     try:
         return _validator(record).validate_python(values)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = [*([place] if place else []), *map(str, first["loc"])]
+        path = [*([section_name] if section_name else []), *map(str, first["loc"])]
         key = ".".join(path)
         if first["type"] != "unexpected_keyword_argument":
-            raise ConfigError(f"{where}: {key} {_rule(first)}") from None
+            raise ConfigError(f"{source}: {key} {_rule(first)}") from None
         parent = ".".join(path[:-1])
-        nested: Any = record
-        for part in first["loc"][:-1]:
-            nested = get_args(nested)[0] if isinstance(part, int) else get_type_hints(nested)[part]
-        known = [field.name for field in dataclasses.fields(nested)]
+        nested_record: Any = record
+        for segment in first["loc"][:-1]:
+            nested_record = (
+                get_args(nested_record)[0] if isinstance(segment, int) else get_type_hints(nested_record)[segment]
+            )
+        setting_names = [field.name for field in dataclasses.fields(nested_record)]
         if not parent and (section := _section_of(record, key)):
             raise ConfigError(
-                f"{where}: {key} is a setting of [{section}]; write it below a line [{section}]"
+                f"{source}: {key} is a setting of [{section}]; write it below a line [{section}]"
             ) from None
-        raise ConfigError(f"{where}: unknown key {key}; {closest_key(path[-1], known)}") from None
+        raise ConfigError(f"{source}: unknown key {key}; {closest_key(path[-1], setting_names)}") from None
 
 
 def _section_of(record: type[Any], key: str) -> str:
@@ -106,7 +108,7 @@ def _validator(record: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(record))
 
 
-def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
+def _check_types(hint: Any, value: Any, source: str, path: list[str]) -> None:
     """Raises ConfigError for values that a checker of types would convert: booleans and texts are no numbers.
 
     Values of unknown keys and of types that are not named here are left to the checker.
@@ -115,15 +117,15 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
         hints = get_type_hints(hint)
         for name, item in value.items():
             if name in hints:
-                _check_types(hints[name], item, where, [*path, name])
+                _check_types(hints[name], item, source, [*path, name])
     elif get_origin(hint) is tuple and isinstance(value, list | tuple):
-        (each, *others) = get_args(hint)
-        repeated = others == [Ellipsis]
+        (item_type, *other_types) = get_args(hint)
+        is_repeated = other_types == [Ellipsis]
         for i, item in enumerate(value):
-            if repeated or i <= len(others):
-                _check_types(each if repeated or i == 0 else others[i - 1], item, where, [*path, str(i)])
+            if is_repeated or i <= len(other_types):
+                _check_types(item_type if is_repeated or i == 0 else other_types[i - 1], item, source, [*path, str(i)])
     elif isinstance(value, bool) and int in get_args(hint) and bool not in get_args(hint):
-        raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[int]} or text, got {_shown(value)}")
+        raise ConfigError(f"{source}: {'.'.join(path)} must be {NAMES_OF_TYPES[int]} or text, got {_value_text(value)}")
     elif hint in NAMES_OF_TYPES:
         is_bool = isinstance(value, bool)
         fits = {
@@ -134,11 +136,13 @@ def _check_types(hint: Any, value: Any, where: str, path: list[str]) -> None:
         }
         if not fits[hint]:
             fix = f': write "{value}"' if hint is str and isinstance(value, date) else ""
-            raise ConfigError(f"{where}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_shown(value)}{fix}")
+            raise ConfigError(
+                f"{source}: {'.'.join(path)} must be {NAMES_OF_TYPES[hint]}, got {_value_text(value)}{fix}"
+            )
         if hint is int and isinstance(value, WrittenFloat) and THOUSANDS.fullmatch(value.text):
             thousands = value.text.replace(".", "")
             raise ConfigError(
-                f"{where}: {'.'.join(path)} must be a whole number, got {value.text}: write {thousands}, or "
+                f"{source}: {'.'.join(path)} must be a whole number, got {value.text}: write {thousands}, or "
                 f"{value:.0f} without decimals"
             )
 
@@ -161,25 +165,29 @@ def _rule(error: Any) -> str:
         "too_short": f"a list of at least {context.get('min_length')} values",
     }
     if kind == "tuple_type" and isinstance(value, str):
-        return f"must be a list, got {_shown(value)}: write [{value_text(value)}]"
-    return f"must be {rules[kind]}, got {_shown(value)}" if kind in rules else f"is not valid, got {_shown(value)}"
+        return f"must be a list, got {_value_text(value)}: write [{value_text(value)}]"
+    return (
+        f"must be {rules[kind]}, got {_value_text(value)}"
+        if kind in rules
+        else f"is not valid, got {_value_text(value)}"
+    )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value_text(value) if isinstance(value, bool) else str(value) if isinstance(value, date) else repr(value)
 
 
-def closest_key(name: str, known: Iterable[str]) -> str:
+def closest_key(name: str, setting_names: Iterable[str]) -> str:
     """A hint for an unknown name: "did you mean X?", or the list of known names."""
-    names = list(known)
+    names = list(setting_names)
     close = closest_name(name, names)
     return f"did you mean {close}?" if close else f"known are {listed(names)}"
 
 
 def record_lines(record: Any, names: Container[str] | None = None) -> Iterator[str]:
-    """Commented TOML of a record's plain settings, nested records left out: `name = value  # comment (choices)`.
+    """Commented TOML of the plain settings of a record, nested records left out: `name = value  # comment (choices)`.
 
-    names: of the settings; None for all.
+    names: names of the settings; None for all.
     """
     for item in describe_settings(type(record)).values():
         value = getattr(record, item.name)

@@ -232,5 +232,5 @@ def _plan(training: MarketTraining) -> Recipe:
 def _with_value(record: T, section: str, name: str, value: Any) -> T:
     """A record of settings with another value. Raises ConfigError for a value of another type."""
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}  # type: ignore[arg-type]
-    result: T = build_record(type(record), {**values, name: value}, "--set", place=section)
+    result: T = build_record(type(record), {**values, name: value}, "--set", section_name=section)
     return result

@@ -1,4 +1,4 @@
-"""Base of environments of one's own: what remains to write is the start, the step and the observation of an episode."""
+"""Base class of custom environments: a subclass defines start, step and observation of an episode."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class BaseVecEnv(ABC):
     """P x E environments stepped together; implements `protocols.ResumableVecEnv`.
 
     Subclasses set the class attributes and define `start`, `transition` and `observe`. The state is a dict of tensors
-    [P, E, ...]. Episodes that end are started again in the same step; a limit of `max_steps` truncates them, which the
-    value of the final observation takes into account. Checkpoints contain the state and the random generators.
+    [P, E, ...]. Episodes that end are started again in the same step; a limit of `max_steps` truncates them: the value
+    of the final observation then counts. Checkpoints contain the state and the random generators.
     """
 
     observation_size: int
@@ -62,7 +62,7 @@ class BaseVecEnv(ABC):
         """Observations [P, E, observation_size] float32."""
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers [P, E, *shape], each member's from its own generator."""
+        """Standard normal numbers [P, E, *shape] from the generator of each member."""
         return torch.stack([torch.randn(self.envs, *shape, generator=g, device=self.device) for g in self._generators])
 
     def uniform(self, *shape: int) -> Tensor:
@@ -80,35 +80,39 @@ class BaseVecEnv(ABC):
         """Step all environments by `action` [P, E, D]; those whose episode ends start a new one in the same call."""
         outcome = self.transition(self._state, action)
         self._check(outcome)
-        state, reward, ended = outcome
-        terminated = torch.zeros_like(self._age, dtype=torch.bool) if ended is None else ended
+        state, reward, flags = outcome
+        terminated = torch.zeros_like(self._age, dtype=torch.bool) if flags is None else flags
         self._age = self._age + 1
         truncated = (self._age >= self.max_steps) & ~terminated
-        over = terminated | truncated
+        episode_ends = terminated | truncated
         final = self.observe(state)
-        new = self.start()  # drawn at every step, so that episodes do not depend on those of other environments
-        self._state = {name: torch.where(_wide(over, x), new[name], x) for name, x in state.items()}
-        self._age = torch.where(over, 0, self._age)
+        first_state = self.start()  # drawn at every step, so that episodes do not depend on other environments
+        self._state = {
+            name: torch.where(_with_trailing_dimensions(episode_ends, x), first_state[name], x)
+            for name, x in state.items()
+        }
+        self._age = torch.where(episode_ends, 0, self._age)
         return EnvStep(self.observe(self._state), reward, terminated, truncated, final)
 
     def _check(self, outcome: Any) -> None:
-        """Raises RunError, which names the user's method, for what is no Transition or has another form of flags."""
+        """Raises RunError with the name of the method if it returned no Transition or invalid flags."""
         shape = (self.members, self.envs)
         if not isinstance(outcome, tuple) or len(outcome) != 3 or not isinstance(outcome[0], Mapping):
             fix = "return Transition(state, reward, terminated), where state is a dict of tensors"
             raise RunError(f"{self._method('transition')} returned {type(outcome).__name__}; {fix}")
-        ended = outcome[2]
-        if ended is None:
+        flags = outcome[2]
+        if flags is None:
             return
-        if not isinstance(ended, Tensor) or ended.dtype != torch.bool:
-            got = f"a tensor of dtype {ended.dtype}" if isinstance(ended, Tensor) else type(ended).__name__
+        if not isinstance(flags, Tensor) or flags.dtype != torch.bool:
+            description = f"a tensor of dtype {flags.dtype}" if isinstance(flags, Tensor) else type(flags).__name__
             raise RunError(
-                f"{self._method('transition')} returned {got} as terminated; return a bool tensor, such as x > limit "
+                f"{self._method('transition')} returned {description} as terminated; return a bool tensor, such "
+                "as x > limit "
                 "or flag.bool(), or None if episodes only end by max_steps"
             )
-        if tuple(ended.shape) != shape:
+        if tuple(flags.shape) != shape:
             raise RunError(
-                f"{self._method('transition')} returned terminated of shape {tuple(ended.shape)}; return one flag for "
+                f"{self._method('transition')} returned terminated of shape {tuple(flags.shape)}; return one flag for "
                 f"each environment, of shape {shape}"
             )
 
@@ -122,18 +126,18 @@ class BaseVecEnv(ABC):
 
     def checkpoint(self) -> dict[str, Tensor]:
         """State of all episodes, for `--resume`."""
-        saved = torch.stack([generator.get_state() for generator in self._generators])
-        return {**{f"state.{name}": x for name, x in self._state.items()}, AGE: self._age, STREAMS: saved}
+        generator_state = torch.stack([generator.get_state() for generator in self._generators])
+        return {**{f"state.{name}": x for name, x in self._state.items()}, AGE: self._age, STREAMS: generator_state}
 
     def resume(self, state: Mapping[str, Tensor]) -> Tensor:
         """Continue from a checkpoint after a reset with the same seed; returns the current observation."""
         self._state = {name: state[f"state.{name}"].to(self.device).clone() for name in self._state}
         self._age = state[AGE].to(self.device).clone()
-        for generator, saved in zip(self._generators, state[STREAMS], strict=True):
-            generator.set_state(saved.clone())
+        for generator, generator_state in zip(self._generators, state[STREAMS], strict=True):
+            generator.set_state(generator_state.clone())
         return self.observe(self._state)
 
 
-def _wide(over: Tensor, like: Tensor) -> Tensor:
-    """[P, E] with as many trailing dimensions as `like` [P, E, ...]."""
-    return over.view(*over.shape, *(1,) * (like.dim() - 2))
+def _with_trailing_dimensions(episode_ends: Tensor, target: Tensor) -> Tensor:
+    """[P, E] with as many trailing dimensions as `target` [P, E, ...]."""
+    return episode_ends.view(*episode_ends.shape, *(1,) * (target.dim() - 2))

@@ -1,4 +1,4 @@
-"""The contract of a VecEnv, checked by running one. Faults are reported in words, with the environment's index.
+"""The contract of a VecEnv, checked by running one. Faults name the rule and the index of the environment.
 
     assert not check_env(lambda envs, members: Mine(envs=envs, members=members))
 
@@ -21,7 +21,7 @@ from finrl_pod.types import EnvStep, Observation, Tensor
 from finrl_pod.user_files import error_text, own_failure, stdout_to_stderr
 
 MAX_STEPS = 2_500
-REPEATED = 100  # steps that are compared with those of a second run
+REPEATED = 100  # steps that are compared with a second run
 ENVS = 4
 MEMBERS = (0, 5)
 SEED = 1
@@ -45,13 +45,13 @@ class _Faults:
     """The first fault of each rule."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Fault] = {}
+        self.faults_by_rule: dict[str, Fault] = {}
 
     def add(self, rule: str, message: str) -> None:
-        self.found.setdefault(rule, Fault(rule, message))
+        self.faults_by_rule.setdefault(rule, Fault(rule, message))
 
     def __contains__(self, rule: str) -> bool:
-        return rule in self.found
+        return rule in self.faults_by_rule
 
 
 @dataclass
@@ -79,20 +79,20 @@ def check_env(
         except Exception as error:  # noqa: BLE001  whatever the environment raises is what the check tells
             message = own_failure(error)
             if message is None:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                message = f"it raised {error_text(error)} ({where.filename}, line {where.lineno})"
+                location = traceback.extract_tb(error.__traceback__)[-1]
+                message = f"it raised {error_text(error)} ({location.filename}, line {location.lineno})"
             faults.add("error", message)
-    return list(faults.found.values())
+    return list(faults.faults_by_rule.values())
 
 
 def _check(make: MakeEnv, envs: int, members: Sequence[int], max_steps: int, faults: _Faults) -> None:
     with _Closing(make(envs, members)) as env:
         first = _Checker(env, faults)
         run = first.play(SEED, max_steps)
-        if faults.found.keys() & {"shape", "dtype", "device", "attributes"}:
+        if faults.faults_by_rule.keys() & {"shape", "dtype", "device", "attributes"}:
             return
-        again = first.replay(SEED, run, "a second reset(seed) of the same environment")
-        if isinstance(env, ResumableVecEnv) and again:
+        is_repeatable = first.replay(SEED, run, "a second reset(seed) of the same environment")
+        if isinstance(env, ResumableVecEnv) and is_repeatable:
             first.resume(SEED, run)
     with _Closing(make(envs, members)) as env:
         _Checker(env, faults).replay(SEED, run, "a second environment")
@@ -129,7 +129,7 @@ def check_first_step(env: VecEnv, seed: int) -> None:
 
 
 def _refuse(env: VecEnv, faults: _Faults, rules: Sequence[str]) -> None:
-    wrong = [fault for rule, fault in faults.found.items() if rule in rules]
+    wrong = [fault for rule, fault in faults.faults_by_rule.items() if rule in rules]
     if wrong:
         raise RunError(f"the environment {type(env).__name__} cannot be trained on: {wrong[0].message}")
 
@@ -168,49 +168,53 @@ class _Checker:
             return run
         observation = env.reset(seed)
         self.observation("the observation of reset()", observation, 0)
-        ended = torch.zeros(self.shape, dtype=torch.bool)
+        has_ended = torch.zeros(self.shape, dtype=torch.bool)
         finals = _Finals(self.faults)
         for step in range(1, max_steps + 1):
-            if self.faults.found.keys() & set(FORM):
+            if self.faults.faults_by_rule.keys() & set(FORM):
                 return run
             action = self._action(noise)
-            before = _copy(observation)
-            given = action.clone()
+            last_observation = _copy(observation)
+            action_copy = action.clone()
             out = env.step(action)
             if not self.outcome(out, step):
                 return run
-            if not torch.equal(given, action):
+            if not torch.equal(action_copy, action):
                 self.faults.add("inputs", f"step {step} changed the action that it was given; copy it first")
-            if not _same(before, observation):
+            if not _is_equal(last_observation, observation):
                 self.faults.add(
                     "outputs",
                     f"step {step} overwrote the observation that was returned before it; return a new tensor, or "
                     "alternate between two",
                 )
             if len(run.steps) < REPEATED:
-                run.actions.append(given)
-                run.steps.append(_recorded(out))
-            over = (out.terminated | out.truncated).cpu()
-            finals.add(before, out, over, step)
-            ended |= over
+                run.actions.append(action_copy)
+                run.steps.append(_outcome_copy(out))
+            episode_ends = (out.terminated | out.truncated).cpu()
+            finals.add(last_observation, out, episode_ends, step)
+            has_ended |= episode_ends
             observation = out.observation
-            if bool(ended.all()):
+            if bool(has_ended.all()):
                 break
         finals.judge()
-        if not bool(ended.all()):
-            odd = [i for i, x in enumerate(ended.flatten().tolist()) if not x]
-            who = "no episode" if len(odd) == ended.numel() else f"no episode of {self._name(odd[0])}"
+        if not bool(has_ended.all()):
+            faulty_index = [i for i, x in enumerate(has_ended.flatten().tolist()) if not x]
+            subject = (
+                "no episode"
+                if len(faulty_index) == has_ended.numel()
+                else f"no episode of {self._name(faulty_index[0])}"
+            )
             self.faults.add(
                 "end of episodes",
-                f"an episode never ends: {who} was terminated or truncated within {max_steps:,} steps of random "
+                f"an episode never ends: {subject} was terminated or truncated within {max_steps:,} steps of random "
                 "actions; set truncated after a limit of steps, or check with more steps (--steps)",
             )
         return run
 
-    def replay(self, seed: int, run: _Run, where: str, rule: str = "seed") -> bool:
+    def replay(self, seed: int, run: _Run, location: str, rule: str = "seed") -> bool:
         """Repeat a run; records a fault where an outcome differs."""
         self.env.reset(seed)
-        return self._compare(run, 0, where, rule)
+        return self._compare(run, 0, location, rule)
 
     def resume(self, seed: int, run: _Run) -> None:
         """Save half way, run on, restore, and repeat the second half."""
@@ -227,22 +231,26 @@ class _Checker:
         env.resume(state)
         self._compare(run, half, "a run that was continued by resume(checkpoint())", "resume")
 
-    def _compare(self, run: _Run, first: int, where: str, rule: str) -> bool:
-        for number, (action, expected) in enumerate(zip(run.actions[first:], run.steps[first:], strict=True), first):
-            found = _recorded(self.env.step(action.clone()))
-            for name, values in expected.items():
-                odd = _unequal(values, found[name])
-                if odd is None:
+    def _compare(self, run: _Run, first: int, location: str, rule: str) -> bool:
+        for number, (action, expected_outcome) in enumerate(
+            zip(run.actions[first:], run.steps[first:], strict=True), first
+        ):
+            outcome = _outcome_copy(self.env.step(action.clone()))
+            for name, values in expected_outcome.items():
+                faulty_index = _unequal(values, outcome[name])
+                if faulty_index is None:
                     continue
                 fix = {
                     "seed": "draw all random numbers from a generator made in reset(seed), and set all state there",
                     "resume": "checkpoint() must hold all state, random generators too",
-                    "members": "draw each member's numbers from its own generator, keyed by its id in member_ids",
+                    "members": "draw the numbers of each member from a generator of its own, keyed by its id "
+                    "in member_ids",
                 }[rule]
                 self.faults.add(
                     rule,
-                    f"two runs of the same seed and actions differ: {name} of {self._name(odd)} at step {number + 1}, "
-                    f"in {where}; {fix}",
+                    f"two runs of the same seed and actions differ: {name} of {self._name(faulty_index)} at "
+                    f"step {number + 1}, "
+                    f"in {location}; {fix}",
                 )
                 return False
         return True
@@ -266,38 +274,38 @@ class _Checker:
             self._finite("reward", out.reward, step)
         for name in ("terminated", "truncated"):
             good &= self._tensor(f"{name} of step {step}", getattr(out, name), self.shape, "bool")
-        if good and bool((both := out.terminated & out.truncated).any()):
-            who = self._name(int(both.flatten().nonzero()[0]))
+        if good and bool((double_flags := out.terminated & out.truncated).any()):
+            subject = self._name(int(double_flags.flatten().nonzero()[0]))
             self.faults.add(
-                "flags", f"{who} was terminated and truncated in step {step}; truncated means that it could go on"
+                "flags", f"{subject} was terminated and truncated in step {step}; truncated means that it could go on"
             )
-        return not self.faults.found.keys() & {"shape", "dtype", "device"}
+        return not self.faults.faults_by_rule.keys() & {"shape", "dtype", "device"}
 
-    def observation(self, what: str, observation: Any, step: int) -> None:
+    def observation(self, subject: str, observation: Any, step: int) -> None:
         if isinstance(observation, Observation):  # of a market
             rows = observation.account
-            name = f"the account of {what}"
+            name = f"the account of {subject}"
             size = rows.shape[-1]
         else:
             rows = observation
-            name = what
+            name = subject
             size = self.env.observation_size
         if self._tensor(name, rows, (*self.shape, size), "a floating-point number"):
             self._finite("observation", rows, step)
 
-    def _tensor(self, what: str, x: Any, shape: tuple[int, ...], kind: str) -> bool:
+    def _tensor(self, subject: str, x: Any, shape: tuple[int, ...], kind: str) -> bool:
         if not isinstance(x, Tensor):
-            self.faults.add("dtype", f"{what} is of type {type(x).__name__}; return a torch tensor")
+            self.faults.add("dtype", f"{subject} is of type {type(x).__name__}; return a torch tensor")
             return False
         if tuple(x.shape) != shape:
-            self.faults.add("shape", f"{what} has the shape {tuple(x.shape)}, the contract asks for {shape}")
+            self.faults.add("shape", f"{subject} has the shape {tuple(x.shape)}, the contract asks for {shape}")
             return False
         fits = x.dtype == torch.bool if kind == "bool" else x.is_floating_point()
         if not fits:
-            self.faults.add("dtype", f"{what} has the dtype {x.dtype}, the contract asks for {kind}")
+            self.faults.add("dtype", f"{subject} has the dtype {x.dtype}, the contract asks for {kind}")
             return False
         if x.device.type != self.env.device.type:
-            self.faults.add("device", f"{what} is on the device {x.device}, the environment says {self.env.device}")
+            self.faults.add("device", f"{subject} is on the device {x.device}, the environment says {self.env.device}")
             return False
         return True
 
@@ -306,8 +314,8 @@ class _Checker:
         if bool(bad.any()):
             index = int(bad.reshape(self.env.members * self.env.envs, -1).any(-1).nonzero()[0])
             kind = "NaN" if bool(x.isnan().any()) else "infinite"
-            when = f"in step {step}" if step else "after reset()"
-            self.faults.add("NaN", f"the {name} of {self._name(index)} is {kind} {when}; return finite numbers")
+            moment = f"in step {step}" if step else "after reset()"
+            self.faults.add("NaN", f"the {name} of {self._name(index)} is {kind} {moment}; return finite numbers")
 
     def _name(self, flat: int) -> str:
         """Name of an environment by its index among all P x E."""
@@ -320,38 +328,41 @@ class _Finals:
 
     def __init__(self, faults: _Faults) -> None:
         self.faults = faults
-        self.moved = self.ended = self.equal_next = self.equal_last = 0
+        self.moving_steps = self.episode_count = self.next_matches = self.last_matches = 0
 
-    def add(self, before: Any, out: EnvStep, over: Tensor, step: int) -> None:
-        last, final, following = (_rows(x) for x in (before, out.final_observation, out.observation))
+    def add(self, last_observation: Any, out: EnvStep, episode_ends: Tensor, step: int) -> None:
+        last, final, following = (_rows(x) for x in (last_observation, out.final_observation, out.observation))
         gap = (final - following).abs().amax(-1)
-        wrong = (gap > DIFFERENT) & ~over
+        wrong = (gap > DIFFERENT) & ~episode_ends
         if bool(wrong.any()):
             index = int(wrong.flatten().nonzero()[0])
             self.faults.add(
                 "final observation",
-                f"final_observation of environment {index % over.shape[1]} differs from its observation in step "
+                f"final_observation of environment {index % episode_ends.shape[1]} differs from its observation "
+                "in step "
                 f"{step}, in which no episode ended; both are the same except at a reset",
             )
         change = (final - last).abs().amax(-1) > EQUAL
-        self.moved += int((change & ~over).sum())
-        self.ended += int(over.sum())
-        self.equal_next += int(((gap <= EQUAL) & over).sum())
-        self.equal_last += int((~change & over).sum())
+        self.moving_steps += int((change & ~episode_ends).sum())
+        self.episode_count += int(episode_ends.sum())
+        self.next_matches += int(((gap <= EQUAL) & episode_ends).sum())
+        self.last_matches += int((~change & episode_ends).sum())
 
     def judge(self) -> None:
-        if not self.ended or not self.moved:
+        if not self.episode_count or not self.moving_steps:
             return  # nothing to tell from: no episode ended, or observations are constant within one
-        if self.equal_next == self.ended:
+        if self.next_matches == self.episode_count:
             self.faults.add(
                 "final observation",
-                f"the final observation is lost at a reset: in all {self.ended} episodes that ended final_observation "
+                f"the final observation is lost at a reset: in all {self.episode_count} episodes that ended "
+                "final_observation "
                 "was the first one of the next episode; keep the one before the reset",
             )
-        elif self.equal_last == self.ended:
+        elif self.last_matches == self.episode_count:
             self.faults.add(
                 "final observation",
-                f"in all {self.ended} episodes that ended final_observation was the one before the last step; return "
+                f"in all {self.episode_count} episodes that ended final_observation was the one before the last "
+                "step; return "
                 "the one after it, before the reset",
             )
 
@@ -367,18 +378,18 @@ def _copy(observation: Any) -> Any:
     )
 
 
-def _same(one: Any, other: Any) -> bool:
-    return torch.equal(_rows(one).nan_to_num(), _rows(other).nan_to_num())
+def _is_equal(first: Any, second: Any) -> bool:
+    return torch.equal(_rows(first).nan_to_num(), _rows(second).nan_to_num())
 
 
-def _recorded(out: EnvStep) -> dict[str, Tensor]:
+def _outcome_copy(out: EnvStep) -> dict[str, Tensor]:
     """Copies of the parts of an outcome on the CPU."""
-    parts = {name: getattr(out, name).detach().cpu().clone() for name in PARTS}
-    return {"observation": _rows(out.observation).clone(), **parts}
+    fields = {name: getattr(out, name).detach().cpu().clone() for name in PARTS}
+    return {"observation": _rows(out.observation).clone(), **fields}
 
 
-def _unequal(one: Tensor, other: Tensor) -> int | None:
+def _unequal(first: Tensor, second: Tensor) -> int | None:
     """Flat index [P x E] of the first environment in which two tensors [P, E, ...] differ, or None."""
-    gap = (one.double() - other.double()).nan_to_num().abs()
+    gap = (first.double() - second.double()).nan_to_num().abs()
     bad = gap.reshape(gap.shape[0] * gap.shape[1], -1).amax(-1) > EQUAL
     return int(bad.nonzero()[0]) if bool(bad.any()) else None

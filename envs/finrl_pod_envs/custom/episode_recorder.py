@@ -16,7 +16,7 @@ from finrl_pod_envs.gymnasium_pool.env import Episode
 class EpisodeRecorder:
     """A VecEnv that also tells which episodes have finished, as `protocols.PooledVecEnv`.
 
-    Raises RunError if the environment's first observation or step has not the form that the contract asks for.
+    Raises RunError if the first observation or step of the environment breaks the contract.
     """
 
     worker_restarts = 0
@@ -31,8 +31,8 @@ class EpisodeRecorder:
         self.action_kind = env.action_kind
         self.actions = env.actions
         self.device = env.device
-        self._finished: list[Episode] = []
-        self._known = False  # whether the form of what a step returns was checked
+        self._episodes: list[Episode] = []
+        self._is_checked = False  # whether the form of what a step returns was checked
         self._start()
 
     def reset(self, seed: int) -> Any:
@@ -43,26 +43,26 @@ class EpisodeRecorder:
 
     def step(self, action: Tensor) -> EnvStep:
         out = self.env.step(action)
-        if not self._known:
+        if not self._is_checked:
             check_step(self.env, out)
-            self._known = True
+            self._is_checked = True
         self._total += out.reward
         self._steps += 1
-        over = out.terminated | out.truncated
-        if bool(over.any()):
-            where = over.nonzero()[:, 0].tolist()
-            totals = self._total[over].tolist()
-            steps = self._steps[over].tolist()
-            self._finished += [Episode(*each) for each in zip(where, totals, steps, strict=True)]
-            self._total.masked_fill_(over, 0)
-            self._steps.masked_fill_(over, 0)
+        episode_ends = out.terminated | out.truncated
+        if bool(episode_ends.any()):
+            member_indices = episode_ends.nonzero()[:, 0].tolist()
+            totals = self._total[episode_ends].tolist()
+            steps = self._steps[episode_ends].tolist()
+            self._episodes += [Episode(*values) for values in zip(member_indices, totals, steps, strict=True)]
+            self._total.masked_fill_(episode_ends, 0)
+            self._steps.masked_fill_(episode_ends, 0)
         return out
 
     def episodes(self) -> list[Episode]:
         """Episodes finished since the last call."""
-        finished = self._finished
-        self._finished = []
-        return finished
+        episodes = self._episodes
+        self._episodes = []
+        return episodes
 
     def close(self) -> None:
         """Close the environment, if it can be."""
@@ -74,7 +74,7 @@ class EpisodeRecorder:
         shape = (self.members, self.envs)
         self._total = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._steps = torch.zeros(shape, dtype=torch.int64, device=self.device)
-        self._finished = []
+        self._episodes = []
 
 
 class ResumableEpisodeRecorder(EpisodeRecorder):

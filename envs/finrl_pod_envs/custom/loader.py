@@ -27,7 +27,7 @@ KINDS = ("direct", "discrete")
 
 
 def load_env_class(reference: str) -> type:
-    """The class of file.py:Class, which may import its neighbours in the same folder, or of package.module:Class.
+    """The class of file.py:Class (it may import its neighbours in the same folder), or of package.module:Class.
 
     Raises ConfigError for another name, InputError for a missing or failing file and for a missing class.
     """
@@ -35,10 +35,10 @@ def load_env_class(reference: str) -> type:
         raise ConfigError(
             f"a custom environment is named path/to/file.py:Class or package.module:Class, got {reference!r}"
         )
-    found = user_object(reference, f"the environment {reference}", again=True)
-    if not isinstance(found, type):
-        raise InputError(f"the environment {reference} must be a class, got {type(found).__name__}")
-    return found
+    env_class = user_object(reference, f"the environment {reference}", again=True)
+    if not isinstance(env_class, type):
+        raise InputError(f"the environment {reference} must be a class, got {type(env_class).__name__}")
+    return env_class
 
 
 def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device: torch.device | str = "cpu") -> VecEnv:
@@ -46,44 +46,45 @@ def load_env(reference: str, *, envs: int, members: Sequence[int] = (0,), device
 
     Raises InputError as `load_env_class`, RunError if it cannot be made, ConfigError if it lacks what a learner needs.
     """
-    made = load_env_class(reference)
-    named = unpinned(reference)
+    env_class = load_env_class(reference)
+    display_name = unpinned(reference)
     try:
         with stdout_to_stderr():
-            env = made(envs=envs, members=tuple(members), device=torch.device(device))
+            env = env_class(envs=envs, members=tuple(members), device=torch.device(device))
     except Exception as error:
         raise RunError(
-            f"{named} cannot be made as {made.__name__}(envs={envs}, members={tuple(members)}, device=...): "
+            f"{display_name} cannot be made as {env_class.__name__}(envs={envs}, members={tuple(members)}, "
+            "device=...): "
             f"{error_text(error)}"
         ) from error
     if missing := [name for name in ATTRIBUTES if getattr(env, name, None) is None]:
-        raise ConfigError(f"{named} has no {missing[0]}; `finrl-pod new environment NAME` writes a working one")
+        raise ConfigError(f"{display_name} has no {missing[0]}; `finrl-pod new environment NAME` writes a working one")
     if env.action_kind not in KINDS:
-        raise ConfigError(f"action_kind of {named} must be {' or '.join(KINDS)}, got {env.action_kind!r}")
-    _check_actions(named, env)
+        raise ConfigError(f"action_kind of {display_name} must be {' or '.join(KINDS)}, got {env.action_kind!r}")
+    _check_actions(display_name, env)
     if (env.members, env.envs) != (len(members), envs):
         raise ConfigError(
-            f"{named} has members={env.members} and envs={env.envs} after it was asked for {len(members)} and "
+            f"{display_name} has members={env.members} and envs={env.envs} after it was asked for {len(members)} and "
             f"{envs}; set them from the arguments of __init__"
         )
     return cast(VecEnv, env)
 
 
-def _check_actions(named: str, env: VecEnv) -> None:
+def _check_actions(display_name: str, env: VecEnv) -> None:
     """Raises ConfigError for attributes of actions that contradict each other."""
     if env.action_kind == "discrete" and (env.actions < 1 or env.action_size != 1):
         raise ConfigError(
-            f"{named} has discrete actions, which need actions of at least 1 and action_size = 1, got actions = "
+            f"{display_name} has discrete actions; they need actions of at least 1 and action_size = 1, got actions = "
             f"{env.actions} and action_size = {env.action_size}"
         )
     if env.action_kind == "direct" and env.actions:
         raise ConfigError(
-            f'{named} has actions = {env.actions}, but action_kind = "direct": set action_kind = "discrete" for '
+            f'{display_name} has actions = {env.actions}, but action_kind = "direct": set action_kind = "discrete" for '
             f"choices 0 to {env.actions - 1}, or actions = 0 for numbers in [-1, 1]"
         )
 
 
 def source_sha256(reference: str) -> str:
-    """Hash of the environment's file. Raises InputError if it cannot be read."""
+    """Hash of the file of the environment. Raises InputError if it cannot be read."""
     _, text = custom_source(reference, f"the environment {reference}")
     return hashlib.sha256(text.encode()).hexdigest()

@@ -54,10 +54,10 @@ class Drift:
         truncated = (self._age >= STEPS) & ~terminated  # out of time: the episode could have gone on
         final = self._observation()  # before the reset: its value counts where an episode is truncated
 
-        over = terminated | truncated
-        self._position = torch.where(over, 0.0, self._position)
-        self._velocity = torch.where(over, self._draw(), self._velocity)
-        self._age = torch.where(over, 0, self._age)
+        episode_ends = terminated | truncated
+        self._position = torch.where(episode_ends, 0.0, self._position)
+        self._velocity = torch.where(episode_ends, self._draw(), self._velocity)
+        self._age = torch.where(episode_ends, 0, self._age)
         return EnvStep(self._observation(), reward, terminated, truncated, final)
 
     def checkpoint(self) -> dict[str, Tensor]:
@@ -70,13 +70,13 @@ class Drift:
         self._position, self._velocity, self._age = (
             state[name].to(self.device) for name in ("position", "velocity", "age")
         )
-        for stream, saved in zip(self._streams, state["streams"], strict=True):
-            stream.set_state(saved.clone())
+        for stream, stream_state in zip(self._streams, state["streams"], strict=True):
+            stream.set_state(stream_state.clone())
         return self._observation()
 
     def _observation(self) -> Tensor:
         return torch.stack([self._position, self._velocity], -1)
 
     def _draw(self) -> Tensor:
-        """Standard normal numbers [P, E], each member's from its own stream."""
+        """Standard normal numbers [P, E] from the stream of each member."""
         return torch.stack([torch.randn(self.envs, generator=s, device=self.device) for s in self._streams])

@@ -49,11 +49,11 @@ class Driver(Protocol):
     def pids(self) -> list[int]: ...
 
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
-        """Start episodes by lane: the episode's number and the actions already taken in it."""
+        """Start episodes by lane: its number and the actions already taken in it."""
         ...
 
     def step(self) -> list[int]:
-        """Step every lane once; returns the lanes whose step was lost, which need `begin`."""
+        """Step every lane once; returns the lanes whose step was lost; they need `begin`."""
         ...
 
     def close(self) -> None:
@@ -137,11 +137,11 @@ class PoolDriver:
         self._file = tempfile.TemporaryFile(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)  # noqa: SIM115  closed by `close`
         self._file.truncate(block_size(lanes, plan.shapes.row, plan.shapes.columns))
         self.block = Block(lanes, plan.shapes.row, plan.shapes.columns, mmap.mmap(self._file.fileno(), 0))
-        each = lanes // workers
+        lane_episodes = lanes // workers
         self._workers: list[_Worker] = []
         try:
             for i in range(workers):
-                self._workers.append(self._start(range(i * each, (i + 1) * each)))
+                self._workers.append(self._start(range(i * lane_episodes, (i + 1) * lane_episodes)))
             self._wait_for(self._workers, START_SECONDS, starting=True)
         except BaseException:
             self.close()
@@ -154,35 +154,35 @@ class PoolDriver:
     def begin(self, episodes: Mapping[int, tuple[int, Actions]]) -> None:
         workers = [worker for worker in self._workers if any(lane in episodes for lane in worker.lanes)]
         for worker in workers:
-            each = [
+            lane_episodes = [
                 [lane, episode, [[float(x) for x in action] for action in actions]]
                 for lane in worker.lanes
                 if lane in episodes
                 for episode, actions in [episodes[lane]]
             ]
-            self._send(worker, json.dumps({"begin": each}).encode())
-        lost = self._wait_for(workers, START_SECONDS)
-        if lost:
+            self._send(worker, json.dumps({"begin": lane_episodes}).encode())
+        lost_lanes = self._wait_for(workers, START_SECONDS)
+        if lost_lanes:
             # Lanes that have not started an episode cannot be stepped: start their next one.
-            self.begin({lane: (episodes[lane][0] + 1, []) for lane in lost if lane in episodes})
+            self.begin({lane: (episodes[lane][0] + 1, []) for lane in lost_lanes if lane in episodes})
 
     def step(self) -> list[int]:
         for worker in self._workers:
             self._send(worker, STEP)
-        lost = self._wait_for(list(self._workers), self._seconds)
+        lost_lanes = self._wait_for(list(self._workers), self._seconds)
         for worker in self._workers:
-            if worker.lanes.start not in lost:
+            if worker.lanes.start not in lost_lanes:
                 worker.failures = 0
-        return lost
+        return lost_lanes
 
     def close(self) -> None:
         """Stop every worker by closing its pipe; kill it if it does not exit."""
         for worker in self._workers:
             worker.pipe.close()
-        until = time.monotonic() + STOP_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS
         for worker in self._workers:
             try:
-                worker.process.wait(max(0.0, until - time.monotonic()))
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
@@ -192,10 +192,10 @@ class PoolDriver:
     # ------------------------------------------------------------------ one worker
 
     def _start(self, lanes: range) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = start_worker(self._plan, lanes, theirs.fileno(), self._file.fileno())
-        return _Worker(lanes, process, Channel(ours.detach()))
+        parent_socket, worker_socket = socket.socketpair()
+        with worker_socket:
+            process = start_worker(self._plan, lanes, worker_socket.fileno(), self._file.fileno())
+        return _Worker(lanes, process, Channel(parent_socket.detach()))
 
     def _send(self, worker: _Worker, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # detected when its response is read
@@ -207,20 +207,20 @@ class PoolDriver:
         The worker that was asked last is waited for first: when it has answered, most others have, too. To wake up for
         each of many workers would take time from those that still run.
         """
-        until = time.monotonic() + seconds
-        lost: list[int] = []
+        deadline = time.monotonic() + seconds
+        lost_lanes: list[int] = []
         for worker in reversed(list(workers)):
             reason: str | None = _STILL_BUSY
             while reason == _STILL_BUSY:
-                if not worker.pipe.has_message(max(0.0, until - time.monotonic())):
+                if not worker.pipe.has_message(max(0.0, deadline - time.monotonic())):
                     reason = f"did not respond for {seconds:g} s"
                     break
                 reason = self._read(worker)
                 if reason == _STILL_BUSY:
-                    until = time.monotonic() + seconds
+                    deadline = time.monotonic() + seconds
             if reason is not None:
-                lost += self._replace(worker, reason, starting=starting)
-        return lost
+                lost_lanes += self._replace(worker, reason, starting=starting)
+        return lost_lanes
 
     def _read(self, worker: _Worker) -> str | None:
         """None when done, _STILL_BUSY, or why the worker failed. Raises ConfigError for an invalid environment."""
@@ -239,7 +239,7 @@ class PoolDriver:
         return f"failed in its environment: {error[RAISED]}"
 
     def _replace(self, worker: _Worker, reason: str, *, starting: bool) -> list[int]:
-        """Replace a worker by a new process; returns its lanes, which have no episode yet."""
+        """Replace a worker by a new process; returns its lanes; they have no episode yet."""
         index = self._workers.index(worker)
         pid = worker.process.pid
         worker.pipe.close()

@@ -16,7 +16,7 @@ from finrl_pod_envs.gymnasium_pool.drivers import Driver, LocalDriver, PoolDrive
 from finrl_pod_envs.gymnasium_pool.lanes import LanePlan
 from finrl_pod_envs.gymnasium_pool.spaces import make_gymnasium, shapes_of
 
-WORKER_SECONDS = 60.0  # default timeout of a worker's step
+WORKER_SECONDS = 60.0  # default timeout of a step
 
 
 class Episode(NamedTuple):
@@ -30,8 +30,8 @@ class Episode(NamedTuple):
 class GymnasiumVecEnv:
     """Batched Gymnasium environments, stepped in this process or by workers.
 
-    Observations are flat rows [P, E, S]. Actions are [P, E, C] in [-1, 1], rescaled to the environment's bounds, or
-    choices [P, E, 1] (`action_kind` "direct" or "discrete").
+    Observations are flat rows [P, E, S]. Actions are [P, E, C] in [-1, 1], rescaled to the bounds of the environment,
+    or choices [P, E, 1] (`action_kind` "direct" or "discrete").
 
     Every lane (one environment) has its own seed stream and every episode a seed derived from its number. Results do
     not depend on the number of workers, and runs continue exactly: an unfinished episode is restarted and its actions
@@ -49,9 +49,10 @@ class GymnasiumVecEnv:
         seconds: float = WORKER_SECONDS,
         device: torch.device | str = "cpu",
     ) -> None:
-        """name: such as "gym:Hopper-v5". envs: per member. workers: processes that share all lanes; None: this process.
+        """name: a name such as "gym:Hopper-v5". envs: number per member. workers: processes that share all lanes; None:
+        this process.
 
-        seconds: timeout of a worker's step. device: of returned tensors; environments run on the CPU.
+        seconds: timeout of a step. device: device of returned tensors; environments run on the CPU.
         Raises ConfigError for an unsupported environment, SetupError for a missing package.
         """
         if envs < 1:
@@ -76,9 +77,11 @@ class GymnasiumVecEnv:
         self.accounts = 1
         lanes = self.members * envs
         self._driver: Driver | None = None
-        self._taken: list[list[NDArray[np.float32]]] = [[] for _ in range(lanes)]  # actions of the current episodes
+        self._lane_actions: list[list[NDArray[np.float32]]] = [
+            [] for _ in range(lanes)
+        ]  # actions of the current episodes
         self._total = np.zeros(lanes)
-        self._finished: list[Episode] = []
+        self._episodes: list[Episode] = []
 
     @property
     def worker_restarts(self) -> int:
@@ -94,31 +97,31 @@ class GymnasiumVecEnv:
         """Start the first episode of every lane. Equal seeds give equal episodes."""
         self.close()
         self._start(seed)
-        lanes = range(len(self._taken))
+        lanes = range(len(self._lane_actions))
         self._begin({lane: (0, []) for lane in lanes})
         return self._rows(self._running_driver().block.row)
 
     def step(self, action: Tensor) -> EnvStep:
         """Step by `action` [P, E, C]. Raises InputError for another shape; NaN and infinities act as 0."""
         driver = self._running_driver()
-        expected = (self.members, self.envs, self.action_size)
-        if action.shape != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.action_size)
+        if action.shape != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         block = driver.block
-        block.action[:] = action.detach().reshape(len(self._taken), -1).cpu().numpy()
+        block.action[:] = action.detach().reshape(len(self._lane_actions), -1).cpu().numpy()
         if not np.isfinite(block.action).all():
             # Actions of a diverged member (its loss is NaN, too): replaced by 0.
             block.action[~np.isfinite(block.action)] = 0
-        before = block.row.copy()
-        lost = driver.step()
-        for lane in lost:
-            block.final[lane] = before[lane]
+        last_rows = block.row.copy()
+        lost_lanes = driver.step()
+        for lane in lost_lanes:
+            block.final[lane] = last_rows[lane]
             block.reward[lane] = 0.0
             block.terminated[lane] = False
             block.truncated[lane] = True
-        if lost:
-            self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost})
-        self._record(lost)
+        if lost_lanes:
+            self._begin({lane: (int(block.episode[lane]) + 1, []) for lane in lost_lanes})
+        self._record(lost_lanes)
         shape = (self.members, self.envs)
         return EnvStep(
             observation=self._rows(block.row),
@@ -130,9 +133,9 @@ class GymnasiumVecEnv:
 
     def episodes(self) -> list[Episode]:
         """Episodes finished since the last call, without those lost with a worker."""
-        finished = self._finished
-        self._finished = []
-        return finished
+        episodes = self._episodes
+        self._episodes = []
+        return episodes
 
     def close(self) -> None:
         """Stop the workers; `reset` starts new ones."""
@@ -144,16 +147,16 @@ class GymnasiumVecEnv:
 
     def checkpoint(self) -> dict[str, Tensor]:
         """State of all episodes (seed, numbers, actions taken): name -> CPU tensor."""
-        lengths = [len(actions) for actions in self._taken]
+        lengths = [len(actions) for actions in self._lane_actions]
         longest = max(lengths)
-        taken = np.zeros((len(lengths), longest, self.action_size), np.float32)
-        for i, actions in enumerate(self._taken):
-            taken[i, : lengths[i]] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
+        action_table = np.zeros((len(lengths), longest, self.action_size), np.float32)
+        for i, actions in enumerate(self._lane_actions):
+            action_table[i, : lengths[i]] = np.asarray(actions, dtype=np.float32).reshape(-1, self.action_size)
         return {
             "seed": torch.tensor(self._seed),
             "episode": torch.from_numpy(self._running_driver().block.episode.copy()),
             "length": torch.tensor(lengths),
-            "taken": torch.from_numpy(taken),
+            "taken": torch.from_numpy(action_table),
             "total": torch.from_numpy(self._total.copy()),
         }
 
@@ -163,17 +166,17 @@ class GymnasiumVecEnv:
         Raises KeyError for a missing entry, RunError for a checkpoint of another number of environments.
         """
         lengths = state["length"]
-        taken = state["taken"]
-        if lengths.shape != (len(self._taken),) or taken.shape[2] != self.action_size:
-            raise RunError(f"the checkpoint has {len(lengths)} environments, this run has {len(self._taken)}")
+        action_table = state["taken"]
+        if lengths.shape != (len(self._lane_actions),) or action_table.shape[2] != self.action_size:
+            raise RunError(f"the checkpoint has {len(lengths)} environments, this run has {len(self._lane_actions)}")
         if self._driver is None or int(state["seed"]) != self._seed:
             self.close()
             self._start(int(state["seed"]))
-        self._taken = [list(taken[i, : int(n)].numpy().copy()) for i, n in enumerate(lengths)]
+        self._lane_actions = [list(action_table[i, : int(n)].numpy().copy()) for i, n in enumerate(lengths)]
         self._total = state["total"].numpy().copy()
-        self._finished = []
+        self._episodes = []
         episodes = state["episode"].tolist()
-        self._begin({i: (episodes[i], actions) for i, actions in enumerate(self._taken)})
+        self._begin({i: (episodes[i], actions) for i, actions in enumerate(self._lane_actions)})
         return self._rows(self._running_driver().block.row)
 
     # ------------------------------------------------------------------ lanes
@@ -183,31 +186,31 @@ class GymnasiumVecEnv:
         plan = LanePlan(self.name, self.shapes, streams)
         self._seed = seed
         self._driver = LocalDriver(plan) if self._workers is None else PoolDriver(plan, self._workers, self._seconds)
-        self._taken = [[] for _ in streams]
+        self._lane_actions = [[] for _ in streams]
         self._total[:] = 0
-        self._finished = []
+        self._episodes = []
 
     def _begin(self, episodes: Mapping[int, tuple[int, Any]]) -> None:
         driver = self._running_driver()
         driver.begin(episodes)
         for lane, (episode, _) in episodes.items():
             if driver.block.episode[lane] != episode:  # the worker failed: a later one was started
-                self._taken[lane] = []
+                self._lane_actions[lane] = []
                 self._total[lane] = 0.0
 
-    def _record(self, lost: Sequence[int]) -> None:
+    def _record(self, lost_lanes: Sequence[int]) -> None:
         """Record actions and rewards of the current episodes after a step."""
         block = self._running_driver().block
-        done = block.terminated | block.truncated
+        episode_ends = block.terminated | block.truncated
         self._total += block.reward
-        for lane, over in enumerate(done):
-            if not over:
-                self._taken[lane].append(block.action[lane].copy())
+        for lane, has_ended in enumerate(episode_ends):
+            if not has_ended:
+                self._lane_actions[lane].append(block.action[lane].copy())
                 continue
-            if lane not in lost:
-                steps = len(self._taken[lane]) + 1
-                self._finished.append(Episode(lane // self.envs, float(self._total[lane]), steps))
-            self._taken[lane] = []
+            if lane not in lost_lanes:
+                steps = len(self._lane_actions[lane]) + 1
+                self._episodes.append(Episode(lane // self.envs, float(self._total[lane]), steps))
+            self._lane_actions[lane] = []
             self._total[lane] = 0.0
 
     def _rows(self, rows: NDArray[np.float32]) -> Tensor:

@@ -24,7 +24,7 @@ class Block:
     """Arrays of L lanes in one block of memory, for exchange between the environment and its workers.
 
     row, final: [L, S] float32, the current observation and the one before a reset. action: [L, C] float32. reward: [L]
-    float64. terminated, truncated: [L] bool. episode: [L] int64, number of each lane's current episode.
+    float64. terminated, truncated: [L] bool. episode: [L] int64, number of the current episode.
     """
 
     row: NDArray[np.float32]
@@ -43,12 +43,14 @@ class Block:
             count = math.prod(shape)
             values = np.frombuffer(buffer, dtype, count, start).reshape(shape)
             setattr(self, name, values)
-            start += _padded(count * np.dtype(dtype).itemsize)
+            start += _padded_size(count * np.dtype(dtype).itemsize)
 
 
 def block_size(lanes: int, row: int, columns: int) -> int:
     """Bytes of a block."""
-    return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for _, shape, dtype in _fields(lanes, row, columns))
+    return sum(
+        _padded_size(math.prod(shape) * np.dtype(dtype).itemsize) for _, shape, dtype in _fields(lanes, row, columns)
+    )
 
 
 def _fields(lanes: int, row: int, columns: int) -> list[tuple[str, tuple[int, ...], Any]]:
@@ -63,7 +65,7 @@ def _fields(lanes: int, row: int, columns: int) -> list[tuple[str, tuple[int, ..
     ]
 
 
-def _padded(size: int) -> int:
+def _padded_size(size: int) -> int:
     return -(-size // CACHE_LINE) * CACHE_LINE
 
 
@@ -77,18 +79,18 @@ class LanePlan:
 
 
 def episode_seed(stream: int, episode: int) -> int:
-    """Seed of an episode, from its lane's stream and its number only, so that any episode can be repeated."""
+    """Seed of an episode, from lane stream and number only: any episode can be repeated."""
     return int(np.random.SeedSequence([stream, episode]).generate_state(1, np.uint32)[0])
 
 
 def describe_failure(error: Exception) -> str:
     """Type, message and location of an error raised by an environment."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})"
+    location = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({location.filename}, line {location.lineno})"
 
 
 class Lane:
-    """One Gymnasium environment, which reads its action from lane `index` of a block and writes the outcome there."""
+    """One Gymnasium environment: it reads its action from lane `index` of a block and writes the outcome there."""
 
     def __init__(self, name: str, shapes: Shapes, stream: int, block: Block, index: int) -> None:
         self.env = make_gymnasium(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +20,9 @@ Row = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Sizes of an environment's observations and actions.
+    """Sizes of observations and actions of an environment.
 
-    row: numbers in a flat observation. choices: of a discrete action, 0 if continuous; first: number of the first
+    row: numbers in a flat observation. choices: number of discrete actions, 0 if continuous; first: number of the first
     choice. low, high: bounds of a continuous action; action, dtype: its shape and type.
     """
 
@@ -47,7 +47,7 @@ class Shapes:
 
     @property
     def columns(self) -> int:
-        """Numbers in an agent's action; 1 for a choice."""
+        """Numbers in an action; 1 for a choice."""
         return 1 if self.choices else len(self.low)
 
 
@@ -58,17 +58,15 @@ def make_gymnasium(name: str, render_mode: str | None = None) -> gymnasium.Env[A
     except ImportError:
         raise SetupError("Gymnasium is not installed; pip install gymnasium") from None
     if not name.startswith(PREFIX) or name == PREFIX:
-        raise ConfigError(f"the environment's name must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
+        raise ConfigError(f"the name of an environment must start with {PREFIX}, such as gym:Hopper-v5, got {name!r}")
     try:
-        rendering: dict[str, Any] = (
-            {} if render_mode is None else {"render_mode": render_mode}
-        )  # not every environment has it
-        return gymnasium.make(name.removeprefix(PREFIX), disable_env_checker=True, **rendering)
+        make = partial(gymnasium.make, name.removeprefix(PREFIX), disable_env_checker=True)
+        return make() if render_mode is None else make(render_mode=render_mode)  # not every environment has the mode
     except gymnasium.error.DependencyNotInstalled as error:
         raise SetupError(f"{name} needs a package that is not installed: {error}") from None
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        known = str(error).rstrip(". ")
-        raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {known}") from None
+        reason = str(error).rstrip(". ")
+        raise ConfigError(f"there is no Gymnasium environment {name.removeprefix(PREFIX)!r}: {reason}") from None
     except Exception as error:
         raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
 
@@ -81,7 +79,7 @@ def shapes_of(env: gymnasium.Env[Any, Any], name: str) -> Shapes:
         row = spaces.flatdim(env.observation_space)
     except (NotImplementedError, ValueError):
         raise ConfigError(
-            f"observations of {name} are {env.observation_space}, which cannot be flattened to numbers"
+            f"observations of {name} are {env.observation_space}: they cannot be flattened to numbers"
         ) from None
     if row < 1:
         raise ConfigError(f"{name} has observations {env.observation_space} without numbers")
@@ -123,12 +121,12 @@ class Flattener:
                 )
             return row.ravel()
         if not self._space.contains(observation):
-            raise ConfigError(f"{self._name} returned {observation!r}, which is not in its space {self._space}")
+            raise ConfigError(f"{self._name} returned {observation!r}, not a member of its space {self._space}")
         return np.asarray(self._flatten(self._space, observation), dtype=np.float32)
 
 
 def to_action(values: Row, shapes: Shapes) -> Any:
-    """Convert an agent's action to the environment's: a choice, or [-1, 1] rescaled to its bounds and clipped."""
+    """Action of the environment from an agent action: a choice, or [-1, 1] rescaled to the bounds and clipped."""
     if shapes.choices:
         return int(values[0]) + shapes.first
     if shapes.is_unit:

@@ -21,10 +21,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TypedDict
 
 from finrl_pod.errors import FinrlPodError
-from finrl_pod.process import die_with_parent, this_process
+from finrl_pod.process import Parent, die_with_parent, this_process
 from finrl_pod_envs.gymnasium_pool.lanes import Block, Lane, LanePlan, describe_failure
 from finrl_pod_envs.gymnasium_pool.spaces import Shapes
 
@@ -77,11 +77,25 @@ class Channel:
         """Exactly `count` bytes."""
         data = os.read(self._descriptor, min(count, CHUNK))
         while len(data) < count:
-            more = os.read(self._descriptor, min(count - len(data), CHUNK)) if data else b""
-            if not more:
+            chunk = os.read(self._descriptor, min(count - len(data), CHUNK)) if data else b""
+            if not chunk:
                 raise EOFError
-            data += more
+            data += chunk
         return data
+
+
+class Job(TypedDict):
+    """Arguments of a worker as JSON. lanes: numbers of its lanes among `total`; streams: their seed streams."""
+
+    path: list[str]
+    parent: Parent
+    pipe: int
+    memory: int
+    total: int
+    lanes: list[int]
+    streams: list[int]
+    name: str
+    shapes: dict[str, int | str | list[float]]
 
 
 def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -> subprocess.Popen[bytes]:
@@ -89,7 +103,7 @@ def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -
 
     It runs in a separate session, so that Ctrl-C in a terminal reaches the parent only.
     """
-    job = {
+    job: Job = {
         "path": sys.path,
         "parent": this_process(),
         "pipe": pipe,
@@ -103,13 +117,13 @@ def start_worker(plan: LanePlan, lanes: Sequence[int], pipe: int, memory: int) -
     return subprocess.Popen(
         [sys.executable, "-c", _CODE, json.dumps(job)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # reserved for the parent's result
+        stdout=subprocess.DEVNULL,  # reserved for the result of the parent
         pass_fds=(pipe, memory),
         start_new_session=True,
     )
 
 
-def run_worker(job: dict[str, Any]) -> None:
+def run_worker(job: Job) -> None:
     """Handle requests until the pipe is closed: STEP, or {"begin": [[lane, episode, actions], ...]}.
 
     Replies with DONE or an error; while repeating episodes, BUSY from time to time.
@@ -119,8 +133,8 @@ def run_worker(job: dict[str, Any]) -> None:
         # A worker that is woken up does not interrupt the parent before it has woken up the others. Linux only.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     name = job["name"]
-    fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in job["shapes"].items()}
-    shapes = Shapes(**fields)
+    fields = {name: tuple(x) if isinstance(x, list) else x for name, x in job["shapes"].items()}
+    shapes = Shapes(**fields)  # type: ignore[arg-type]
     memory = mmap.mmap(job["memory"], 0)
     pipe = Channel(job["pipe"])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

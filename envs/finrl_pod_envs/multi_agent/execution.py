@@ -1,7 +1,7 @@
 """A market in which M agents execute orders in the same assets and move their prices.
 
-Shapes: P members, E markets each, M agents, N assets. The price of a step and what it costs are those of
-`finrl_pod.market.optimal_execution`, whose games `finrl_pod.market.optimal_execution` solves exactly.
+Shapes: P members, E markets each, M agents, N assets. The price of a step and its cost follow
+`finrl_pod.market.optimal_execution`, which also solves its games exactly.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from finrl_pod.types import JointObservation, JointStep, Tensor
 
 
 class ExecutionMarket:
-    """M agents with orders in N assets; one action is an agent's deviation from even slices of what it has left.
+    """M agents with orders in N assets; an action is the deviation from even slices of what it has left.
 
     action 0 trades what is left in even slices, 1 and -1 buy and sell `max_rate` even slices of the largest order more.
     The last step trades all that is left. Beside the agents there may be noise traders, informed traders who trade
     towards a value that they know, and a market maker who charges a spread and moves his quotes against his inventory
     (transient impact, as in Obizhaeva and Wang 2013).
 
-    Observations: share of time left; shares left of the agent's order per asset; with `observe_total` those of all
+    Observations: share of time left; remaining shares of the order per asset; with `observe_total` the sum over all
     agents together; with `observe_price` the change of each price. State: time left, shares left of every agent, change
     of prices, quote displacement. Shares are in units of the largest order, prices in volatility over the horizon.
 
-    Rewards are in units of `reward_unit` (currency): minus cost and risk of the step, where the price's own noise is
+    Rewards are in units of `reward_unit` (currency): minus cost and risk of the step, where the price noise is
     left out, as no action causes it: summed over an episode they are minus cost - risk_aversion x variance.
     """
 
@@ -102,67 +102,67 @@ class ExecutionMarket:
         """Shares that each agent has still to trade: [P, E, M, N]."""
         return self._left
 
-    def _begin(self, where: Tensor) -> None:
-        """Start new episodes in the markets `where` [P, E] bool."""
+    def _begin(self, mask: Tensor) -> None:
+        """Start new episodes in the markets `mask` [P, E] bool."""
         config = self.config
-        wide = where.unsqueeze(-1)
+        asset_mask = mask.unsqueeze(-1)
         orders = self._orders.view(1, 1, -1, 1).expand_as(self._left)
         if config.order_std:
             orders = orders + config.order_std * self._normal(self.agents, self.assets)
-        self._left = torch.where(wide.unsqueeze(-1), orders, self._left)
-        self._step = self._step.masked_fill(where, 0)
-        self._price = self._price.masked_fill(wide, 0.0)
-        self._transient = self._transient.masked_fill(wide, 0.0)
+        self._left = torch.where(asset_mask.unsqueeze(-1), orders, self._left)
+        self._step = self._step.masked_fill(mask, 0)
+        self._price = self._price.masked_fill(asset_mask, 0.0)
+        self._transient = self._transient.masked_fill(asset_mask, 0.0)
         if config.informed_std:
-            self._value = torch.where(wide, config.informed_std * self._normal(self.assets), self._value)
+            self._value = torch.where(asset_mask, config.informed_std * self._normal(self.assets), self._value)
 
     def _normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers [P, E, *shape], from each member's own stream."""
-        whole = (self.envs, *shape)
+        """Standard normal numbers [P, E, *shape] from the stream of each member."""
+        shape = (self.envs, *shape)
         return torch.stack(
-            [torch.randn(whole, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
+            [torch.randn(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
         )
 
     # ------------------------------------------------------------------ one step
 
     def step(self, action: Tensor) -> JointStep:
         """Trade by `action` [P, E, M, N] in [-1, 1]; values beyond are clipped, NaN acts as 0."""
-        expected = (self.members, self.envs, self.agents, self.action_size)
-        if action.shape != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.agents, self.action_size)
+        if action.shape != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         config = self.config
         tau = self.tau
         trades = self._trades(action.to(self.dtype))
-        noise, informed = self._background()
-        flow = trades.sum(2) + noise + informed  # [P, E, N]
+        noise, informed_flow = self._background()
+        flow = trades.sum(2) + noise + informed_flow  # [P, E, N]
 
-        # Price of the step's fills over its start, and change of the price to the next step.
-        pushed = config.maker_skew * flow
-        fill = (config.permanent * config.within_step + config.temporary / tau) * flow + pushed / 2
-        paid = fill.unsqueeze(2) + config.own / tau * trades  # [P, E, M, N]
+        # Fill price of the step over its start, and change of the price to the next step.
+        quote_move = config.maker_skew * flow
+        fill = (config.permanent * config.within_step + config.temporary / tau) * flow + quote_move / 2
+        fill_move = fill.unsqueeze(2) + config.own / tau * trades  # [P, E, M, N]
         spread = config.maker_spread * trades.abs()
-        transient = (self._transient + pushed) * torch.exp(torch.tensor(-config.maker_recovery * tau))
-        caused = config.permanent * (flow - noise) + transient - self._transient
+        transient = (self._transient + quote_move) * torch.exp(torch.tensor(-config.maker_recovery * tau))
+        caused_move = config.permanent * (flow - noise) + transient - self._transient
         surprise = config.permanent * noise + config.volatility * tau**0.5 * self._normal(self.assets)
 
         self._left = self._left - trades
         self._price = self._price + config.permanent * (flow - noise) + surprise
         self._transient = transient
-        trading = trades * paid + spread
-        waiting = self._left * caused.unsqueeze(2)
+        trading = trades * fill_move + spread
+        waiting = self._left * caused_move.unsqueeze(2)
         risk = config.risk_aversion * config.volatility**2 * tau * self._left.square()
         objective = -(trading + waiting + risk).sum(-1) / self.reward_unit  # [P, E, M]
-        profit = -(trading + self._left * (caused + surprise).unsqueeze(2)).sum(-1)
+        profit = -(trading + self._left * (caused_move + surprise).unsqueeze(2)).sum(-1)
         reward = objective
         if config.cooperation:
             reward = objective * (1 - config.cooperation) + config.cooperation * objective.sum(-1, keepdim=True)
 
         self._step = self._step + 1
         final = self._observation()
-        over = self._step >= config.steps
-        if bool(over.any()):
-            self._begin(over)
-        return JointStep(self._observation(), reward, over, torch.zeros_like(over), final, profit)
+        episode_ends = self._step >= config.steps
+        if bool(episode_ends.any()):
+            self._begin(episode_ends)
+        return JointStep(self._observation(), reward, episode_ends, torch.zeros_like(episode_ends), final, profit)
 
     def _trades(self, action: Tensor) -> Tensor:
         """Shares [P, E, M, N] that an action buys."""
@@ -188,10 +188,10 @@ class ExecutionMarket:
         time = ((config.steps - self._step) / config.steps).to(self.dtype).view(p, e, 1)
         left = self._left / self.size
         price = (self._price + self._transient) / self.price_unit
-        parts = [time.unsqueeze(2).expand(p, e, self.agents, 1), left]
+        columns = [time.unsqueeze(2).expand(p, e, self.agents, 1), left]
         if config.observe_total:
-            parts.append(left.sum(2, keepdim=True).expand_as(left))
+            columns.append(left.sum(2, keepdim=True).expand_as(left))
         if config.observe_price:
-            parts.append(price.unsqueeze(2).expand_as(left))
+            columns.append(price.unsqueeze(2).expand_as(left))
         state = torch.cat([time, left.flatten(2), price, self._transient / self.price_unit], -1)
-        return JointObservation(torch.cat(parts, -1), state)
+        return JointObservation(torch.cat(columns, -1), state)

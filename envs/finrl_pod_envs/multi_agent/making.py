@@ -34,9 +34,9 @@ class MakingMarket:
     Observations: share of time left, inventory / max_inventory and the inventory as one of 2 Q + 1 indicators. State:
     share of time left and the inventories of all makers.
     Rewards (currency): quoted distance of fills, less the jump that an informed trader knew, less running_penalty x
-    inventory^2. Noise that no action causes is left out: that of the mid-price on the inventory and, with
-    `expected_rewards`, that of the draw of the step's fills, which still decides the next inventory. `JointStep.profit`
-    has both. Rewards are relative to `benchmark`, the most that a step's noise traders pay to each maker, so that they
+    inventory^2. Noise that no action causes is left out: noise of the mid-price on the inventory and, with
+    `expected_rewards`, noise of the drawn fills (they still decide the next inventory). `JointStep.profit`
+    has both. Rewards are relative to `benchmark`, the most that the noise traders of a step pay to each maker: they
     measure what inventory, competition and informed traders cost.
     """
 
@@ -81,28 +81,28 @@ class MakingMarket:
         self._streams = generators(seed, self.member_ids, "making market", self.device)
         shape = (self.members, self.envs)
         self._step = torch.zeros(shape, dtype=torch.int64, device=self.device)
-        self._held = torch.zeros(*shape, self.agents, dtype=self.dtype, device=self.device)
+        self._inventory = torch.zeros(*shape, self.agents, dtype=self.dtype, device=self.device)
         self._begin(torch.ones(shape, dtype=torch.bool, device=self.device), stagger=self.config.random_start)
         return self._observation()
 
-    def _begin(self, where: Tensor, *, stagger: bool = False) -> None:
-        """Start new episodes in the markets `where` [P, E] bool; with `stagger` at random times."""
+    def _begin(self, mask: Tensor, *, stagger: bool = False) -> None:
+        """Start new episodes in the markets `mask` [P, E] bool; with `stagger` at random times."""
         config = self.config
-        start = torch.zeros_like(self._held)
+        start = torch.zeros_like(self._inventory)
         if config.random_start:
             start = ((self._uniform(self.agents) * 2 - 1) * (config.max_inventory + 0.5)).round()
             start = start.clamp(-config.max_inventory, config.max_inventory)
-        self._held = torch.where(where.unsqueeze(-1), start, self._held)
+        self._inventory = torch.where(mask.unsqueeze(-1), start, self._inventory)
         first = torch.zeros_like(self._step)
         if stagger:
             first = (self._uniform() * config.steps).long().clamp(max=config.steps - 1)
-        self._step = torch.where(where, first, self._step)
+        self._step = torch.where(mask, first, self._step)
 
     def _uniform(self, *shape: int) -> Tensor:
-        """Uniform numbers [P, E, *shape] in [0, 1), from each member's own stream."""
-        whole = (self.envs, *shape)
+        """Uniform numbers [P, E, *shape] in [0, 1) from the stream of each member."""
+        shape = (self.envs, *shape)
         return torch.stack(
-            [torch.rand(whole, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
+            [torch.rand(shape, generator=s, dtype=self.dtype, device=self.device) for s in self._streams]
         )
 
     # ------------------------------------------------------------------ one step
@@ -113,34 +113,34 @@ class MakingMarket:
 
     def step(self, action: Tensor) -> JointStep:
         """Quote by `action` [P, E, M, 2]; values beyond [-1, 1] are clipped, NaN acts as 0."""
-        expected = (self.members, self.envs, self.agents, SIDES)
-        if action.shape != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.agents, SIDES)
+        if action.shape != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         config = self.config
         quotes = self.distances(action.to(self.dtype))
         limit = config.max_inventory
-        able = torch.stack([self._held < limit, self._held > -limit], -1)  # [P, E, M, 2]
+        able = torch.stack([self._inventory < limit, self._inventory > -limit], -1)  # [P, E, M, 2]
 
         draws = self._uniform(self.agents + 3, SIDES)  # one of each maker, and three of the market
         chance = self._fill_probability(quotes, able)
         filled = draws[:, :, : self.agents] < chance
-        informed, jump, loss = self._informed(quotes, able & ~filled, draws[:, :, self.agents :])
+        informed_fills, jump, loss = self._informed_trades(quotes, able & ~filled, draws[:, :, self.agents :])
         if config.expected_rewards:
-            earned = (quotes * chance + (1 - chance) * self._informed_revenue(quotes, able)).sum(-1)  # [P, E, M]
+            revenue = (quotes * chance + (1 - chance) * self._informed_revenue(quotes, able)).sum(-1)  # [P, E, M]
         else:
-            earned = (quotes * filled + (quotes - loss) * informed).sum(-1)
-        traded = filled.to(self.dtype) + informed.to(self.dtype)
-        self._held = (self._held + traded[..., 0] - traded[..., 1]).clamp(-limit, limit)
-        reward = earned - self.benchmark - config.running_penalty * self.dt * self._held.square()
+            revenue = (quotes * filled + (quotes - loss) * informed_fills).sum(-1)
+        fill_counts = filled.to(self.dtype) + informed_fills.to(self.dtype)
+        self._inventory = (self._inventory + fill_counts[..., 0] - fill_counts[..., 1]).clamp(-limit, limit)
+        reward = revenue - self.benchmark - config.running_penalty * self.dt * self._inventory.square()
         noise = config.volatility * self.dt**0.5 * self._normal()
-        profit = (quotes * traded).sum(-1) + self._held * (noise + jump).unsqueeze(-1)
+        profit = (quotes * fill_counts).sum(-1) + self._inventory * (noise + jump).unsqueeze(-1)
 
         self._step = self._step + 1
         final = self._observation()
-        over = self._step >= config.steps
-        if bool(over.any()):
-            self._begin(over)
-        return JointStep(self._observation(), reward, over, torch.zeros_like(over), final, profit)
+        episode_ends = self._step >= config.steps
+        if bool(episode_ends.any()):
+            self._begin(episode_ends)
+        return JointStep(self._observation(), reward, episode_ends, torch.zeros_like(episode_ends), final, profit)
 
     def _fill_probability(self, quotes: Tensor, able: Tensor) -> Tensor:
         """Probability [P, E, M, 2] that a noise trader takes each quote in a step."""
@@ -149,8 +149,8 @@ class MakingMarket:
         share = rate / rate.sum(2, keepdim=True).clamp(min=torch.finfo(self.dtype).tiny)
         return -torch.expm1(-config.intensity * rate * share * self.dt)
 
-    def _informed(self, quotes: Tensor, able: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Which quotes [P, E, M, 2] informed traders hit, the mid-price's jump [P, E], and its loss [P, E, 1, 1].
+    def _informed_trades(self, quotes: Tensor, able: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which quotes [P, E, M, 2] informed traders hit, the jump of the mid-price [P, E], and its loss [P, E, 1, 1].
 
         At most one arrives in a step. It trades at the best quote if the jump exceeds its distance.
         """
@@ -162,10 +162,10 @@ class MakingMarket:
         falls = draws[:, :, 0, 1] < 0.5  # before a fall they sell to the bid
         size = -config.informed_jump * torch.log1p(-draws[:, :, 1, 0])  # [P, E]
         side = torch.stack([falls, ~falls], -1).unsqueeze(2)  # [P, E, 1, 2]
-        wide = size.view(*size.shape, 1, 1)
-        hit = _nearest(quotes, able) & side & arrives.view(*size.shape, 1, 1) & (wide > quotes)
+        jump_size = size.view(*size.shape, 1, 1)
+        hit = _nearest(quotes, able) & side & arrives.view(*size.shape, 1, 1) & (jump_size > quotes)
         jump = torch.where(arrives, torch.where(falls, -size, size), 0.0)
-        return hit, jump, wide
+        return hit, jump, jump_size
 
     @property
     def _informed_probability(self) -> float:
@@ -173,7 +173,10 @@ class MakingMarket:
         return -math.expm1(-self.config.informed_intensity * self.dt)
 
     def _informed_revenue(self, quotes: Tensor, able: Tensor) -> Tensor:
-        """Expected revenue [P, E, M, 2] of a step's informed trades: a loss, whose excess over the quote has mean m."""
+        """Expected revenue [P, E, M, 2] of the informed trades of a step: a loss.
+
+        Its excess over the quote has mean m.
+        """
         if not self.config.informed_intensity:
             return torch.zeros_like(quotes)
         m = self.config.informed_jump
@@ -188,14 +191,14 @@ class MakingMarket:
     def _observation(self) -> JointObservation:
         config = self.config
         time = ((config.steps - self._step) / config.steps).to(self.dtype).unsqueeze(-1)  # [P, E, 1]
-        held = self._held / config.max_inventory
+        inventory = self._inventory / config.max_inventory
         levels = torch.arange(-config.max_inventory, config.max_inventory + 1, device=self.device)
-        level = (self._held.unsqueeze(-1) == levels).to(self.dtype)
-        own = torch.cat([time.expand_as(held).unsqueeze(-1), held.unsqueeze(-1), level], -1)
-        return JointObservation(own, torch.cat([time, held], -1))
+        level = (self._inventory.unsqueeze(-1) == levels).to(self.dtype)
+        observations = torch.cat([time.expand_as(inventory).unsqueeze(-1), inventory.unsqueeze(-1), level], -1)
+        return JointObservation(observations, torch.cat([time, inventory], -1))
 
 
 def _nearest(quotes: Tensor, able: Tensor) -> Tensor:
-    """Which maker's quote is the best of each side: [P, E, M, 2] bool, one maker of those `able`, or none."""
+    """Best quote of each side: [P, E, M, 2] bool, one maker of those `able`, or none."""
     offers = torch.where(able, quotes, torch.inf)
     return torch.zeros_like(able).scatter(2, offers.argmin(2, keepdim=True), True) & able

@@ -1,18 +1,18 @@
-"""Environments of other simulators as a VecEnv: Isaac Gym's VecTask, Isaac Lab's five-tuple, rsl_rl's VecEnv.
+"""Environments of other simulators as a VecEnv: VecTask of Isaac Gym, five-tuple of Isaac Lab, VecEnv of rsl_rl.
 
 The N environments of a simulator become P x E = N without a copy: tensors stay on its device, and only observations
-that its next step would overwrite are copied there. Time-outs become truncations. The members' random numbers are the
-simulator's, so that one member in a population differs from the same member by itself.
+that its next step would overwrite are copied there. Time-outs become truncations. Random numbers come from the
+simulator. A member therefore trains differently alone than in a population.
 
 A simulator that resets inside a step loses the observation before the reset, unless it keeps it in
-`extras["final_obs"]` (Isaac Lab: `compute_final_obs = True`). Without it the value of a truncated episode is that of
-the observation before its last step, as in rsl_rl.
+`extras["final_obs"]` (Isaac Lab: `compute_final_obs = True`). Without it the value of a truncated episode is computed
+from the observation before its last step, as in rsl_rl.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypedDict
 
 import torch
 
@@ -20,16 +20,23 @@ from finrl_pod.errors import ConfigError, InputError
 from finrl_pod.types import EnvStep, Tensor
 
 GROUP = "policy"  # observations of the actor
-FINAL = "final_obs"
+FINAL: Final = "final_obs"
 
-Groups = Mapping[str, Any]
+Groups = Mapping[str, Tensor]
+
+
+class Extras(TypedDict, total=False):
+    """Extras of a step. time_outs: [N], episodes cut by a time limit; final_obs: observations before a reset."""
+
+    time_outs: Tensor
+    final_obs: Groups
 
 
 class VecTask(Protocol):
     """What is used of `isaacgymenvs.tasks.base.vec_task.VecTask`.
 
     step: actions [N, D] -> ({"obs": [N, S]}, reward [N], reset [N], {"time_outs": [N]}). A done environment is reset
-    by `reset_done`, or by the task's next step. reset: the observation buffer as it is.
+    by `reset_done`, or by the next step of the task. reset: the observation buffer as it is.
     """
 
     num_envs: int
@@ -37,7 +44,7 @@ class VecTask(Protocol):
     num_actions: int
     rl_device: Any
 
-    def step(self, actions: Tensor) -> tuple[Groups, Tensor, Tensor, dict[str, Any]]: ...
+    def step(self, actions: Tensor) -> tuple[Groups, Tensor, Tensor, Extras]: ...
 
     def reset(self) -> Groups: ...
 
@@ -47,7 +54,7 @@ class VecTask(Protocol):
 
 
 class IsaacLabTask(Protocol):
-    """What is used of Isaac Lab's `ManagerBasedRLEnv` and `DirectRLEnv`: resets happen inside `step`.
+    """Used part of `ManagerBasedRLEnv` and `DirectRLEnv` of Isaac Lab: resets happen inside `step`.
 
     step: actions [N, D] -> ({"policy": [N, S]}, reward [N], terminated [N], truncated [N], extras).
     """
@@ -58,16 +65,16 @@ class IsaacLabTask(Protocol):
     @property
     def single_action_space(self) -> Any: ...
 
-    def reset(self, seed: int | None = None) -> tuple[Groups, dict[str, Any]]: ...
+    def reset(self, seed: int | None = None) -> tuple[Groups, Extras]: ...
 
-    def step(self, action: Tensor) -> tuple[Groups, Tensor, Tensor, Tensor, dict[str, Any]]: ...
+    def step(self, action: Tensor) -> tuple[Groups, Tensor, Tensor, Tensor, Extras]: ...
 
 
 class RslRlTask(Protocol):
     """What is used of `rsl_rl.env.VecEnv`: resets happen inside `step`.
 
     step: actions [N, D] -> (TensorDict with "policy" [N, S], reward [N], done [N], {"time_outs": [N]}). `seed` and
-    `reset` are called if the environment has them, as Isaac Lab's wrapper does.
+    `reset` are called if the environment has them, as the wrapper of Isaac Lab does.
     """
 
     num_envs: int
@@ -76,7 +83,7 @@ class RslRlTask(Protocol):
 
     def get_observations(self) -> Any: ...
 
-    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, dict[str, Any]]: ...
+    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Extras]: ...
 
 
 class _SimulatorEnv:
@@ -86,10 +93,10 @@ class _SimulatorEnv:
     actions = 0
 
     def __init__(self, count: int, sizes: tuple[int, int], device: Any, members: Sequence[int]) -> None:
-        """count: N. sizes: of observations and actions. members: ids; their number P must divide N."""
+        """count: N. sizes: sizes of observations and actions. members: ids; their number P must divide N."""
         if not members or count % len(members):
             raise ConfigError(
-                f"the number of members must divide the simulator's {count} environments, got {len(members)}"
+                f"the number of members must divide the {count} environments of the simulator, got {len(members)}"
             )
         self.members = len(members)
         self.envs = count // len(members)
@@ -98,18 +105,18 @@ class _SimulatorEnv:
         self.device = torch.device(device)
         self._count = count
         self._last: Tensor | None = None  # the observation that was returned last
-        self._given: Tensor | None = None  # the simulator's own, of the last step
+        self._last_output: Tensor | None = None  # returned by the simulator in the last step
 
     def _actions(self, action: Tensor) -> Tensor:
         """[P, E, D] -> [N, D]. Raises InputError for another shape."""
-        expected = (self.members, self.envs, self.action_size)
-        if tuple(action.shape) != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.action_size)
+        if tuple(action.shape) != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         return action.detach().reshape(self._count, self.action_size)
 
     def _first(self, observation: Tensor) -> Tensor:
         """[N, S] -> [P, E, S]; a copy, as the first step may overwrite it."""
-        self._given = None
+        self._last_output = None
         self._last = observation.clone()
         return self._view(self._last)
 
@@ -118,10 +125,10 @@ class _SimulatorEnv:
 
         Two steps tell: tensors that are alive at the same time have different addresses.
         """
-        given = self._given
-        self._given = observation
-        fresh = given is not None and given.data_ptr() != observation.data_ptr()
-        self._last = observation if fresh else observation.clone()
+        last_output = self._last_output
+        self._last_output = observation
+        is_new_tensor = last_output is not None and last_output.data_ptr() != observation.data_ptr()
+        self._last = observation if is_new_tensor else observation.clone()
         return self._view(self._last)
 
     def _view(self, x: Tensor) -> Tensor:
@@ -138,13 +145,13 @@ class _SimulatorEnv:
             self._view(final),
         )
 
-    def _final(self, extras: Mapping[str, Any], group: str, observation: Tensor, over: Tensor) -> Tensor:
+    def _final(self, extras: Extras, group: str, observation: Tensor, episode_ends: Tensor) -> Tensor:
         """Observations [N, S] before the reset: those that the simulator kept, else the last ones before the step."""
-        kept = extras.get(FINAL)
-        before = self._last if kept is None else kept[group]
-        if before is None:
+        saved_observations = extras.get(FINAL)
+        last_observation = self._last if saved_observations is None else saved_observations[group]
+        if last_observation is None:
             return observation
-        return torch.where(over.unsqueeze(-1), before, observation)
+        return torch.where(episode_ends.unsqueeze(-1), last_observation, observation)
 
 
 class VecTaskEnv(_SimulatorEnv):
@@ -159,28 +166,28 @@ class VecTaskEnv(_SimulatorEnv):
         self.task = task
 
     def reset(self, seed: int) -> Tensor:
-        """Start all episodes. Tasks draw from torch's global generator, which is seeded."""
+        """Start all episodes. Seeds the global generator of torch, from which tasks draw."""
         torch.manual_seed(seed)
         self.task.reset_idx(torch.arange(self._count, device=self.device))
-        return self._first(self._computed())
+        return self._first(self._current_observation())
 
     def step(self, action: Tensor) -> EnvStep:
         observations, reward, reset, extras = self.task.step(self._actions(action))
-        over = reset != 0
+        episode_ends = reset != 0
         time_outs = extras.get("time_outs")
-        truncated = torch.zeros_like(over) if time_outs is None else (time_outs != 0) & over
-        reached = observations["obs"]
-        following = reached
-        if bool(over.any()):
-            reached = reached.clone()
+        truncated = torch.zeros_like(episode_ends) if time_outs is None else (time_outs != 0) & episode_ends
+        final_observation = observations["obs"]
+        following = final_observation
+        if bool(episode_ends.any()):
+            final_observation = final_observation.clone()
             following = self.task.reset_done()[0]["obs"]
-            if FINAL not in extras and torch.equal(following[over], reached[over]):
-                following = self._computed()
-        final = extras[FINAL]["obs"] if FINAL in extras else reached
-        final = torch.where(over.unsqueeze(-1), final, following)
-        return self._outcome(following, reward, over & ~truncated, truncated, final)
+            if FINAL not in extras and torch.equal(following[episode_ends], final_observation[episode_ends]):
+                following = self._current_observation()
+        final = extras[FINAL]["obs"] if FINAL in extras else final_observation
+        final = torch.where(episode_ends.unsqueeze(-1), final, following)
+        return self._outcome(following, reward, episode_ends & ~truncated, truncated, final)
 
-    def _computed(self) -> Tensor:
+    def _current_observation(self) -> Tensor:
         """The observation buffer [N, S] after the task has filled it."""
         compute = getattr(self.task, "compute_observations", None)
         if callable(compute):
@@ -190,7 +197,7 @@ class VecTaskEnv(_SimulatorEnv):
 
 
 class IsaacLabEnv(_SimulatorEnv):
-    """An Isaac Lab environment as a VecEnv; the actor's observations are those of the group "policy"."""
+    """An Isaac Lab environment as a VecEnv; the actor observes the group "policy"."""
 
     def __init__(self, task: IsaacLabTask, *, members: Sequence[int] = (0,)) -> None:
         """Resets the environment, to see its observations. Raises ConfigError for a group that is not one tensor."""
@@ -226,7 +233,7 @@ class RslRlEnv(_SimulatorEnv):
         self.task = task
 
     def reset(self, seed: int) -> Tensor:
-        """Start all episodes; torch's global generator is seeded, from which environments draw."""
+        """Start all episodes; seeds the global generator of torch, from which environments draw."""
         torch.manual_seed(seed)
         for name, arguments in (("seed", (seed,)), ("reset", ())):
             method = getattr(self.task, name, None)
@@ -235,13 +242,13 @@ class RslRlEnv(_SimulatorEnv):
         return self._first(self.task.get_observations()[GROUP])
 
     def step(self, action: Tensor) -> EnvStep:
-        groups, reward, done, extras = self.task.step(self._actions(action))
-        over = done != 0
+        groups, reward, reset_flags, extras = self.task.step(self._actions(action))
+        episode_ends = reset_flags != 0
         time_outs = extras.get("time_outs")
-        truncated = torch.zeros_like(over) if time_outs is None else (time_outs != 0) & over
+        truncated = torch.zeros_like(episode_ends) if time_outs is None else (time_outs != 0) & episode_ends
         observation: Tensor = groups[GROUP]
-        final = self._final(extras, GROUP, observation, over)
-        return self._outcome(observation, reward, over & ~truncated, truncated, final)
+        final = self._final(extras, GROUP, observation, episode_ends)
+        return self._outcome(observation, reward, episode_ends & ~truncated, truncated, final)
 
 
 def _width(space: Any) -> int:

@@ -1,7 +1,7 @@
-"""A VecEnv for the trainers of other simulators: as Isaac Gym's VecTask, Isaac Lab's five-tuple, rsl_rl's VecEnv.
+"""A VecEnv for trainers of other simulators: as VecTask of Isaac Gym, five-tuple of Isaac Lab, VecEnv of rsl_rl.
 
-P x E environments become N = P * E. Observations are flat float32 rows, actions numbers in [-1, 1]: those of markets
-are multiplied by the scale of the environment's action kind before they become weights, as in the Gymnasium views.
+P x E environments become N = P * E. Observations are flat float32 rows, actions numbers in [-1, 1]: actions of markets
+are multiplied by the scale of their action kind before they become weights, as in the Gymnasium views.
 Resets happen inside the step that ends an episode; the observations before them are `extras["final_obs"]`, as in Isaac
 Lab. Time-outs are truncations.
 """
@@ -20,7 +20,7 @@ from finrl_pod.protocols import VecEnv
 from finrl_pod.rl.networks.observation_adapter import action_scale
 from finrl_pod.types import EnvStep, Tensor
 from finrl_pod_envs.observation import flat, flat_size
-from finrl_pod_envs.simulators.adapters import FINAL, GROUP
+from finrl_pod_envs.simulators.adapters import FINAL, GROUP, Extras
 
 ENDLESS = 1_000_000  # reported to trainers that ask for the length of episodes without a limit
 
@@ -29,13 +29,13 @@ class _Exported:
     """Shared by the exports: N environments, flat rows [N, S], actions [N, D] in [-1, 1], lengths of episodes."""
 
     def __init__(self, env: VecEnv, *, seed: int = 0, max_episode_length: int = ENDLESS) -> None:
-        """max_episode_length: of an environment that is not a market; a market's is `episode_bars`.
+        """max_episode_length: limit of an environment without a market; a market has `episode_bars`.
 
-        Raises ConfigError for discrete actions, which these interfaces do not have.
+        Raises ConfigError for discrete actions: these interfaces have none.
         """
         if env.action_kind == "discrete":
             raise ConfigError(
-                "the interfaces of Isaac and rsl_rl have continuous actions; this environment's are discrete"
+                "the interfaces of Isaac and rsl_rl have continuous actions; this environment has discrete ones"
             )
         self.env = env
         self._seed = seed
@@ -85,20 +85,20 @@ class _Exported:
         """Step by [N, D]; the outcome and the flags [N] of ended episodes."""
         values = actions.detach().to(self.device).clamp(-1.0, 1.0) * self._scale
         out = self.env.step(values.view(self.env.members, self.env.envs, -1))
-        over = (out.terminated | out.truncated).flatten()
-        self.episode_length_buf = torch.where(over, 0, self.episode_length_buf + 1)
-        return out, over
+        episode_ends = (out.terminated | out.truncated).flatten()
+        self.episode_length_buf = torch.where(episode_ends, 0, self.episode_length_buf + 1)
+        return out, episode_ends
 
-    def _with_final(self, extras: dict[str, Any], group: str, out: EnvStep, over: Tensor) -> dict[str, Any]:
+    def _with_final(self, extras: Extras, group: str, out: EnvStep, episode_ends: Tensor) -> Extras:
         """Extras with the observations before the reset, in steps that end an episode."""
-        return {**extras, FINAL: {group: self._rows(out.final_observation)}} if bool(over.any()) else extras
+        return {**extras, FINAL: {group: self._rows(out.final_observation)}} if bool(episode_ends.any()) else extras
 
 
 class ExportedVecTask(_Exported):
     """A VecEnv as an Isaac Gym `VecTask`; also what `rl_games` asks of a vectorised environment.
 
-    obs_buf, rew_buf, reset_buf, progress_buf, extras: as in `VecTask`. Observations are clipped at +-clip_obs, actions
-    at +-clip_actions, 1 at most.
+    obs_buf, rew_buf, reset_buf, progress_buf, extras: buffers of `VecTask`. Observations are clipped at +-clip_obs,
+    actions at +-clip_actions, 1 at most.
     """
 
     num_states = 0
@@ -112,7 +112,7 @@ class ExportedVecTask(_Exported):
         self.obs_buf = self._begin(None)
         self.rew_buf = torch.zeros(self.num_envs, device=self.device)
         self.reset_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
-        self.extras: dict[str, Any] = {}
+        self.extras: Extras = {}
 
     @property
     def observation_space(self) -> Any:
@@ -126,13 +126,13 @@ class ExportedVecTask(_Exported):
         """Steps [N] of the current episodes."""
         return self.episode_length_buf
 
-    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, dict[str, Any]]:
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Extras]:
         """Step by actions [N, D]: ({"obs": [N, S]}, reward [N], reset [N] int64, {"time_outs": [N] bool})."""
-        out, over = self._advance(actions.clamp(-self.clip_actions, self.clip_actions))
+        out, episode_ends = self._advance(actions.clamp(-self.clip_actions, self.clip_actions))
         self.obs_buf = self._rows(out.observation)
         self.rew_buf = out.reward.flatten()
-        self.reset_buf = over.long()
-        self.extras = self._with_final({"time_outs": out.truncated.flatten()}, "obs", out, over)
+        self.reset_buf = episode_ends.long()
+        self.extras = self._with_final({"time_outs": out.truncated.flatten()}, "obs", out, episode_ends)
         return self.reset(), self.rew_buf, self.reset_buf, self.extras
 
     def reset(self) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ class ExportedVecTask(_Exported):
     def reset_idx(self, env_ids: Tensor) -> None:
         """Start new episodes of all environments; a market does not reset some of them.
 
-        Raises ConfigError for fewer. The seed is drawn from torch's global generator, as tasks do.
+        Raises ConfigError for fewer. The seed is drawn from the global generator of torch, as tasks do.
         """
         if len(env_ids) != self.num_envs:
             raise ConfigError(f"reset_idx() takes all {self.num_envs} environments, got {len(env_ids)}")
@@ -154,7 +154,7 @@ class ExportedVecTask(_Exported):
 
     # ------------------------------------------------------------------ rl_games.common.ivecenv.IVecEnv
 
-    def get_env_info(self) -> dict[str, Any]:
+    def get_env_info(self) -> Any:
         """Spaces and the number of agents."""
         return {"observation_space": self.observation_space, "action_space": self.action_space, "agents": 1}
 
@@ -172,7 +172,7 @@ class ExportedVecTask(_Exported):
         """Nothing depends on the progress of training."""
 
     def get_env_state(self) -> None:
-        """Nothing is saved with a trainer's checkpoint."""
+        """Nothing is saved with the checkpoint of a trainer."""
 
     def set_env_state(self, env_state: Any) -> None:
         """Nothing is restored."""
@@ -182,7 +182,7 @@ class ExportedIsaacLab(_Exported):
     """A VecEnv as an Isaac Lab environment: groups of observations, five-tuple, resets inside `step`."""
 
     state_space = None
-    metadata: dict[str, Any] = {}  # noqa: RUF012  read by wrappers
+    metadata: dict[str, str] = {}  # noqa: RUF012  read by wrappers
 
     @property
     def single_observation_space(self) -> Any:
@@ -195,14 +195,14 @@ class ExportedIsaacLab(_Exported):
     def observation_space(self) -> Any:
         return self.single_observation_space
 
-    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: ARG002
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Tensor], Extras]:  # noqa: ARG002
         """Start all episodes; without a seed from the one given at first."""
         return {GROUP: self._begin(seed)}, {}
 
-    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, Extras]:
         """Step by actions [N, D]: ({"policy": [N, S]}, reward, terminated, truncated [N], extras)."""
-        out, over = self._advance(action)
-        extras = self._with_final({}, GROUP, out, over)
+        out, episode_ends = self._advance(action)
+        extras = self._with_final({}, GROUP, out, episode_ends)
         terminated = out.terminated.flatten()
         truncated = out.truncated.flatten()
         return {GROUP: self._rows(out.observation)}, out.reward.flatten(), terminated, truncated, extras
@@ -213,14 +213,14 @@ class ExportedRslRl(_Exported):
 
     def __init__(self, env: VecEnv, **terms: Any) -> None:
         super().__init__(env, **terms)
-        self.cfg: dict[str, Any] = {}
+        self.cfg: dict[str, str] = {}
         self._current = self._begin(None)
 
     def get_observations(self) -> Any:
         """TensorDict with the group "policy" [N, S]. Raises SetupError without tensordict."""
         return self._groups(self._current)
 
-    def reset(self) -> tuple[Any, dict[str, Any]]:
+    def reset(self) -> tuple[Any, Extras]:
         """Start all episodes."""
         self._current = self._begin(None)
         return self.get_observations(), {}
@@ -230,20 +230,20 @@ class ExportedRslRl(_Exported):
         self._seed = seed if seed >= 0 else self._seed
         return self._seed
 
-    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, dict[str, Any]]:
+    def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Extras]:
         """Step by actions [N, D]: (TensorDict, reward [N], done [N] int64, {"time_outs": [N]})."""
-        out, over = self._advance(actions)
+        out, episode_ends = self._advance(actions)
         self._current = self._rows(out.observation)
-        extras: dict[str, Any] = {"time_outs": out.truncated.flatten()}
-        if bool(over.any()):
+        extras: Extras = {"time_outs": out.truncated.flatten()}
+        if bool(episode_ends.any()):
             extras[FINAL] = self._groups(self._rows(out.final_observation))
-        return self.get_observations(), out.reward.flatten(), over.long(), extras
+        return self.get_observations(), out.reward.flatten(), episode_ends.long(), extras
 
     def _groups(self, rows: Tensor) -> Any:
         try:
             from tensordict import TensorDict
         except ImportError:
-            raise SetupError("rsl_rl's interface needs tensordict; pip install tensordict") from None
+            raise SetupError("the interface of rsl_rl needs tensordict; pip install tensordict") from None
         return TensorDict({GROUP: rows}, batch_size=[self.num_envs])
 
 

@@ -1,9 +1,9 @@
 """Isaac Gym behind its own API, as a VecEnv: copies of one asset, driven by forces on its degrees of freedom.
 
-The sequence of calls is that of Isaac Gym's tasks: create_sim, add_ground, load_asset, create_env and create_actor for
-each environment, prepare_sim, acquire_dof_state_tensor; then for each step set_dof_actuation_force_tensor, simulate,
-fetch_results (on the CPU), refresh_dof_state_tensor; and set_dof_state_tensor_indexed for environments that start an
-episode. A subclass says what a task is: `IsaacGymCartpole` is the cart-pole of Isaac Gym's examples.
+The sequence of calls follows the tasks of Isaac Gym: create_sim, add_ground, load_asset, create_env and create_actor
+for each environment, prepare_sim, acquire_dof_state_tensor; then for each step set_dof_actuation_force_tensor,
+simulate, fetch_results (on the CPU), refresh_dof_state_tensor; and set_dof_state_tensor_indexed for environments that
+start an episode. A subclass says what a task is: `IsaacGymCartpole` is the cart-pole of its examples.
 
 Isaac Gym (Preview 4) is on no package registry and its binaries are for Python 3.6 to 3.8, older than this package
 needs: nothing here has run on it. Tests drive it with a stand-in of the API on MuJoCo.
@@ -25,7 +25,7 @@ from finrl_pod.errors import InputError, SetupError
 from finrl_pod.random import generators
 from finrl_pod.types import EnvStep, Tensor
 
-SPACING = 2.0  # metres from an environment's origin to its border
+SPACING = 2.0  # metres from the origin of an environment to its border
 SUBSTEPS = 2
 NO_GRAPHICS = -1
 
@@ -39,11 +39,11 @@ class IsaacGym(NamedTuple):
 
 def load_isaac_gym() -> IsaacGym:
     """Import Isaac Gym. Raises SetupError if it is not installed, or if torch was imported before it."""
-    early = "isaacgym" in sys.modules
+    is_imported = "isaacgym" in sys.modules
     try:
         return IsaacGym(import_module("isaacgym.gymapi"), import_module("isaacgym.gymtorch"))
     except ImportError as error:
-        if "before" in str(error) and not early:
+        if "before" in str(error) and not is_imported:
             raise SetupError(
                 "Isaac Gym must be imported before torch: import isaacgym at the top of your script"
             ) from None
@@ -76,7 +76,7 @@ class IsaacGymEnv(ABC):
         seconds: float = 1 / 60,
         modules: IsaacGym | None = None,
     ) -> None:
-        """asset: URDF or MJCF file. seconds: of a step. modules: Isaac Gym's, imported if None.
+        """asset: URDF or MJCF file. seconds: length of a step. modules: modules of Isaac Gym, imported if None.
 
         Raises SetupError without Isaac Gym, or if it creates no simulation.
         """
@@ -91,7 +91,7 @@ class IsaacGymEnv(ABC):
         self.gym.prepare_sim(self.sim)
         # [N * dofs, 2]: position and velocity, refreshed by the simulator in place.
         self._state = self.gymtorch.wrap_tensor(self.gym.acquire_dof_state_tensor(self.sim))
-        self._both = self._state.view(self.members * envs, self.dofs, 2)
+        self._motion_table = self._state.view(self.members * envs, self.dofs, 2)
 
     # ------------------------------------------------------------------ the task
 
@@ -122,9 +122,9 @@ class IsaacGymEnv(ABC):
 
     def step(self, action: Tensor) -> EnvStep:
         """Step by actions [P, E, D], clipped to [-1, 1]. Raises InputError for another shape."""
-        expected = (self.members, self.envs, self.action_size)
-        if tuple(action.shape) != expected:
-            raise InputError(f"an action must have shape {expected}, got {tuple(action.shape)}")
+        expected_shape = (self.members, self.envs, self.action_size)
+        if tuple(action.shape) != expected_shape:
+            raise InputError(f"an action must have shape {expected_shape}, got {tuple(action.shape)}")
         flat = action.detach().to(self.device).reshape(-1, self.action_size).clamp(-1.0, 1.0)
         forces = self.forces(flat).contiguous().view(-1)
         self.gym.set_dof_actuation_force_tensor(self.sim, self.gymtorch.unwrap_tensor(forces))
@@ -137,8 +137,8 @@ class IsaacGymEnv(ABC):
         final = self.observe(position, velocity)
         reward, terminated = self.judge(position, velocity)
         truncated = (self._age >= self.steps) & ~terminated
-        over = terminated | truncated
-        self._restart(over)
+        episode_ends = terminated | truncated
+        self._restart(episode_ends)
         observation = self.observe(*self._motion())
         return EnvStep(*(self._view(x) for x in (observation, reward, terminated, truncated, final)))
 
@@ -171,32 +171,34 @@ class IsaacGymEnv(ABC):
         gym = self.gym
         options = api.AssetOptions()
         options.fix_base_link = True
-        loaded = gym.load_asset(self.sim, str(asset.parent), asset.name, options)
+        loaded_asset = gym.load_asset(self.sim, str(asset.parent), asset.name, options)
         pose = api.Transform()
         pose.p = api.Vec3(0.0, 0.0, 2.0)
         corner = api.Vec3(SPACING, SPACING, SPACING)
         for i in range(count):
             env = gym.create_env(self.sim, api.Vec3(-SPACING, -SPACING, 0.0), corner, math.isqrt(count))
-            actor = gym.create_actor(env, loaded, pose, "actor", i, 1, 0)
+            actor = gym.create_actor(env, loaded_asset, pose, "actor", i, 1, 0)
             drives = gym.get_actor_dof_properties(env, actor)
             drives["driveMode"][:] = api.DOF_MODE_EFFORT
             drives["stiffness"][:] = 0.0
             drives["damping"][:] = 0.0
             gym.set_actor_dof_properties(env, actor, drives)
-        return int(gym.get_asset_dof_count(loaded))
+        return int(gym.get_asset_dof_count(loaded_asset))
 
     def _motion(self) -> tuple[Tensor, Tensor]:
-        """Positions and velocities [N, dofs], views of the simulator's tensor."""
-        return self._both[..., 0], self._both[..., 1]
+        """Positions and velocities [N, dofs], views of the simulator tensor."""
+        return self._motion_table[..., 0], self._motion_table[..., 1]
 
-    def _restart(self, where: Tensor) -> None:
+    def _restart(self, mask: Tensor) -> None:
         """Start new episodes where [N] bool; the simulator takes over the states at its next step."""
-        ids = where.nonzero().flatten()
+        ids = mask.nonzero().flatten()
         if not len(ids):
             return
-        drawn = torch.stack([torch.rand(self.envs, 2 * self.dofs, generator=stream) for stream in self._streams])
-        position, velocity = self.initial(drawn.view(-1, 2 * self.dofs).to(self.device))
-        self._both[ids] = torch.stack([position, velocity], -1)[ids]
+        uniform_numbers = torch.stack(
+            [torch.rand(self.envs, 2 * self.dofs, generator=stream) for stream in self._streams]
+        )
+        position, velocity = self.initial(uniform_numbers.view(-1, 2 * self.dofs).to(self.device))
+        self._motion_table[ids] = torch.stack([position, velocity], -1)[ids]
         actors = ids.to(torch.int32)
         self.gym.set_dof_state_tensor_indexed(
             self.sim, self.gymtorch.unwrap_tensor(self._state), self.gymtorch.unwrap_tensor(actors), len(actors)
@@ -208,10 +210,10 @@ class IsaacGymEnv(ABC):
 
 
 class IsaacGymCartpole(IsaacGymEnv):
-    """Balance a pole on a cart, with the rewards and limits of Isaac Gym's example.
+    """Balance a pole on a cart, with the rewards and limits of the example of Isaac Gym.
 
     observation: position and velocity of the cart, angle and angular velocity of the pole. action: force on the cart as
-    a share of `force`. An asset has the cart's slider first and the pole's hinge second.
+    a share of `force`. An asset has the slider of the cart first and the hinge of the pole second.
     """
 
     observation_size = 4
@@ -229,8 +231,8 @@ class IsaacGymCartpole(IsaacGymEnv):
 
     def judge(self, position: Tensor, velocity: Tensor) -> tuple[Tensor, Tensor]:
         reward = 1.0 - position[:, 1].square() - 0.01 * velocity[:, 0].abs() - 0.005 * velocity[:, 1].abs()
-        lost = (position[:, 0].abs() > self.track) | (position[:, 1].abs() > math.pi / 2)
-        return torch.where(lost, -2.0, reward), lost
+        has_fallen = (position[:, 0].abs() > self.track) | (position[:, 1].abs() > math.pi / 2)
+        return torch.where(has_fallen, -2.0, reward), has_fallen
 
     def forces(self, action: Tensor) -> Tensor:
         forces = torch.zeros(len(action), self.dofs, device=self.device)

@@ -117,8 +117,8 @@ def test_tensors_of_the_simulator_are_not_copied() -> None:
     assert out.reward.data_ptr() == task.rew_buf.data_ptr()
     assert out.observation.data_ptr() != task.obs_buf.data_ptr()
     out = clipped.step(torch.zeros(1, 6, 1))
-    assert clipped._given is not None
-    assert out.observation.data_ptr() == clipped._given.data_ptr()
+    assert clipped._last_output is not None
+    assert out.observation.data_ptr() == clipped._last_output.data_ptr()
 
 
 @pytest.mark.parametrize("name", ["VecTask that returns its buffer", "rsl_rl"])
@@ -133,7 +133,7 @@ def test_ppo_learns_on_it(name: str) -> None:
 
 
 def test_unusable_tasks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="must divide the simulator's 6 environments, got 4"):
+    with pytest.raises(ConfigError, match="must divide the 6 environments of the simulator, got 4"):
         VecTaskEnv(IsaacGymTask(), members=range(4))
     with pytest.raises(InputError, match=r"an action must have shape \(1, 6, 1\), got \(6, 1\)"):
         VecTaskEnv(IsaacGymTask()).step(torch.zeros(6, 1))

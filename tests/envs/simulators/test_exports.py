@@ -93,7 +93,7 @@ def test_actions_and_observations_are_clipped() -> None:
 
 
 def test_bad_uses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="this environment's are discrete"):
+    with pytest.raises(ConfigError, match="this environment has discrete ones"):
         ExportedIsaacLab(market_env("discrete"))
     with pytest.raises(ConfigError, match=r"reset_idx\(\) takes all 3 environments, got 1"):
         ExportedVecTask(Drift(envs=3)).reset_idx(torch.tensor([0]))
