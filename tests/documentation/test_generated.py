@@ -1,4 +1,4 @@
-"""Generated pages and pictures are up to date; lines are short; settings and links exist."""
+"""Generated pages and pictures are up to date; lines are short; settings, source files and links exist."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ LINE = 297
 SECTIONS = "data|splits|features|environment|mandate|tournament|gate|agent"
 DAEMON_SECTIONS = "broker|schedule|slicing|intraday|orders|risk|timing|monitoring"
 SETTING = re.compile(rf"`({SECTIONS}|{DAEMON_SECTIONS})\.(?!json\b|onnx\b)([a-z_]+)\b")
+SOURCE_FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|cpp|h))`")
+BASES = ("", "finrl_pod", "envs/finrl_pod_envs", "strategies/finrl_pod_strategies", "app/finrl_pod_app", "tests/paper")
+OF_READERS = ("my/", "own_files/")  # folders of files that a page lets its reader write
 
 
 def relative(page: Path) -> str:
@@ -63,3 +66,9 @@ def test_settings_exist(page: Path) -> None:
 def test_linked_files_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_source_files_exist(page: Path) -> None:
+    for file in SOURCE_FILE.findall(page.read_text(encoding="utf-8")):
+        assert file.startswith(OF_READERS) or any((ROOT / base / file).is_file() for base in BASES), file
