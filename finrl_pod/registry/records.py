@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from finrl_pod.errors import RegistryError
 
@@ -138,6 +138,6 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def canonical_json(values: Mapping[str, Any]) -> bytes:
+def canonical_json(values: object) -> bytes:
     """JSON with sorted keys: equal values give equal bytes. Raises ValueError for NaN and infinity."""
     return (json.dumps(values, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()

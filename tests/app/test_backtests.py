@@ -275,7 +275,7 @@ def test_sweep_row_of_every_combination_equals_its_backtest(strategy_target: str
         data="main",
         cash=5e5,
         out=out,
-    )
+    ).to_dict()
     rows = document["rows"]
     assert len(rows) == 3 * 3 * 2
     for row in rows:
@@ -296,9 +296,9 @@ def test_sweep_does_not_depend_on_the_size_of_its_batches(
 ) -> None:
     def sweep_rows() -> Any:
         periods = [("2021-01-01", "2021-06-30"), (None, None)]
-        return run_sweep([strategy_target, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="main")[
-            "rows"
-        ]
+        return run_sweep(
+            [strategy_target, "random_weights", "index"], costs=[0.0, 10.0], periods=periods, data="main"
+        ).to_dict()["rows"]
 
     whole = sweep_rows()
     monkeypatch.setattr("finrl_pod_app.evaluation.sweeps.MAX_TABLE_BYTES", 1)
@@ -327,7 +327,7 @@ class Seeded:
 def test_features_of_a_strategy_may_depend_on_the_seed(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SEEDED_STRATEGY)
     target = f"{tmp_path / 'own.py'}:Seeded"
-    rows = run_sweep([target], seeds=[0, 1], data="main")["rows"]
+    rows = run_sweep([target], seeds=[0, 1], data="main").to_dict()["rows"]
     for row in rows:
         same = run_backtest(target, data="main", seed=row["seed"])["test"]["strategies"]["Seeded"]
         same = {name: same[name] for name in METRIC_NAMES}
@@ -360,7 +360,7 @@ def test_interrupted_sweep_keeps_its_rows(tmp_path: Path) -> None:
 
 
 def test_every_seed_has_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="main")["rows"]
+    rows = run_sweep(["random_weights"], seeds=[1, 2, 3], data="main").to_dict()["rows"]
     assert [row["seed"] for row in rows] == [1, 2, 3]
     assert len({row["sharpe"] for row in rows}) == 3
     assert run(["sweep", "--strategy", "random_weights", "--seeds", "0-1,5", "--data", "main"]) == 0

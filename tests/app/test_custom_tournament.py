@@ -106,6 +106,12 @@ def test_every_algorithm_competes(home: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads((home / "run" / "result.json").read_text()) == document
 
 
+def test_result_is_shown_as_text(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tournament", str(config_file(home, "ppo")), "--out", str(home / "run"), "--device", "cpu"]) == 0
+    champion = json.loads((home / "run" / "result.json").read_text())["champion"]["id"]
+    assert f"Champion: {champion} (ppo)" in capsys.readouterr().out
+
+
 def test_cohorts_share_a_leaderboard_and_a_resumed_run_equals_a_whole_one(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

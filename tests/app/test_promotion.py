@@ -168,14 +168,14 @@ def test_backtest_on_training_bars_is_marked_in_sample(
     assert "<h2>Results in sample</h2>" in page
     assert "Results on the test days" not in page
     assert report(tmp_path / "seen")["rules"][0].startswith("Warning: ")
-    rows = run_sweep([finished, "equal_weight"], periods=[(first, last), (None, None)])
+    rows = run_sweep([finished, "equal_weight"], periods=[(first, last), (None, None)]).to_dict()
     assert [(row["strategy"], row["in_sample"]) for row in rows["rows"] if row["in_sample"]] == [("champion", True)]
     assert rows["in_sample"][0].startswith("champion: Warning: ")
 
 
 def test_sweep_rows_name_their_run_and_champions_take_no_seed(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "copy")
-    rows = run_sweep([finished, tmp_path / "copy", "random_weights"], seeds=[0, 1])["rows"]
+    rows = run_sweep([finished, tmp_path / "copy", "random_weights"], seeds=[0, 1]).to_dict()["rows"]
     assert [(row["strategy"], row["seed"]) for row in rows] == sorted(
         [(str(finished), None), (str(tmp_path / "copy"), None), ("random_weights", 0), ("random_weights", 1)],
         key=lambda row: (row[0], row[1] or 0),

@@ -358,3 +358,9 @@ def test_the_schema_is_up_to_date() -> None:
     assert path.read_text("utf-8") == schema(), (
         "run: python -m finrl_pod_app.report.records > app/finrl_pod_app/report/report.schema.json"
     )
+
+
+def test_parts_that_do_not_fit_are_named_and_the_others_shown() -> None:
+    report = make_report({"seed": 3, "unknown": 1, "timing": {"samples": "many"}, "base_score": 0.5})
+    assert (report.seed, report.base_score, report.timing) == (3, 0.5, None)
+    assert {damage.partition(":")[0].partition(".")[0] for damage in report.damage} == {"unknown", "timing"}

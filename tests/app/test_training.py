@@ -214,7 +214,7 @@ def test_other_costs_and_cash(out: Path) -> None:
 
 
 def test_sweep_uses_the_settings_of_its_run(out: Path) -> None:
-    rows = run_sweep([out, "equal_weight"], costs=[10.0])["rows"]
+    rows = run_sweep([out, "equal_weight"], costs=[10.0]).to_dict()["rows"]
     assert [(row["strategy"], row["start"], row["end"]) for row in rows] == [
         ("champion", "2021-07-01", "2021-10-31"),
         ("equal_weight", "2021-07-01", "2021-10-31"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finrl_pod.tournament.leaderboard import Leaderboard, ancestry, score_from_dict
+from finrl_pod.tournament.leaderboard import Leaderboard, ancestry, root_limit, score_from_dict
 from finrl_pod.types import Score
 from tests.tournament.sample_scores import score, score_lists
 
@@ -124,3 +124,8 @@ def ranks_above(a: Score, b: Score) -> bool:
     if a.samples != b.samples:
         return a.samples < b.samples
     return a.id < b.id
+
+
+@pytest.mark.parametrize(("size", "share", "expected"), [(100, 0.29, 29), (4, 0.5, 2), (3, 0.1, 1)])
+def test_root_limit_is_at_least_one_and_ignores_rounding(size: int, share: float, expected: int) -> None:
+    assert root_limit(size, share) == expected

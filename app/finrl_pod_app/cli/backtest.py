@@ -192,7 +192,7 @@ def sweep(
             settings=setting or (),
             out=out,
             progress=progress,
-        )
+        ).to_dict()
     if as_json:
         print_json(document)
     else:

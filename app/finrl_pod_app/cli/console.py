@@ -16,7 +16,6 @@ from finrl_pod.evaluate.metrics import METRICS, Metric
 from finrl_pod_app.report.columns import (
     CHAMPION,
     champion_first,
-    champion_text,
     display_name,
     format_metric,
 )
@@ -171,7 +170,7 @@ def show_custom_result(document: Mapping[str, Any], out: Path) -> None:
     for line in (
         f"Tournament on {document['environment']}: {timing['samples']:,} steps in {timing['train_seconds']:.0f} s, "
         f"{timing['samples_per_second']:,.0f} samples/s.",
-        f"Champion: {champion_text(champion['id'], champion['members'])} ({champion['algorithm']}), mean episode "
+        f"Champion: {champion['id']} ({champion['algorithm']}), mean episode "
         f"return {champion['score']:.2f} on validation.",
         f"Test: mean episode return {test['mean_return']:.2f} +- {test['standard_error']:.2f} (standard error, "
         f"{test['episodes']} other episodes{_without_end(test['cut_episodes'])}).",

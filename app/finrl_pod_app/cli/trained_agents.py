@@ -52,9 +52,9 @@ def evaluate(
         "seed": config.seed,
     }
     if as_json:
-        print_json({**document, **scores})
+        print_json({**document, **scores.to_dict()})
     else:
-        show_environment_evaluation({**document, **scores})
+        show_environment_evaluation({**document, **scores.to_dict()})
 
 
 def play(

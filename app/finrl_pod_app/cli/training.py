@@ -299,13 +299,13 @@ def train(
                 raise InputError("a run with --pipeline async cannot be resumed; start a new one or use sync")
             if log:
                 raise InputError("--log needs --pipeline sync, got async; leave out one of them")
-            result = train_async(settings, folder, evaluation=episodes, progress=progress)
+            result = train_async(settings, folder, evaluation=episodes, progress=progress).to_dict()
         else:
             save_interval = SAVE_SECONDS if save_every is None else save_every
             result = run(
                 settings, folder, resume=resume, save_seconds=save_interval, evaluation=episodes, progress=progress,
                 loggers=[kind.value for kind in log or ()],
-            )  # fmt: skip
+            ).to_dict()  # fmt: skip
     if as_json:
         print_json(result)
     else:

@@ -25,7 +25,7 @@ from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import keep, kept_files, pinned, unpinned
 from finrl_pod_app.environment_training.config import TrainingConfig, check, open_env
 from finrl_pod_app.environment_training.evaluation import EPISODES, Scores, evaluate
-from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder
+from finrl_pod_app.environment_training.folder import WEIGHTS, PipelineSummary, RunFolder, TrainingResult
 from finrl_pod_app.environment_training.training import catch_stop_signals
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 
@@ -33,7 +33,7 @@ from finrl_pod_app.setup.output_folder import RUN, locked_folder
 @restored_threads()
 def train_async(
     config: TrainingConfig, out: Path, *, evaluation: int = EPISODES, progress: ProgressCallback = lambda _: None
-) -> dict[str, Any]:
+) -> TrainingResult:
     """Train a run; like `training.train`, with statistics of the pipeline in the result.
 
     Raises ConfigError for invalid settings, RunError if collecting or evaluation fails, Interrupted after Ctrl-C or
@@ -59,7 +59,7 @@ def train_async(
     timeout = max(SAMPLE_SECONDS, 2 * config.worker_timeout)  # a hanging worker is replaced within its own limit
     pipeline = Pipeline(make_env, config.agent, seed=config.seed, make_here=make_here, timeout=timeout)
     with locked_folder(out, RUN), catch_stop_signals() as signals:
-        folder.create(config.to_dict())
+        folder.create(config)
         error = _learn(pipeline, config, scores, signals, progress)
         stats = pipeline.stats
         algorithm = pipeline.algorithm
@@ -72,7 +72,8 @@ def train_async(
             raise RunError(f"{error}; {_saved_weights_message(stats, config, out)}")
         if not signals:
             with contextlib.suppress(Interrupted):
-                result["evaluation"] = evaluate(algorithm.greedy, config, evaluation, is_stopped=lambda: signals)
+                returns = evaluate(algorithm.greedy, config, evaluation, is_stopped=lambda: signals)
+                result = dataclasses.replace(result, evaluation=returns)
                 folder.finish(weights, result)
     if signals:
         raise Interrupted(f"stopped; {_saved_weights_message(stats, config, out)}")
@@ -125,24 +126,23 @@ def _saved_weights_message(stats: PipelineStats, config: TrainingConfig, out: Pa
 
 def _result(
     config: TrainingConfig, scores: Scores, stats: PipelineStats, alive: list[bool], out: Path
-) -> dict[str, Any]:
-    """Values of result.json, before the evaluation."""
-    return {
-        "env": unpinned(config.env),
-        "algorithm": unpinned(config.agent.algorithm),
-        "seed": config.seed,
-        "steps": min(stats.samples, config.steps),
-        "updates": stats.updates,
-        "seconds": round(stats.seconds, 3),
-        "samples_per_second": round(stats.samples / max(stats.seconds, 1e-9), 1),
-        "episodes": scores.episodes,
-        "unscored": scores.unscored_count,
-        "score": scores.member_scores,
-        "best_score": scores.best,
-        "curve": scores.curve,
-        "evaluation": None,
-        "alive": alive,
-        "workers_lost": stats.worker_restarts,
-        "pipeline": {"ratio": stats.ratio, "staleness": stats.staleness, "most_stale": stats.most_stale},
-        "weights": str(out / WEIGHTS),
-    }
+) -> TrainingResult:
+    """The result before the evaluation."""
+    return TrainingResult(
+        env=unpinned(config.env),
+        algorithm=unpinned(config.agent.algorithm),
+        seed=config.seed,
+        steps=min(stats.samples, config.steps),
+        updates=stats.updates,
+        seconds=round(stats.seconds, 3),
+        samples_per_second=round(stats.samples / max(stats.seconds, 1e-9), 1),
+        episodes=scores.episodes,
+        unscored=scores.unscored_count,
+        score=scores.member_scores,
+        best_score=scores.best,
+        curve=scores.curve,
+        alive=alive,
+        workers_lost=stats.worker_restarts,
+        weights=str(out / WEIGHTS),
+        pipeline=PipelineSummary(stats.ratio, stats.staleness, stats.most_stale),
+    )

@@ -13,15 +13,17 @@ from finrl_pod_envs.gymnasium_pool.drivers import check_pool
 from finrl_pod_envs.gymnasium_pool.env import WORKER_SECONDS, GymnasiumVecEnv
 from finrl_pod_envs.gymnasium_pool.spaces import PREFIX
 
-from finrl_pod import __version__, user_files
+from finrl_pod import user_files
 from finrl_pod.errors import ConfigError, RunError
 from finrl_pod.settings.algorithm_configs import AgentConfig, DQNConfig, OffPolicyConfig
 from finrl_pod.settings.algorithm_registry import ALGORITHMS, algorithm_info
 from finrl_pod.settings.run import MAX_SEED, parse
 from finrl_pod_app.setup.doctor import pick_device
+from finrl_pod_app.setup.output_folder import JsonRecord
 from finrl_pod_app.setup.overrides import parse_setting
 
 CUSTOM_ENVS = 16  # environments per member of file.py:Class; one batch steps them all
+Setting = bool | int | float | str | list[int]
 NEVER = 1e9  # disables a limit
 MINIBATCH = 64
 ON_POLICY_SAMPLES = 2048
@@ -59,7 +61,7 @@ def open_env(
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(JsonRecord):
     """All settings of a run.
 
     env: "gym:NAME" or "file.py:Class". steps: environment steps per member. envs: environments per member. workers:
@@ -79,10 +81,6 @@ class TrainingConfig:
     worker_timeout: float = 60.0
     pipeline: Literal["sync", "async"] = "sync"
     device: Literal["cpu", "cuda"] = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Values for config.json."""
-        return {**dataclasses.asdict(self), "version": __version__}
 
 
 def config_from_dict(values: Mapping[str, Any]) -> TrainingConfig:
@@ -114,7 +112,7 @@ def default_algorithm(env: str) -> str:
     return "dqn" if open_env(env, envs=1).action_kind == "discrete" else "sac"
 
 
-def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Any]:
+def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | None = None) -> dict[str, Setting]:
     """Default settings for control tasks; the defaults of the config records are for markets.
 
     horizon: steps of each environment per iteration, if set. Off-policy algorithms take one gradient step per sample,
@@ -122,12 +120,12 @@ def default_settings(algorithm: str, *, steps: int, envs: int, horizon: int | No
     """
     record = algorithm_info(algorithm).config_class
     names = {field.name for field in dataclasses.fields(record)}
-    common_settings: dict[str, Any] = {
+    common_settings: dict[str, Setting] = {
         "policy": "mlp", "gamma": 0.99, "learning_rate": 3e-4, "learning_rate_schedule": "constant",
     }  # fmt: skip
     if issubclass(record, OffPolicyConfig):
         # Random actions for at most a twentieth of the run.
-        kind_settings: dict[str, Any] = {
+        kind_settings: dict[str, Setting] = {
             "hidden": [256, 256], "batch_size": 256, "buffer_size": max(min(steps, 1_000_000), 256, envs),
             "gradient_steps": UPDATES_PER_SAMPLE.get(algorithm, 1) * envs * max(horizon or 1, 1),
             "learning_starts": min(5_000, steps // 20),

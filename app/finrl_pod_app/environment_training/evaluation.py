@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +18,50 @@ from finrl_pod.random import key
 from finrl_pod.rl.experience.rollout import EpisodeReturns, episode_returns
 from finrl_pod.types import Tensor
 from finrl_pod_app.environment_training.config import TrainingConfig, open_env
+from finrl_pod_app.setup.output_folder import JsonRecord
 
 LAST = 100  # episodes per score, as in the leaderboards of Gymnasium
 POINTS = 200  # points of the curve
 EPISODES = 10
 
 Act = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class ScoreState:
+    """Saved state of `Scores`. last: recent returns of each member."""
+
+    last: list[list[float]]
+    episodes: int
+    unscored: int
+    best: float | None
+    curve: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class EnsembleReturns:
+    """Returns of all members deciding together. cut: number of episodes without an end."""
+
+    episodes: int
+    cut: int
+    mean: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class EvaluationResult(JsonRecord):
+    """Mean and standard deviation of the returns of each member, None if undefined.
+
+    cut: number of episodes without an end, each of `MAX_STEPS`. ensemble: None for a single member.
+    """
+
+    omitted = ("ensemble",)
+
+    episodes: int
+    cut: list[int]
+    mean: list[float | None]
+    std: list[float | None]
+    ensemble: EnsembleReturns | None = None
 
 
 class Scores:
@@ -36,7 +75,7 @@ class Scores:
         self._point_distance = max(1, steps // POINTS)
         self.episodes = self.unscored_count = 0
         self.best: float | None = None
-        self.curve: list[list[float]] = []
+        self.curve: list[tuple[int, float]] = []
 
     def add(self, episodes: Iterable[Episode], samples: int) -> None:
         """Add finished episodes. samples: environment steps per member so far."""
@@ -52,7 +91,7 @@ class Scores:
         if self.best is None or now > self.best:
             self.best = now
         if not self.curve or samples >= self.curve[-1][0] + self._point_distance:
-            self.curve.append([samples, now])
+            self.curve.append((samples, now))
 
     @property
     def member_scores(self) -> list[float | None]:
@@ -64,48 +103,41 @@ class Scores:
         """Current score of the best member."""
         return max((score for score in self.member_scores if score is not None), default=None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Values for state.json."""
+    def state(self) -> ScoreState:
+        """State to save in a checkpoint."""
         last = [list(returns) for returns in self._last]
-        counts = {"episodes": self.episodes, "unscored": self.unscored_count}
-        return {"last": last, **counts, "best": self.best, "curve": self.curve}
+        return ScoreState(last, self.episodes, self.unscored_count, self.best, self.curve)
 
-    def load(self, values: Mapping[str, Any]) -> None:
-        """Restore the values of `to_dict`."""
-        self._last = [deque(returns, maxlen=LAST) for returns in values["last"]]
-        self.episodes = values["episodes"]
-        self.unscored_count = values.get("unscored", 0)
-        self.best = values["best"]
-        self.curve = list(values["curve"])
+    def load(self, state: ScoreState) -> None:
+        """Restore a saved state."""
+        self._last = [deque(returns, maxlen=LAST) for returns in state.last]
+        self.episodes = state.episodes
+        self.unscored_count = state.unscored
+        self.best = state.best
+        self.curve = list(state.curve)
 
 
 def evaluate(
     act: Act, config: TrainingConfig, episodes: int, is_stopped: Callable[[], object] = lambda: False
-) -> dict[str, Any] | None:
-    """Mean and standard deviation of episode returns for each member, and for all members deciding together.
+) -> EvaluationResult | None:
+    """Evaluate each member, and all members deciding together; None if episodes < 1.
 
-    Uses its own seeds. NaN returns become None; None if episodes < 1. cut: number of episodes without an end, each of
-    `MAX_STEPS`. is_stopped: checked after each step. Raises Interrupted if it returns a true value, RunError if an
-    environment fails.
+    The episodes have their own seeds. is_stopped: checked after each step. Raises Interrupted if it returns a true
+    value, RunError if an environment fails.
     """
     if episodes < 1:
         return None
     member_returns, cut = _returns(act, config, episodes, is_stopped)
-    result: dict[str, Any] = {
-        "episodes": episodes,
-        "cut": cut.sum(1).tolist(),
-        "mean": to_plain(member_returns.mean(1).tolist()),
-        "std": to_plain(member_returns.std(1, correction=0).tolist()),
-    }
+    ensemble = None
     if config.members > 1:
-        returns, cut = _returns(ensemble_decision(act, config.members), config, episodes, is_stopped)
-        result["ensemble"] = {
-            "episodes": returns.numel(),
-            "cut": int(cut.sum()),
-            "mean": to_plain(float(returns.mean())),
-            "std": to_plain(float(returns.std(correction=0))),
-        }
-    return result
+        returns, ensemble_cut = _returns(ensemble_decision(act, config.members), config, episodes, is_stopped)
+        mean = to_plain(float(returns.mean()))
+        std = to_plain(float(returns.std(correction=0)))
+        ensemble = EnsembleReturns(returns.numel(), int(ensemble_cut.sum()), mean, std)
+    means = to_plain(member_returns.mean(1).tolist())
+    return EvaluationResult(
+        episodes, cut.sum(1).tolist(), means, to_plain(member_returns.std(1, correction=0).tolist()), ensemble
+    )
 
 
 def ensemble_decision(act: Act, members: int) -> Act:

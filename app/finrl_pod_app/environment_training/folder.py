@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
+from finrl_pod import __version__
 from finrl_pod.errors import RunError
-from finrl_pod.files import read_json, write_bytes, write_json, write_kept_files
+from finrl_pod.files import other_folder, read_json, write_bytes, write_json, write_kept_files
 from finrl_pod.tournament.snapshots import decode_tensors
 from finrl_pod.types import Tensor
 from finrl_pod.user_files import FOLDER, keep_folder
+from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict
+from finrl_pod_app.environment_training.evaluation import EvaluationResult, ScoreState
+from finrl_pod_app.setup.output_folder import JsonRecord
 
+Record = TypeVar("Record")
 CONFIG = "config.json"
 STATE = "state.json"
 RESULT = "result.json"
@@ -27,36 +34,97 @@ SLOT = "slot."
 COUNTS = "slot.counts"
 
 
+@dataclass(frozen=True)
+class Segment:
+    """A file of replay items. to: number of items saved up to its end."""
+
+    file: str
+    to: int
+
+
+@dataclass(frozen=True)
+class Checkpoint(JsonRecord):
+    """Contents of state.json. losses: lost workers. saves: number of this one. written: replay items ever saved."""
+
+    scores: ScoreState
+    seconds: float
+    losses: int
+    learner: str
+    segments: tuple[Segment, ...]
+    saves: int
+    written: int
+
+
+@dataclass(frozen=True)
+class PipelineSummary:
+    """Statistics of an asynchronous training. ratio: updates per sample. staleness: mean age of the acting weights."""
+
+    ratio: float
+    staleness: float
+    most_stale: float
+
+
+@dataclass(frozen=True)
+class TrainingResult(JsonRecord):
+    """Contents of result.json. score: of each member. unscored: number of episodes with NaN returns."""
+
+    omitted = ("ensemble", "pipeline")
+
+    env: str
+    algorithm: str
+    seed: int
+    steps: int
+    updates: int | None
+    seconds: float
+    samples_per_second: float
+    episodes: int
+    unscored: int
+    score: list[float | None]
+    best_score: float | None
+    curve: list[tuple[int, float]]
+    alive: list[bool]
+    workers_lost: int
+    weights: str
+    evaluation: EvaluationResult | None = None
+    pipeline: PipelineSummary | None = None
+
+
 class RunFolder:
-    """written: replay items ever saved."""
+    """The folder of one training run: config, checkpoints, result. item_count: replay items ever saved."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.item_count = 0
-        self._segments: list[dict[str, Any]] = []
+        self._segments: tuple[Segment, ...] = ()
         self._saves = 0
 
-    def create(self, config: Mapping[str, Any]) -> None:
+    def create(self, config: TrainingConfig) -> None:
         """Start a new run. Raises RunError if the folder has one already."""
         if (self.path / CONFIG).exists():
             raise RunError(f"{self.path} already holds a run; add --resume to continue it, or name another folder")
-        write_kept_files(self.path / FOLDER, config)
-        write_json(self.path / CONFIG, config)
+        values = {**config.to_dict(), "version": __version__}
+        write_kept_files(self.path / FOLDER, values)
+        write_json(self.path / CONFIG, values)
 
-    def config(self) -> dict[str, Any]:
-        """Contents of config.json. Raises RunError if there is no run."""
+    def config(self) -> TrainingConfig:
+        """The config of the run. Raises RunError if there is no run of `train --env`."""
         if not (self.path / CONFIG).exists():
             raise RunError(f"{self.path} has no run to resume; omit --resume to start one")
         values = read_json(self.path / CONFIG)
+        if not isinstance(values.get("env"), str):
+            on_prices = "is not a run of train --env; a run on prices is tested with finrl-pod backtest"
+            raise RunError(other_folder(self.path) or f"{self.path} {on_prices} {self.path}")
         keep_folder(self.path / FOLDER)
-        return values
+        return config_from_dict(values)
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> TrainingResult | None:
         """Result of a finished run, else None."""
-        return read_json(self.path / RESULT) if (self.path / RESULT).exists() else None
+        return _read_record(self.path / RESULT, TrainingResult) if (self.path / RESULT).exists() else None
 
-    def save(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], capacity: int) -> None:
-        """Save a checkpoint. tensors: with the replay items since `written`; values: added to state.json."""
+    def save(
+        self, tensors: Mapping[str, Tensor], scores: ScoreState, seconds: float, losses: int, capacity: int
+    ) -> None:
+        """Save a checkpoint. tensors: with the replay items since `item_count`. capacity: items of a replay buffer."""
         from safetensors.torch import save as to_bytes
 
         self._saves += 1
@@ -64,38 +132,38 @@ class RunFolder:
         learner_tensors = {k: x.contiguous() for k, x in tensors.items() if k not in items}
         item_count = int(tensors[COUNTS][0]) if COUNTS in tensors else 0
         if items and item_count > self.item_count:
-            name = f"replay-{self._saves:06d}.safetensors"
-            write_bytes(self.path / name, to_bytes(items))
-            self._segments.append({"file": name, "from": self.item_count, "to": item_count})
-        self._segments = [segment for segment in self._segments if segment["to"] > item_count - capacity]
-        name = f"learner-{self._saves:06d}.safetensors"
-        write_bytes(self.path / name, to_bytes(learner_tensors))
-        state = {**values, "learner": name, "segments": self._segments, "saves": self._saves, "written": item_count}
-        write_json(self.path / STATE, state)
+            segment = Segment(f"replay-{self._saves:06d}.safetensors", item_count)
+            write_bytes(self.path / segment.file, to_bytes(items))
+            self._segments = (*self._segments, segment)
+        self._segments = tuple(segment for segment in self._segments if segment.to > item_count - capacity)
+        learner = f"learner-{self._saves:06d}.safetensors"
+        write_bytes(self.path / learner, to_bytes(learner_tensors))
+        state = Checkpoint(scores, seconds, losses, learner, self._segments, self._saves, item_count)
+        write_json(self.path / STATE, state.to_dict())
         self.item_count = item_count
-        self._delete_old_files({name, *(segment["file"] for segment in self._segments)})
+        self._delete_old_files({learner, *(segment.file for segment in self._segments)})
 
-    def load(self, capacity: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Last checkpoint: all tensors, and the values of state.json. None if nothing was saved yet."""
+    def load(self, capacity: int) -> tuple[dict[str, Tensor], Checkpoint] | None:
+        """Last checkpoint with all its tensors. None if nothing was saved yet."""
         if not (self.path / STATE).exists():
             return None
-        state = read_json(self.path / STATE)
-        tensors = self._read(state["learner"])
-        self.item_count = state["written"]
-        self._segments = list(state["segments"])
-        self._saves = state["saves"]
-        segments = [self._read(segment["file"]) for segment in self._segments]
+        state = _read_record(self.path / STATE, Checkpoint)
+        tensors = self._read(state.learner)
+        self.item_count = state.written
+        self._segments = state.segments
+        self._saves = state.saves
+        segments = [self._read(segment.file) for segment in self._segments]
         if segments:
             count = min(self.item_count, capacity)
             tensors |= {name: torch.cat([segment[name] for segment in segments], 1)[:, -count:] for name in segments[0]}
         return tensors, state
 
-    def finish(self, weights: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
+    def finish(self, weights: Mapping[str, Tensor], result: TrainingResult) -> None:
         """Save weights and result, and remove the checkpoint."""
         from safetensors.torch import save as to_bytes
 
         write_bytes(self.path / WEIGHTS, to_bytes({name: x.contiguous() for name, x in weights.items()}))
-        write_json(self.path / RESULT, result)
+        write_json(self.path / RESULT, result.to_dict())
         with contextlib.suppress(FileNotFoundError):
             (self.path / STATE).unlink()
         self._delete_old_files(set())
@@ -114,3 +182,11 @@ class RunFolder:
             for path in self.path.glob(f"{kind}-*.safetensors"):
                 if path.name not in keep:
                     path.unlink(missing_ok=True)
+
+
+def _read_record(file: Path, kind: type[Record]) -> Record:
+    """Read a record from a JSON file. Raises RunError if it is damaged."""
+    try:
+        return TypeAdapter(kind).validate_python(read_json(file))
+    except ValidationError as error:
+        raise RunError(f"{file} is damaged: {error.errors()[0]['msg']}; start a new run in another folder") from None

@@ -22,7 +22,7 @@ from finrl_pod.rl.networks.policies import PolicySpec
 from finrl_pod.rl.optimisation.normalisation import MEAN, VARIANCE
 from finrl_pod.tournament.snapshots import load_tensors
 from finrl_pod.types import Tensor
-from finrl_pod_app.environment_training.config import TrainingConfig, config_from_dict, open_env
+from finrl_pod_app.environment_training.config import TrainingConfig, open_env
 from finrl_pod_app.environment_training.folder import CONFIG, WEIGHTS, RunFolder
 
 
@@ -64,11 +64,7 @@ def load_agents(run: str | Path) -> SavedAgents:
     path = Path(run)
     if not (path / CONFIG).exists():
         raise RunError(other_folder(path) or f"{path} holds no run of train --env; name the folder given as --out")
-    values = RunFolder(path).config()
-    if not isinstance(values.get("env"), str):
-        on_prices = f"{path} is not a run of train --env; a run on prices is tested with finrl-pod backtest {path}"
-        raise RunError(other_folder(path) or on_prices)
-    config = config_from_dict(values)
+    config = RunFolder(path).config()
     if not (path / WEIGHTS).exists():
         raise RunError(f"the run in {path} is not finished; continue it with the command that began it and --resume")
     tensors = load_tensors(path / WEIGHTS)

@@ -22,9 +22,9 @@ from finrl_pod.rl.training.learner import Learner
 from finrl_pod.settings.algorithm_configs import TrainedAgentConfig
 from finrl_pod.tournament.progress import Progress, ProgressCallback
 from finrl_pod.user_files import pinned, unpinned
-from finrl_pod_app.environment_training.config import TrainingConfig, check, config_from_dict, open_env
-from finrl_pod_app.environment_training.evaluation import EPISODES, Scores, evaluate
-from finrl_pod_app.environment_training.folder import RunFolder
+from finrl_pod_app.environment_training.config import TrainingConfig, check, open_env
+from finrl_pod_app.environment_training.evaluation import EPISODES, EvaluationResult, Scores, evaluate
+from finrl_pod_app.environment_training.folder import WEIGHTS, RunFolder, TrainingResult
 from finrl_pod_app.setup.output_folder import RUN, locked_folder
 from finrl_pod_app.setup.training_loggers import TrainingLogger, open_logger
 
@@ -42,8 +42,8 @@ def train(
     evaluation: int = EPISODES,
     progress: ProgressCallback = lambda _: None,
     loggers: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Train a new run, or continue the run in `out`; returns the contents of result.json.
+) -> TrainingResult:
+    """Train a new run, or continue the run in `out`.
 
     loggers: kinds of `training_loggers.LOGGERS` that write into out/logs.
 
@@ -52,7 +52,7 @@ def train(
     """
     check(config)
     folder = RunFolder(out)
-    saved_config = config_from_dict(folder.config()) if resume else None  # keeps the files of the run
+    saved_config = folder.config() if resume else None  # keeps the files of the run
     config = pinned(config)
     if not save_seconds >= 0:
         raise ConfigError(f"--save-every must be 0 seconds or more, got {save_seconds:g}")
@@ -64,7 +64,7 @@ def train(
         learner = Learner(env, config.agent, seed=config.seed, threads=config.threads)
         with locked_folder(out, RUN):
             if not resume:
-                folder.create(config.to_dict())
+                folder.create(config)
             with contextlib.ExitStack() as stack:
                 reports = [stack.enter_context(_open_logger(kind, out, config)).report for kind in loggers]
                 training = _TrainingRun(config, folder, env, learner, progress, reports)
@@ -91,7 +91,7 @@ class _TrainingRun:
         self.seconds = self.losses = 0.0
         self._resume()
 
-    def run(self, signals: list[int], save_seconds: float, evaluation: int) -> dict[str, Any]:
+    def run(self, signals: list[int], save_seconds: float, evaluation: int) -> TrainingResult:
         config = self.config
         learner = self.learner
         first = learner.samples[0]
@@ -124,7 +124,7 @@ class _TrainingRun:
             learner.learn(left, callback=on_iteration, schedule=lambda age: 1 - age / config.steps if linear else 1.0)
         self.save()  # the evaluation may be interrupted or fail
         if signals and not self._resumable:
-            self.folder.finish(_all_weights(learner), {**self._result(), "evaluation": None})
+            self.folder.finish(_all_weights(learner), self._result(None))
             raise Interrupted(
                 f"stopped after {learner.samples[0]:,} of {config.steps:,} steps; the weights are saved in "
                 f"{self.folder.path}, and the run cannot be resumed: {config.env} has no checkpoint() and resume()"
@@ -135,7 +135,7 @@ class _TrainingRun:
                 "continue with the same command and --resume"
             )
         evaluation_result = None
-        failure = None
+        failure: RunError | None = None
         try:
             evaluation_result = evaluate(learner.act, config, evaluation, is_stopped=lambda: signals)
         except Interrupted:
@@ -145,7 +145,7 @@ class _TrainingRun:
             ) from None
         except RunError as error:
             failure = error
-        result = {**self._result(), "evaluation": evaluation_result}
+        result = self._result(evaluation_result)
         self.folder.finish(_all_weights(learner), result)
         if failure is not None:
             raise RunError(f"the trained agent is saved in {self.folder.path}, but its evaluation failed: {failure}")
@@ -155,17 +155,17 @@ class _TrainingRun:
         """Save a checkpoint from which the run continues exactly, if the environment can."""
         if not self._resumable:
             return
-        values = {"scores": self.scores.to_dict(), "seconds": self.seconds, "losses": self._losses()}
-        self.folder.save(self.learner.checkpoint(self.folder.item_count), values, self._capacity)
+        tensors = self.learner.checkpoint(self.folder.item_count)
+        self.folder.save(tensors, self.scores.state(), self.seconds, self._losses(), self._capacity)
 
     def _resume(self) -> None:
         if (checkpoint := self.folder.load(self._capacity)) is None:
             return
-        tensors, values = checkpoint
+        tensors, state = checkpoint
         self.learner.resume(tensors)
-        self.scores.load(values["scores"])
-        self.seconds = values["seconds"]
-        self.losses = values["losses"]
+        self.scores.load(state.scores)
+        self.seconds = state.seconds
+        self.losses = state.losses
 
     @property
     def _resumable(self) -> bool:
@@ -191,25 +191,26 @@ class _TrainingRun:
             detail="" if self.scores.best is None else f"score {self.scores.now:.1f}, best {self.scores.best:.1f}",
         )
 
-    def _result(self) -> dict[str, Any]:
+    def _result(self, evaluation: EvaluationResult | None) -> TrainingResult:
         learner = self.learner
-        return {
-            "env": unpinned(self.config.env),
-            "algorithm": unpinned(self.config.agent.algorithm),
-            "seed": self.config.seed,
-            "steps": learner.samples[0],
-            "updates": getattr(learner.algorithm, "updates", None),
-            "seconds": round(self.seconds, 3),
-            "samples_per_second": round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
-            "episodes": self.scores.episodes,
-            "unscored": self.scores.unscored_count,
-            "score": self.scores.member_scores,
-            "best_score": self.scores.best,
-            "curve": self.scores.curve,
-            "alive": learner.alive,
-            "workers_lost": self._losses(),
-            "weights": str(self.folder.path / "weights.safetensors"),
-        }
+        return TrainingResult(
+            env=unpinned(self.config.env),
+            algorithm=unpinned(self.config.agent.algorithm),
+            seed=self.config.seed,
+            steps=learner.samples[0],
+            updates=getattr(learner.algorithm, "updates", None),
+            seconds=round(self.seconds, 3),
+            samples_per_second=round(learner.samples[0] * self.config.members / max(self.seconds, 1e-9), 1),
+            episodes=self.scores.episodes,
+            unscored=self.scores.unscored_count,
+            score=self.scores.member_scores,
+            best_score=self.scores.best,
+            curve=self.scores.curve,
+            alive=learner.alive,
+            workers_lost=self._losses(),
+            weights=str(self.folder.path / WEIGHTS),
+            evaluation=evaluation,
+        )
 
 
 def _open_logger(kind: str, out: Path, config: TrainingConfig) -> TrainingLogger:

@@ -33,7 +33,6 @@ from finrl_pod.evaluate.audit.sensitivity import Sensitivity, sensitivity, sensi
 from finrl_pod.evaluate.audit.warmup import WARM_UP, check_warm_up
 from finrl_pod.evaluate.metrics import bars_per_year
 from finrl_pod.evaluate.variations import backtest_recorded
-from finrl_pod.files import to_plain
 from finrl_pod.market.rules import rules_of
 from finrl_pod.memory import release_freed_memory, release_mapped_pages
 from finrl_pod.promotion.rules import REFERENCE
@@ -56,6 +55,7 @@ from finrl_pod_app.evaluation.champions import member_ledgers, reference_strateg
 from finrl_pod_app.prices.market_setup import make_market, training_env
 from finrl_pod_app.prices.panels import load_panel, splits_of_panel
 from finrl_pod_app.prices.stored_prices import load_run_panel
+from finrl_pod_app.setup.output_folder import JsonRecord
 
 ENVIRONMENTS, GROUP = 8, 4  # of an audited environment
 MIN_BARS = 60  # shorter panels leave no bar to probe
@@ -98,7 +98,7 @@ class CostSensitivity:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(JsonRecord):
     """Findings about one subject. sensitivity: None without a strategy, or if costs were not checked."""
 
     subject: str
@@ -112,8 +112,7 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values of the audit, infinite numbers as null."""
-        values: dict[str, Any] = to_plain(dataclasses.asdict(self))
-        return {"subject": self.subject, "clean": self.clean, **values}
+        return {"subject": self.subject, "clean": self.clean, **super().to_dict()}
 
 
 # ---------------------------------------------------------------------- runs

@@ -37,7 +37,7 @@ from finrl_pod_app.prices.panels import backtest_period, load_panel, splits_of_p
 from finrl_pod_app.prices.stored_prices import load_run_panel
 from finrl_pod_app.report.builder import bars_sentence, bootstrap_band, build_report, rule_sentences, subject_of
 from finrl_pod_app.report.columns import CHAMPION
-from finrl_pod_app.report.records import RunReport
+from finrl_pod_app.report.records import ReportParts, RunReport
 from finrl_pod_app.setup.doctor import installed_versions
 from finrl_pod_app.setup.output_folder import BACKTEST, rewritable_folder
 from finrl_pod_app.setup.overrides import override_config
@@ -160,7 +160,7 @@ def run_backtest(
         if inputs.orders is not None and (capacity or execution == "paper" or inputs.name == "index"):
             raise InputError("stops and limits are simulated for strategies traded to weights, without --capacity")
         benchmark_account = None if benchmark is None else find_benchmark(benchmark, inputs.name, inputs.panel)
-        report_parts: dict[str, object] = {"split": inputs.period}
+        report_parts: ReportParts = {"split": inputs.period}
         if execution == "paper":
             outcome = _on_paper(inputs, paper, benchmark_account, options.get("cost_bps"), options.get("cash"))
         else:
@@ -197,12 +197,12 @@ class _Outcome:
     rules: Sequence[str] | None = None
     orders: Sequence[str] = ()
     cost_bps: float | None = None
-    parts: Mapping[str, object] = field(default_factory=dict)
+    parts: ReportParts = field(default_factory=ReportParts)
 
 
 def _capacity(
     inputs: BacktestInputs, recording: RecordingStrategy, adv: float | None, on_account: Callable[[float], None]
-) -> Mapping[str, object]:
+) -> object:
     """Active growth over the base at larger accounts."""
     from finrl_pod.evaluate.capacity import capacity_curve
     from finrl_pod.evaluate.variations import backtest_recorded
@@ -265,7 +265,7 @@ def run_references(
 
 def _mandate_parts(
     inputs: BacktestInputs, recorder: MandateRecorder, results: Mapping[str, BacktestResult]
-) -> Mapping[str, object]:
+) -> ReportParts:
     """Parts of the report on the mandate of a champion."""
     champion = results[CHAMPION]
     period = mandate_period(inputs.config, results, recorder.desired_tilts(champion.times, len(champion.symbols)))
@@ -321,7 +321,7 @@ def _report(
     inputs: BacktestInputs,
     outcome: _Outcome,
     benchmark_account: BenchmarkAccount | None,
-    report_parts: Mapping[str, object],
+    report_parts: ReportParts,
     *,
     with_band: bool,
 ) -> RunReport:

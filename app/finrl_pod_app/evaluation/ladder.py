@@ -39,7 +39,7 @@ from finrl_pod.tournament.selection import (
 from finrl_pod.types import BacktestResult, Floats, MarketTensor, Tensor
 from finrl_pod_app.evaluation.champions import load_champion, reference_strategy
 from finrl_pod_app.evaluation.promotion import ChampionEvaluation, EvaluationContext
-from finrl_pod_app.report.records import Rung, RungPeriod
+from finrl_pod_app.report.records import ReportParts, Rung, RungPeriod
 
 BASE = "base"
 TRAINED = "rl"
@@ -62,7 +62,7 @@ class Curve:
 
 def ladder_parts(
     context: EvaluationContext, run: RunDirectory, members: ChampionMembers, evaluation: ChampionEvaluation
-) -> dict[str, object]:
+) -> ReportParts:
     """The parts `ladder` and `start` of the report; none without a mandate.
 
     Call it after the look at the test period is recorded.

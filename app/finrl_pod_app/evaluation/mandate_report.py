@@ -37,6 +37,7 @@ from finrl_pod_app.report.records import (
     MandateUsage,
     PartialEstimate,
     PracticallyBase,
+    ReportParts,
     SharpePair,
     StopRule,
     YearDifference,
@@ -72,7 +73,7 @@ def mandate_period(
 
 def mandate_parts(
     config: RunConfig, results: Mapping[str, BacktestResult], periods: Mapping[str, MandatePeriod | None]
-) -> dict[str, object]:
+) -> ReportParts:
     """The parts of the report: mandate, added, mandate_usage, practically_base and stop_rule.
 
     results: results of the champion and of the reference; statistics are relative to the reference. periods: name ->

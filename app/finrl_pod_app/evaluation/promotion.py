@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from finrl_pod_strategies.baselines import run_baselines
 from finrl_pod_strategies.mandate_account import DesiredTilts, MandateRecorder
@@ -27,7 +27,7 @@ from finrl_pod.settings.algorithm_configs import ClosedFormConfig
 from finrl_pod.settings.run import GateConfig, RunConfig
 from finrl_pod.tournament.run_directory import START, RunDirectory
 from finrl_pod.tournament.selection import COMPARED_PROCEDURES, START_SIGNIFICANCE, ChampionMembers
-from finrl_pod.types import BacktestResult, Floats, MarketTensor, Panel
+from finrl_pod.types import BacktestResult, MarketTensor, Panel
 from finrl_pod_app.evaluation.audit import Audit, AuditScope, audit_champion
 from finrl_pod_app.evaluation.champions import (
     champion_identity,
@@ -145,12 +145,14 @@ def evaluate_champion(
             failures=_messages(audit, "fail") if audit else None,
             warnings=_messages(audit, "warn") if audit else (),
             seed=config.seed,
-            **_selection(run, config, members, active_returns, log),
+            trials=active_returns[:, None],
             reference=reference.name,
             base=reference_base(config),
             is_demonstration=is_demonstration(panel),
         )
-        saved_verdict = registry.save_verdict(look, apply_gate(evidence, config.gate).to_dict())
+        saved_verdict = registry.save_verdict(
+            look, apply_gate(_with_selection(evidence, run, config, members, log), config.gate).to_dict()
+        )
     verdict = Verdict.from_dict(saved_verdict)
     write_verdict(run.path, verdict)
     desired_tilts = {
@@ -166,25 +168,25 @@ def _messages(audit: Audit, status: Status) -> tuple[str, ...]:
     return tuple(finding.message for finding in audit.findings if finding.status == status)
 
 
-def _selection(
-    run: RunDirectory, config: RunConfig, members: ChampionMembers, active: Floats, log: TrialLog
-) -> dict[str, Any]:
-    """Arguments of the gate on the selection of a champion. active: [T], its active returns on validation.
+def _with_selection(
+    evidence: PromotionEvidence, run: RunDirectory, config: RunConfig, members: ChampionMembers, log: TrialLog
+) -> PromotionEvidence:
+    """Evidence with the trials among which an ensemble was selected. A solved policy was not selected on validation.
 
-    A solved policy was not selected on validation. An ensemble that took the place of its start was selected by a test
-    on the same bars that one in 1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many
-    times.
+    An ensemble that took the place of its start was selected by a test on the same bars that one in
+    1 / `START_SIGNIFICANCE` ensembles without an edge passes: its selection counts so many times.
     """
     if members.ids == (START,) or isinstance(config.agent, ClosedFormConfig):
-        return {"trials": active[:, None]}
+        return evidence
     is_greedy = members.procedure == "greedy"
     procedures = COMPARED_PROCEDURES if config.tournament.selection == "cross_validated" else 1.0
-    return {
-        "trials": log.matrix(),
-        "members": config.tournament.champion if is_greedy else len(members.ids),
-        "selection": "greedy" if is_greedy else "best",
-        "procedures": procedures / (START_SIGNIFICANCE if run.has_start else 1.0),
-    }
+    return dataclasses.replace(
+        evidence,
+        trials=log.matrix(),
+        members=config.tournament.champion if is_greedy else len(members.ids),
+        selection="greedy" if is_greedy else "best",
+        procedures=procedures / (START_SIGNIFICANCE if run.has_start else 1.0),
+    )
 
 
 def _champion_and_market(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,50 @@ MAX_COMBINATIONS = 100_000  # a larger sweep is probably a mistake
 MAX_TABLE_BYTES = 2**27  # of recorded decisions in memory, before they are simulated and freed
 
 
+@dataclasses.dataclass(frozen=True)
+class SweepRow:
+    """One backtest of a sweep. in_sample: whether it was trained or selected on some of the bars."""
+
+    strategy: str
+    seed: int | None
+    start: str
+    end: str
+    cost_bps: float
+    in_sample: bool
+    metrics: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, str | float | None]:
+        """JSON values: the keys and metrics side by side."""
+        values: dict[str, str | float | None] = to_plain({**{key: getattr(self, key) for key in KEYS}, **self.metrics})
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    """Duration of the decisions and of the accounts in a sweep."""
+
+    decisions: float
+    accounting: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """The contents of sweep.json. rules, in_sample, periods, note: sentences."""
+
+    rows: Sequence[SweepRow]
+    rules: Sequence[str]
+    in_sample: Sequence[str]
+    periods: Sequence[str]
+    note: str
+    seconds: Seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, NaN as null."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        rows = [row.to_dict() for row in self.rows]
+        return dict(to_plain({**values, "rows": rows, "seconds": vars(self.seconds)}))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecisionTable:
     """Decisions of one strategy with one seed over one period.
@@ -67,7 +111,7 @@ def run_sweep(
     settings: Sequence[str] = (),
     out: Path | None = None,
     progress: ProgressCallback = lambda _: None,
-) -> dict[str, Any]:
+) -> Sweep:
     """Backtest every combination of targets (as `run_backtest` takes them), costs in basis points, periods and seeds.
 
     split: bars to test on where there are no periods; by default validation for all targets if one of them is a custom
@@ -75,9 +119,8 @@ def run_sweep(
     other costs are applied to the same decisions. The champion of a run runs once per period; with several runs, the
     strategy of a row is the run folder. Next to a run, strategies are tested under its config.
 
-    Returns {"rows": [...], "in_sample": [...], "rules": [...], "seconds": ...}; with `out` it is written as sweep.json,
-    sweep.parquet and sweep.csv. If the user stops the sweep, finished rows are written unless the folder already holds
-    a sweep, and Interrupted is raised.
+    With `out` the result is written as sweep.json, sweep.parquet and sweep.csv. If the user stops the sweep, finished
+    rows are written unless the folder already holds a sweep, and Interrupted is raised.
     """
     if not targets:
         raise InputError("a sweep needs at least one strategy: name one with --strategy, or a run with --run")
@@ -100,22 +143,22 @@ def run_sweep(
                 progress(sweep.progress(count))
                 sweep.add(log_and_record_decisions(inputs, seed))
         except KeyboardInterrupt:
-            document = sweep.document(count)
+            result = sweep.result(count)
             if out is None or not sweep.rows or (out / SWEEP.marker).exists():
                 raise
-            _write(out, document)
+            _write(out, result)
             raise Interrupted(f"interrupted: {len(sweep.rows):,} of {count:,} rows are kept in {out}") from None
-        document = sweep.document(count)
+        result = sweep.result(count)
         if out is not None:
-            _write(out, document)
-    return document
+            _write(out, result)
+    return result
 
 
 class _Sweep:
     """Rows of a sweep in progress. Decisions are freed once they are simulated, because they may be large."""
 
     def __init__(self, costs: Sequence[float]) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[SweepRow] = []
         self._costs = costs
         self._tables = list[DecisionTable]()
         self._rules: list[str] = []
@@ -142,24 +185,17 @@ class _Sweep:
         seconds_left = seconds / row_count * (count - row_count) if row_count else None
         return Progress("backtesting", row_count, count, 0.0, None, seconds_left)
 
-    def document(self, count: int) -> dict[str, Any]:
-        """The object of sweep.json. count: number of requested rows."""
+    def result(self, count: int) -> Sweep:
+        """The sweep so far. count: number of requested rows."""
         self._replay_decisions()
         seconds = time.perf_counter() - self._start_time
-        self.rows.sort(key=lambda row: (row["strategy"], row["seed"] or 0, row["start"], row["end"], row["cost_bps"]))
+        self.rows.sort(key=lambda row: (row.strategy, row.seed or 0, row.start, row.end, row.cost_bps))
         missing = count - len(self.rows)
-        document: dict[str, Any] = to_plain(
-            {
-                "rows": self.rows,
-                "rules": self._rules,
-                "in_sample": list(self._in_sample),
-                "periods": list(self._periods),
-                "note": "Each strategy ran once per seed and period; the costs are applied to the same decisions."
-                + (f" Interrupted: {missing:,} of {count:,} rows are missing." if missing else ""),
-                "seconds": {"decisions": seconds - self._replay_seconds, "accounting": self._replay_seconds},
-            }
-        )
-        return document
+        note = "Each strategy ran once per seed and period; the costs are applied to the same decisions."
+        if missing:
+            note += f" Interrupted: {missing:,} of {count:,} rows are missing."
+        durations = Seconds(seconds - self._replay_seconds, self._replay_seconds)
+        return Sweep(self.rows, self._rules, list(self._in_sample), list(self._periods), note, durations)
 
     def _replay_decisions(self) -> None:
         start_time = time.perf_counter()
@@ -200,9 +236,10 @@ def _prepared_backtests(
                 yield with_seed(inputs, target, seed), seed
 
 
-def _write(out: Path, document: dict[str, Any]) -> None:
-    write_json(out / "sweep.json", document, indent=2)
-    write_table(out / "sweep", {key: [row[key] for row in document["rows"]] for key in (*KEYS, *METRIC_NAMES)})
+def _write(out: Path, sweep: Sweep) -> None:
+    write_json(out / "sweep.json", sweep.to_dict(), indent=2)
+    rows = [row.to_dict() for row in sweep.rows]
+    write_table(out / "sweep", {key: [row[key] for row in rows] for key in (*KEYS, *METRIC_NAMES)})
 
 
 def _config_of_first_run(targets: Sequence[str | Path]) -> RunConfig | None:
@@ -256,16 +293,18 @@ def replay_job(table: DecisionTable, index: int, cost_bps: float) -> Job:
     return Job(index, inputs.first, inputs.last, index_rules(rules) if inputs.name == "index" else rules)
 
 
-def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[dict[str, Any]]:
+def _rows(group: Sequence[DecisionTable], costs: Sequence[float]) -> list[SweepRow]:
     tables = torch.from_numpy(np.stack([table.table for table in group]))
-    jobs = []
-    heads = []
-    for index, table in enumerate(group):
-        inputs = table.inputs
-        for cost in costs or (inputs.config.environment.cost_bps,):
-            jobs.append(replay_job(table, index, cost))
-            start, end = (str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last))
-            head = (inputs.name, table.seed, start, end, cost, inputs.in_sample is not None)
-            heads.append(dict(zip(KEYS, head, strict=True)))
+    combinations = [
+        (index, table, cost)
+        for index, table in enumerate(group)
+        for cost in costs or (table.inputs.config.environment.cost_bps,)
+    ]
+    jobs = [replay_job(table, index, cost) for index, table, cost in combinations]
     simulation = simulate_recorded(group[0].market, tables, jobs, group[0].inputs.config.environment.cash)
-    return [{**head, **to_plain(metrics)} for head, metrics in zip(heads, simulation.metrics(), strict=True)]
+    rows = []
+    for (_, table, cost), metrics in zip(combinations, simulation.metrics(), strict=True):
+        inputs = table.inputs
+        start, end = (str(inputs.panel.times[i].astype("datetime64[D]")) for i in (inputs.first, inputs.last))
+        rows.append(SweepRow(inputs.name, table.seed, start, end, cost, inputs.in_sample is not None, metrics))
+    return rows

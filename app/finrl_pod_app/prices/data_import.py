@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,8 @@ from finrl_pod.data.store import Store
 from finrl_pod.errors import DataError
 from finrl_pod.types import Panel
 
+QueryValue = str | bool | int | float | Sequence[str] | None  # of a query in a manifest
+
 
 def import_prices(
     file: Path,
@@ -28,7 +31,7 @@ def import_prices(
     actions: Path | None = None,
     dividends: Dividends = "cash",
     **options: Any,
-) -> tuple[Panel, dict[str, Any]]:
+) -> tuple[Panel, dict[str, QueryValue]]:
     """Read a file, and the query that repeats it, for the manifest of the panel.
 
     adjusted: whether the prices in the file are adjusted for splits and dividends; None: yes, unless there are
@@ -53,7 +56,7 @@ def import_prices(
     return panel, query
 
 
-def import_again(manifest: Manifest) -> tuple[Panel, dict[str, Any]]:
+def import_again(manifest: Manifest) -> tuple[Panel, dict[str, QueryValue]]:
     """Repeat the import of a stored panel, by the query in its manifest. Raises DataError as `import_prices`."""
     query = manifest.query
     names = {field.name for field in dataclasses.fields(ReadOptions)} - {"adjusted"}
@@ -92,7 +95,7 @@ def refresh_panel(name: str, today: date | None = None) -> Manifest:
     return store.save(dataclasses.replace(panel, name=name), query)
 
 
-def _read_again(manifest: Manifest, last: date) -> tuple[Panel, dict[str, object]]:
+def _read_again(manifest: Manifest, last: date) -> tuple[Panel, dict[str, QueryValue]]:
     """Prices by the query of a manifest, and the query with its new end."""
     query = dict(manifest.query)
     if "file" in query:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from finrl_pod.data.manifest import Manifest
 from finrl_pod.data.store import Store
@@ -16,6 +16,7 @@ from finrl_pod.promotion.trial_registry import TrialRegistry
 from finrl_pod.settings.run import RunConfig
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.types import Panel
+from finrl_pod_app.prices.data_import import QueryValue
 from finrl_pod_app.prices.panels import load_panel
 
 Status = Literal["stored", "unchanged", "replaced"]
@@ -32,7 +33,7 @@ class StoredPrices:
     replaced_sha256: str | None = None
 
 
-def store_prices(panel: Panel, query: Mapping[str, Any], *, replace: bool = False) -> StoredPrices:
+def store_prices(panel: Panel, query: Mapping[str, QueryValue], *, replace: bool = False) -> StoredPrices:
     """Store under `panel.name`.
 
     Raises DataError if that has other prices, unless `replace`, and as `Store.save`.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -622,6 +622,35 @@ class RunReport(Part):
     def to_dict(self) -> dict[str, object]:
         """The contents of report.json: the parts that were set, NaN and infinity as None."""
         return dict(to_plain(self.model_dump(by_alias=True, exclude_unset=True)))
+
+
+class ReportParts(TypedDict, total=False):
+    """Parts of a report that are computed separately, as records or plain values; `make_report` checks them."""
+
+    split: str | None
+    champion: Champion
+    timing: Timing
+    validation: object
+    attribution: object
+    capacity: object
+    comparison: Comparison | None
+    mandate: object
+    added: Added | None
+    mandate_usage: Mapping[str, MandateUsage] | None
+    practically_base: PracticallyBase | None
+    stop_rule: StopRule | None
+    ladder: Sequence[Rung]
+    start: object
+    base_score: float
+    search: str
+    looks: int
+    looks_so_far: int
+    period: str
+    rules: Sequence[str]
+    bars: str
+    in_sample: str
+    execution: str
+    orders: Mapping[str, int]
 
 
 def make_report(values: Mapping[str, object]) -> RunReport:

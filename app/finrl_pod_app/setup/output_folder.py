@@ -1,20 +1,37 @@
-"""Output folders of commands: each holds one kind of result and is locked by one process at a time."""
+"""Results of commands: records that are printed as JSON, and locked output folders with one kind of result each."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from finrl_pod.errors import RunError
+from finrl_pod.files import to_plain
 
 RUN = "config.json"
 WALK_FORWARD = "plan.json"
 KINDS = {RUN: "a run", WALK_FORWARD: "a walk-forward"}
+
+
+class JsonRecord:
+    """Base of the frozen dataclasses that commands print as JSON. omitted: fields that are left out if None."""
+
+    omitted: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values of the fields, NaN and infinity as None."""
+
+        def known_values(items: list[tuple[str, object]]) -> dict[str, object]:
+            return {name: value for name, value in items if value is not None or name not in self.omitted}
+
+        values: dict[str, Any] = to_plain(dataclasses.asdict(self, dict_factory=known_values))  # type: ignore[call-overload]
+        return values
 
 
 class RewritableResult(NamedTuple):

@@ -26,10 +26,11 @@ def override_config(
         raise InputError(f"cost_bps must be at least 0 and below 10000, got {cost_bps:g}")
     if cash is not None and not cash > 0:
         raise InputError(f"cash must be above zero, got {cash:g}")
-    replacements: dict[str, Any] = {
-        name: value for name, value in (("cost_bps", cost_bps), ("cash", cash)) if value is not None
-    }
-    environment = dataclasses.replace(config.environment, **replacements)
+    environment = config.environment
+    if cost_bps is not None:
+        environment = dataclasses.replace(environment, cost_bps=cost_bps)
+    if cash is not None:
+        environment = dataclasses.replace(environment, cash=cash)
     source = config.data if data is None else dataclasses.replace(config.data, name=data, symbols=())
     new_config = dataclasses.replace(config, environment=environment, data=source)
     if not settings:

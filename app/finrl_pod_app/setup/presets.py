@@ -105,8 +105,8 @@ PURPOSES: Mapping[str, str] = {
 }
 
 
-# Market rules of the presets on a built-in panel, where they differ: spreads are charged by asset and day.
-PANEL_RULES: Mapping[str, Mapping[str, Any]] = {"us74": {"cost_bps": 5.0, "half_spread": "from data"}}
+# Cost of the presets on the panel us74: spreads are charged by asset and day.
+US74_COST_BPS = 5.0
 # The settings that users change first, by section; others are written if they differ from their defaults.
 CHANGED_FIRST: Mapping[str, tuple[str, ...]] = {
     "": ("seed",),
@@ -151,12 +151,15 @@ def for_panel(config: RunConfig, panel: Manifest) -> RunConfig:
     splits = propose_splits(
         date.fromisoformat(panel.start[:10]), date.fromisoformat(panel.end[:10]), BUILT_IN_SPLITS.get(panel.name)
     )
+    environment = config.environment
+    if panel.name == "us74":
+        environment = dataclasses.replace(environment, cost_bps=US74_COST_BPS, half_spread="from data")
     return dataclasses.replace(
         config,
         data=DataConfig(panel.name),
         features=FeatureConfig(fitting_features(config.features.names, panel)),
         splits=dataclasses.replace(splits, embargo=config.splits.embargo),
-        environment=dataclasses.replace(config.environment, **PANEL_RULES.get(panel.name, {})),
+        environment=environment,
     )
 
 

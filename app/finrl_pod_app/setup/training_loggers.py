@@ -14,13 +14,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from finrl_pod.errors import InputError
 from finrl_pod.rl.algorithms.base import Metrics
 from finrl_pod.rl.training.learner import Learner
 from finrl_pod.tournament.tensorboard_log import EventFile
 
+Setting = bool | int | float | str | tuple[int, ...] | None  # of a run
 PROJECT = "finrl_pod"  # experiment of MLflow, project of Weights & Biases
 MAX_PARAMETERS = 100  # of one request to MLflow
 
@@ -54,7 +55,7 @@ class TrainingLogger(ABC):
 class TensorBoardLogger(TrainingLogger):
     """Event files in a folder; `tensorboard --logdir FOLDER` shows them. Writing needs no package."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:  # noqa: ARG002  scalars only
+    def __init__(self, folder: Path, settings: Mapping[str, Setting]) -> None:  # noqa: ARG002  scalars only
         self._file = EventFile(folder)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -67,7 +68,7 @@ class TensorBoardLogger(TrainingLogger):
 class MLflowLogger(TrainingLogger):
     """A run in FOLDER/mlflow.db; `mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db` shows it."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Setting]) -> None:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
@@ -97,7 +98,7 @@ class MLflowLogger(TrainingLogger):
 class WandbLogger(TrainingLogger):
     """An offline run in FOLDER/wandb; `wandb sync` uploads it if you want. Nothing is sent."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Setting]) -> None:
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +119,7 @@ LOGGERS: Mapping[str, type[TensorBoardLogger | MLflowLogger | WandbLogger]] = {
 }
 
 
-def open_logger(kind: str, folder: str | Path, settings: Mapping[str, Any] | None = None) -> TrainingLogger:
+def open_logger(kind: str, folder: str | Path, settings: Mapping[str, Setting] | None = None) -> TrainingLogger:
     """A logger that writes into a folder. kind: "tensorboard", "mlflow" or "wandb". settings: run settings by name.
 
     Raises InputError for an unknown kind, ModuleNotFoundError without the package of the kind.

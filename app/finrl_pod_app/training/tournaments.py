@@ -51,7 +51,7 @@ from finrl_pod_app.prices.stored_prices import panel_to_resume
 from finrl_pod_app.report.builder import bootstrap_band, build_report, leaderboard_rows, subject_of
 from finrl_pod_app.report.columns import CHAMPION
 from finrl_pod_app.report.html import write_report
-from finrl_pod_app.report.records import Champion, RunReport, Timing
+from finrl_pod_app.report.records import Champion, ReportParts, RunReport, Timing
 from finrl_pod_app.report.verdict_text import few_bars_sentence
 from finrl_pod_app.setup.doctor import installed_versions, pick_device
 from finrl_pod_app.setup.kernels import compile_kernels
@@ -267,7 +267,7 @@ def with_base(report: ProgressCallback, score: float) -> ProgressCallback:
     return lambda progress: report(dataclasses.replace(progress, base=score))
 
 
-def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> dict[str, object]:
+def _mandate_parts(context: EvaluationContext, evaluation: ChampionEvaluation) -> ReportParts:
     """Parts of the report on the mandate, on validation and test."""
     periods = {
         name: mandate_period(context.config, results, evaluation.desired_tilts[name])

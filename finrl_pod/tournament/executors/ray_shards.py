@@ -85,7 +85,11 @@ def connect(address: str | None) -> Any:
     if address is not None:
         check_listening(address)
     ray = import_ray(ONE_NODE if address is None else None)
-    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
+    options: dict[str, str | bool | int] = {
+        "logging_level": "ERROR",
+        "log_to_driver": False,
+        "configure_logging": False,
+    }
     if address is None:
         if "RAY_AUTH_TOKEN_PATH" not in os.environ:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -46,13 +46,14 @@ def test_evaluation_reports_each_member_and_the_joint_decision() -> None:
 
     result = evaluate(act, config, 4)
     assert result is not None
-    assert len(result["mean"]) == 2
-    assert result["ensemble"]["episodes"] == 8
-    assert 8 <= result["ensemble"]["mean"] <= 11  # pushed to one side only, the pole falls within a few steps
+    assert len(result.mean) == 2
+    assert result.ensemble is not None
+    assert result.ensemble.episodes == 8
+    assert 8 <= (result.ensemble.mean or 0) <= 11  # pushed to one side only, the pole falls within a few steps
     single = TrainingConfig("gym:CartPole-v1", PPOConfig(), steps=100)
     result = evaluate(lambda obs: torch.zeros_like(obs[..., :1]).long(), single, 2)
     assert result is not None
-    assert "ensemble" not in result
+    assert "ensemble" not in result.to_dict()
 
 
 def zero_action(obs: Tensor) -> Tensor:
@@ -64,19 +65,20 @@ def test_episodes_without_an_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) ->
     config = TrainingConfig(NAME.format("Endless"), PPOConfig(), steps=100, members=2)
     result = evaluate(zero_action, config, 3)
     assert result is not None
-    assert result["mean"] == [50.0, 50.0]
-    assert result["cut"] == [3, 3]
-    assert result["ensemble"] == {"episodes": 6, "cut": 6, "mean": 50.0, "std": 0.0}
+    assert result.mean == [50.0, 50.0]
+    assert result.cut == [3, 3]
+    assert result.to_dict()["ensemble"] == {"episodes": 6, "cut": 6, "mean": 50.0, "std": 0.0}
     ended = evaluate(zero_action, TrainingConfig(NAME.format("Odd"), PPOConfig(), steps=100), 3)
     assert ended is not None
-    assert ended["cut"] == [0]
+    assert ended.cut == [0]
 
 
 def test_non_finite_returns_are_none() -> None:
     result = evaluate(zero_action, TrainingConfig(NAME.format("NoNumber"), PPOConfig(), steps=100, members=2), 2)
     assert result is not None
-    assert result["mean"] == result["std"] == [None, None]
-    assert result["ensemble"]["mean"] is None
+    assert result.mean == result.std == [None, None]
+    assert result.ensemble is not None
+    assert result.ensemble.mean is None
 
 
 def test_worker_processes_give_the_same_evaluation() -> None:
