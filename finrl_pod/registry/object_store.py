@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fsspec.core import split_protocol, url_to_fs
 
 from finrl_pod.errors import RegistryError, SetupError
 from finrl_pod.files import replace_file
 
-Result = TypeVar("Result")
 LOCAL = ("file", "local")
 # Stores whose uploads are atomic and that can refuse to overwrite. Options are passed to their fsspec implementation.
 REMOTE: dict[str, dict[str, Any]] = {
@@ -60,52 +59,37 @@ class ObjectStore:
 
     def read(self, key: str) -> bytes | None:
         """Contents of a file, or None if there is none."""
-
-        def contents() -> bytes | None:
-            try:
-                if self._folder is not None:
-                    return (self._folder / key).read_bytes()
-                return bytes(self._remote.cat_file(self._path(key)))
-            except FileNotFoundError:
-                return None
-
-        return self._call("read", contents)
+        with self._registry_errors("read"), contextlib.suppress(FileNotFoundError):
+            if self._folder is not None:
+                return (self._folder / key).read_bytes()
+            return bytes(self._remote.cat_file(self._path(key)))
+        return None
 
     def keys(self, folder: str) -> list[str]:
         """Keys of all files below a folder, sorted; empty if there is no such folder."""
-
-        def list_keys() -> list[str]:
+        with self._registry_errors("list"):
             if self._folder is not None:
                 files = (self._folder / folder).rglob("*")
                 return sorted(str(file.relative_to(self._folder)) for file in files if file.is_file())
             prefix = len(self._root) + 1
-            try:
+            with contextlib.suppress(FileNotFoundError):  # the bucket is missing
                 return sorted(path[prefix:] for path in self._remote.find(self._path(folder)))
-            except FileNotFoundError:  # the bucket is missing
-                return []
-
-        return self._call("list", list_keys)
+        return []
 
     def modification_time(self, key: str) -> datetime | None:
         """When a file was last written, or None if there is none."""
-
-        def time() -> datetime | None:
-            try:
-                if self._folder is not None:
-                    return datetime.fromtimestamp((self._folder / key).stat().st_mtime, UTC)
-                timestamp: datetime = self._remote.modification_time(self._path(key))
-                return timestamp.astimezone(UTC)
-            except FileNotFoundError:
-                return None
-
-        return self._call("read", time)
+        with self._registry_errors("read"), contextlib.suppress(FileNotFoundError):
+            if self._folder is not None:
+                return datetime.fromtimestamp((self._folder / key).stat().st_mtime, UTC)
+            timestamp: datetime = self._remote.modified(self._path(key))
+            return timestamp.astimezone(UTC)
+        return None
 
     # ------------------------------------------------------------------ writing
 
     def write(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one."""
-
-        def put() -> None:
+        with self._registry_errors("write to"):
             if self._folder is not None:
                 path = self._folder / key
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,43 +97,34 @@ class ObjectStore:
             else:
                 self._remote.pipe_file(self._path(key), data)
 
-        self._call("write to", put)
-
     def create(self, key: str, data: bytes) -> bool:
         """Write a new file; False, with nothing written, if there is one already."""
-
-        def put() -> bool:
-            try:
-                if self._folder is not None:
-                    _create_file(self._folder / key, data)
-                else:
-                    self._remote.pipe_file(self._path(key), data, mode="create")
-            except FileExistsError:
-                return False
+        with self._registry_errors("write to"), contextlib.suppress(FileExistsError):
+            if self._folder is not None:
+                _create_file(self._folder / key, data)
+            else:
+                self._remote.pipe_file(self._path(key), data, mode="create")
             return True
-
-        return self._call("write to", put)
+        return False
 
     def delete(self, key: str) -> None:
         """Delete a file; no error if there is none."""
-
-        def remove() -> None:
-            with contextlib.suppress(FileNotFoundError):
-                if self._folder is not None:
-                    (self._folder / key).unlink()
-                else:
-                    self._remote.rm_file(self._path(key))
-
-        self._call("write to", remove)
+        with self._registry_errors("write to"), contextlib.suppress(FileNotFoundError):
+            if self._folder is not None:
+                (self._folder / key).unlink()
+            else:
+                self._remote.rm_file(self._path(key))
 
     # ------------------------------------------------------------------ helpers
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _call(self, verb: str, operation: Callable[[], Result]) -> Result:
+    @contextlib.contextmanager
+    def _registry_errors(self, verb: str) -> Iterator[None]:
+        """Raise RegistryError for every error of the store."""
         try:
-            return operation()
+            yield
         except Exception as error:  # each implementation raises the errors of its libraries
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
             raise RegistryError(

@@ -26,7 +26,7 @@ from finrl_pod.tournament.dispatch import Dispatcher
 from finrl_pod.tournament.event_log import EventLog
 from finrl_pod.tournament.executor import Executor
 from finrl_pod.tournament.learning_curves import LearningCurves
-from finrl_pod.tournament.next_generation import SlotInit, initial_slots, next_slots
+from finrl_pod.tournament.next_generation import initial_slots, next_slots
 from finrl_pod.tournament.progress import Budget, Progress, ProgressCallback
 from finrl_pod.tournament.run_directory import RunDirectory
 from finrl_pod.tournament.run_state import Pending, RunState
@@ -133,7 +133,10 @@ class Scheduler(ABC):
                 returns,
                 max_age,
             )
-        return [Pending(group, number, _of_slots(slot_inits, group.slots)) for group in groups]
+        return [
+            Pending(group, number, tuple(slot_init for slot_init in slot_inits if slot_init.slot in group.slots))
+            for group in groups
+        ]
 
     def accept(self, state: RunState, results: Sequence[AssignmentResult], follow: Follow = lambda _: ()) -> RunState:
         """Record and save results of one number; returns the state after them.
@@ -154,7 +157,9 @@ class Scheduler(ABC):
         run.save_validation(number, {name: x for result in results for name, x in result.returns.items()})
         state = replace(state, pending=tuple(follow(state)))
         groups_curves = [LearningCurves(_slots(result), tuple(result.rows)) for result in results]
-        curves = replace(LearningCurves.joined(groups_curves), agents=tuple(sorted(scores, key=_slot)))
+        curves = replace(
+            LearningCurves.joined(groups_curves), agents=tuple(sorted(scores, key=lambda score: score.slot))
+        )
         agents = [agent for result in results for agent in result.agents]
         run.save_generation(number, agents, state.agents_needed, curves, state)
         for result in results:  # a resumed run cannot need older items
@@ -191,16 +196,8 @@ class Scheduler(ABC):
         )
 
 
-def _of_slots(slot_inits: Sequence[SlotInit], slots: Sequence[int]) -> tuple[SlotInit, ...]:
-    return tuple(slot_init for slot_init in slot_inits if slot_init.slot in slots)
-
-
 def _slots(result: AssignmentResult) -> tuple[int, ...]:
     return tuple(score.slot for score in result.scores)
-
-
-def _slot(score: Score) -> int:
-    return score.slot
 
 
 class GenerationalScheduler(Scheduler):

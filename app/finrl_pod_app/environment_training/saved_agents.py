@@ -68,7 +68,8 @@ def load_agents(run: str | Path) -> SavedAgents:
     if not (path / WEIGHTS).exists():
         raise RunError(f"the run in {path} is not finished; continue it with the command that began it and --resume")
     tensors = load_tensors(path / WEIGHTS)
-    weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in _names(tensors)}
+    names = [name.removeprefix("0.") for name in tensors if name.startswith("0.")]
+    weights = {name: torch.stack([tensors[f"{p}.{name}"] for p in range(config.members)]) for name in names}
     env = open_env(config.env, envs=1, members=range(config.members))
     try:
         spec = spec_of(env, config.agent)
@@ -88,7 +89,3 @@ def load_agents(run: str | Path) -> SavedAgents:
 def network_dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
     """Type of the inputs of a network: the type of its weights, not of the statistics saved with them."""
     return next(x.dtype for name, x in weights.items() if name not in (MEAN, VARIANCE))
-
-
-def _names(tensors: Mapping[str, Tensor]) -> list[str]:
-    return [name.removeprefix("0.") for name in tensors if name.startswith("0.")]

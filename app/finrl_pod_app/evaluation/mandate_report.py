@@ -191,10 +191,7 @@ def comparison(result: BacktestResult, base: BacktestResult) -> Comparison | Non
 
 
 def _active_return(returns: Floats, base_returns: Floats, periods: float) -> Estimate:
-    return _estimate(active_return(returns, base_returns, periods_per_year=periods))
-
-
-def _estimate(interval: Interval) -> Estimate:
+    interval = active_return(returns, base_returns, periods_per_year=periods)
     return Estimate(value=interval.value, low=interval.low, high=interval.high)
 
 

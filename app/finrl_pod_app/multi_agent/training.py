@@ -170,7 +170,8 @@ def score(policy: JointPolicy, plan: Recipe) -> dict[str, Any]:
     Execution: excess cost over optimum or equilibrium, holdings of the first market, gains by best responses. Making:
     share of the optimal value among noise traders, and the quotes at the start.
     """
-    market = plan.make_market(envs=EPISODES if _has_random_orders(plan) else 1)
+    has_random_orders = isinstance(plan.market, ExecutionMarketConfig) and plan.market.order_std > 0
+    market = plan.make_market(envs=EPISODES if has_random_orders else 1)
     if isinstance(market, MakingMarket):
         if market.agents > 1:
             return {}
@@ -191,10 +192,6 @@ def score(policy: JointPolicy, plan: Recipe) -> dict[str, Any]:
     if market.agents > 1 and not market.config.cooperation:
         result["best_response_gain"] = exploitability(orders[0], trades[0], market).tolist()
     return result
-
-
-def _has_random_orders(plan: Recipe) -> bool:
-    return isinstance(plan.market, ExecutionMarketConfig) and plan.market.order_std > 0
 
 
 def _plan(training: MarketTraining) -> Recipe:

@@ -23,12 +23,20 @@ from finrl_pod.settings.algorithm_registry import algorithm_info
 from finrl_pod.settings.run import RunConfig, TournamentConfig, validate_tournament
 from finrl_pod.tournament.cohort import CohortTrainer
 from finrl_pod.tournament.scoring import MarketScorer
-from finrl_pod.types import MarketTensor, Normaliser, Panel, Tensor
+from finrl_pod.types import MarketTensor, Panel, Tensor
 
 
 def make_market(panel: Panel, config: RunConfig, splits: Splits) -> MarketTensor:
     """Return the market of a panel, its features normalised by statistics of the training split only."""
-    return _build(panel, config, (splits.train.first, splits.train.last))
+    environment = config.environment
+    market = build_market(
+        panel,
+        config.features.names,
+        (splits.train.first, splits.train.last),
+        environment.fill,
+        turbulence=environment.turbulence_limit > 0,
+    )
+    return with_base(market, panel, config.mandate)
 
 
 def training_env(
@@ -125,13 +133,6 @@ def _is_linear(policy: str) -> bool:
         return policy != "mlp"
     tensors = make_policy(PolicySpec(policy, 2, 2, 2, (2,), action="tilt")).init(torch.Generator(), torch.float32)
     return LINEAR in tensors
-
-
-def _build(panel: Panel, config: RunConfig, fit: tuple[int, int] | Normaliser) -> MarketTensor:
-    environment = config.environment
-    turbulence = environment.turbulence_limit > 0
-    market = build_market(panel, config.features.names, fit, environment.fill, turbulence=turbulence)
-    return with_base(market, panel, config.mandate)
 
 
 def make_trainer(

@@ -259,11 +259,10 @@ def _check_cost(reference: str, _: object) -> list[Fault]:
     amount = torch.linspace(0, 5_000, 101, dtype=torch.float64).unsqueeze(-1).expand(101, 3).contiguous()
     prices = torch.tensor([5.0, 50.0, 500.0], dtype=torch.float64).expand(101, 3)
     liquidity = BarLiquidity(torch.full_like(prices, 1e6), torch.full_like(prices, 0.02), torch.full_like(prices, 1e-4))
-    results: dict[str, Any] = {name: getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope")}
-    for name, x in results.items():
+    values, slope = (getattr(cost, name)(amount, prices, liquidity) for name in ("cost", "slope"))
+    for name, x in (("cost", values), ("slope", slope)):
         if not isinstance(x, torch.Tensor):
             return [Fault("type", f"{name} must return a tensor like the amount, got {type(x).__name__}")]
-    values, slope = results["cost"], results["slope"]
     if values.shape != amount.shape or slope.shape != amount.shape:
         return [Fault("shape", f"cost and slope must have shape {tuple(amount.shape)}, got {tuple(values.shape)}")]
     faults = []

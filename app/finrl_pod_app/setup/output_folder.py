@@ -75,7 +75,8 @@ def locked_folder(out: Path, marker: str) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise RunError(f"cannot write {out}: {_reason(error)}; choose another folder with --out") from None
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise RunError(f"cannot write {out}: {reason}; choose another folder with --out") from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +119,3 @@ def _is_own_result(marker: Path, key: str) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(contents, dict) and key in contents
-
-
-def _reason(error: OSError) -> str:
-    return "it is a file" if isinstance(error, FileExistsError) else str(error.strerror)

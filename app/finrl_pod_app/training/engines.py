@@ -88,22 +88,13 @@ def open_executor(
     elif options.name == "processes":
         shards = options.shards or (torch.cuda.device_count() if device.type == "cuda" else 1)
         threads = config.threads or max(1, (os.cpu_count() or 1) // shards)
-        executor = ProcessExecutor(
-            partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads),
-            shards,
-            timeout=options.timeout,
-        )
+        trainer = partial(shard_trainer, config, panel, own_files, neighbours, device.type, threads)
+        executor = ProcessExecutor(trainer, shards, timeout=options.timeout)
     else:
+        threads = config.threads or max(1, int(options.cpus or 1))
+        shard_device = "cuda" if options.gpus else "cpu"
         executor = RayExecutor(
-            partial(
-                shard_trainer,
-                config,
-                panel,
-                own_files,
-                neighbours,
-                "cuda" if options.gpus else "cpu",
-                config.threads or max(1, int(options.cpus or 1)),
-            ),
+            partial(shard_trainer, config, panel, own_files, neighbours, shard_device, threads),
             shards=options.shards,
             address=options.address,
             cpus=1.0 if options.cpus is None else options.cpus,

@@ -145,18 +145,15 @@ def _training_bytes(config: RunConfig, agent: AgentConfig, pods: int, assets: in
     row_bytes = (3 + 2 * assets) * FLOAT  # account, action, reward and masks of a sample
     parameter_bytes = pods * _parameters(agent, assets, features) * FLOAT * PARAMETER_COPIES
     if isinstance(agent, OffPolicyConfig):
+        width = max(agent.hidden) * (assets if agent.policy == "equivariant" else 1)
         replay_bytes = pods * agent.buffer_size * 2 * row_bytes
-        return step_bytes + replay_bytes + parameter_bytes + pods * agent.batch_size * _width(agent, assets) * FLOAT * 4
+        return step_bytes + replay_bytes + parameter_bytes + pods * agent.batch_size * width * FLOAT * 4
     if isinstance(agent, DifferentiableConfig):
         return step_bytes + accounts * agent.horizon * assets * FLOAT * GRAPH_TENSORS + parameter_bytes
     if isinstance(agent, ClosedFormConfig):
         return step_bytes + parameter_bytes
     assert isinstance(agent, OnPolicyConfig)
     return step_bytes + accounts * agent.horizon * row_bytes * ROLLOUT_COPIES + parameter_bytes
-
-
-def _width(agent: AgentConfig, assets: int) -> int:
-    return max(agent.hidden) * (assets if agent.policy == "equivariant" else 1)
 
 
 def _parameters(agent: AgentConfig, assets: int, features: int) -> int:

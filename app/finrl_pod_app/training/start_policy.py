@@ -111,7 +111,9 @@ def score_updates(
         if samples > 0:
             learner.learn(
                 samples,
-                callback=lambda current_learner, _: _report(progress, current_learner, budget),
+                callback=lambda current, _: progress(
+                    Progress(STAGE, current.samples[0] * FOLDS, budget * FOLDS, 0.0, None, None)
+                ),
                 schedule=lambda age: max(1 - age / budget, 0.0) if linear else 1.0,
             )
         ratios.append(score(learner))
@@ -180,7 +182,3 @@ def _information_ratio(active: Floats, base: Floats) -> float:
     alpha = active - float(active @ deviations) / max(float(deviations @ deviations), 1e-300) * base
     risk = float(alpha.std(ddof=1))
     return float(alpha.mean()) / risk if risk > 0 else 0.0
-
-
-def _report(progress: ProgressCallback, learner: Learner, budget: int) -> None:
-    progress(Progress(STAGE, learner.samples[0] * FOLDS, budget * FOLDS, 0.0, None, None))

@@ -117,7 +117,9 @@ def run_walkforward(
                     fold_runs.append(
                         _train(config, panel, fold, config.seed + i, out, registry, torch_device, callback)
                     )
-            return report_walkforward(config, panel, fold_runs, out, registry, lambda name: progress(_stage(name)))
+            return report_walkforward(
+                config, panel, fold_runs, out, registry, lambda name: progress(Progress(name, 0, 0, 0.0, None, None))
+            )
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; finished generations are kept in {out}. Resume with --resume --out {shlex.quote(str(out))}"
@@ -204,10 +206,6 @@ def _open(out: Path, config: RunConfig, panel: Panel, folds: int, seeds: int, *,
 
 def _with_prefix(progress: ProgressCallback, prefix: str) -> ProgressCallback:
     return lambda update: progress(dataclasses.replace(update, stage=f"{prefix}: {update.stage}"))
-
-
-def _stage(name: str) -> Progress:
-    return Progress(name, 0, 0, 0.0, None, None)
 
 
 @dataclass(frozen=True, eq=False)

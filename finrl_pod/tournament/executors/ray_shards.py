@@ -243,7 +243,7 @@ class RayExecutor:
             )(RayShard)
             self._failed_starts = 0
             self._start_time = time.monotonic()
-            self._nodes: dict[str, Mapping[str, Any]] = {}  # with shards, by id
+            self._nodes: dict[str, tuple[str, int]] = {}  # id -> host and port of nodes with shards
             self._events: list[Event] = []
             self._shards = [self._start(number) for number in range(self.shards)]
             self._last_check_time = time.monotonic()
@@ -323,9 +323,8 @@ class RayExecutor:
         shard.starting = None
         shard.node = node
         if node not in self._nodes:
-            self._nodes[node] = next(
-                info_of_node for info_of_node in self._ray.nodes() if info_of_node["NodeID"] == node
-            )
+            entry = next(entry for entry in self._ray.nodes() if entry["NodeID"] == node)
+            self._nodes[node] = (entry["NodeManagerAddress"], int(entry["NodeManagerPort"]))
             self._events.append(NodeJoined(node, raylet))
 
     def _on_result(self, shard: _Shard, message: bytes) -> None:
@@ -375,16 +374,12 @@ class RayExecutor:
         for shard in [shard for shard in self._shards if shard.node == node]:
             self._replace(shard, "its node was lost")
 
-    def _node_listens(self, node: str) -> bool:
-        node_info = self._nodes[node]
-        return _listens(node_info["NodeManagerAddress"], node_info["NodeManagerPort"])
-
     def _replace(self, shard: _Shard, reason: str) -> None:
         """Replace a shard by a new actor. Raises SetupError if several in a row do not start."""
         if shard not in self._shards:
             return
         self._kill(shard)
-        if shard.node in self._nodes and not self._node_listens(shard.node):
+        if shard.node in self._nodes and not _listens(*self._nodes[shard.node]):
             self._lose(shard.node)  # this shard included
             return
         if shard.key is not None:
